@@ -1,0 +1,1 @@
+"""The intermediate representation: types, ops, modules, their text, and the checks that keep them honest."""

@@ -1,0 +1,136 @@
+"""What goes wrong, as data: diagnostics and the errors that carry them.
+
+Three families. A *user fault* (``DnncError``) is an invalid input: collected, located, plain, with a documented exit code. A
+*broken invariant* (``InvariantError``) is a pass that made invalid IR: it names the pass. Everything else is a bug and
+leads to a reproducer. A person never sees a traceback.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes of the command."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    INVALID_INPUT = 3
+    INFEASIBLE = 4
+    CHECK_FAILED = 5
+    INTERRUPTED = 130
+
+
+class Severity(enum.Enum):
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in a text: 1-based line and column, ``length`` characters; ``source_line`` is that line, for the caret."""
+
+    line: int
+    column: int
+    length: int = 1
+    source_line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One message. ``where``: a file, graph path or device, as text; ``span``: the place in it; ``hint``: what to do next."""
+
+    message: str
+    where: str = ""
+    span: Span | None = None
+    hint: str = ""
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        """``WHERE:LINE:COL: error: MESSAGE``, then the line with a caret, then the hint."""
+        place = self.where
+        if self.span:
+            place = f"{place or '<text>'}:{self.span.line}:{self.span.column}"
+        lines = [f"{place}: {self.severity.value}: {self.message}" if place else f"{self.severity.value}: {self.message}"]
+        if self.span and self.span.source_line:
+            source = self.span.source_line.replace("\t", " ")
+            start = max(0, self.span.column - 81)
+            shown = source[start : start + 160]
+            carets = "^" * max(1, min(self.span.length, len(shown) - (self.span.column - 1 - start)))
+            lines += [f"  {shown}", "  " + " " * (self.span.column - 1 - start) + carets]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class DnncError(Exception):
+    """A fault of the input. Carries every diagnostic found; ``exit_code`` is what the command returns."""
+
+    exit_code: ExitCode = ExitCode.INVALID_INPUT
+
+    def __init__(self, diagnostics: Diagnostic | str | Iterable[Diagnostic], *, where: str = "", hint: str = "") -> None:
+        if isinstance(diagnostics, str):
+            diagnostics = Diagnostic(diagnostics, where=where, hint=hint)
+        if isinstance(diagnostics, Diagnostic):
+            diagnostics = (diagnostics,)
+        self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
+        super().__init__("\n".join(map(str, self.diagnostics)))
+
+
+class InvalidInput(DnncError):
+    """A model, topology, IR text or plan that is not valid: exit 3."""
+
+
+class UsageError(DnncError):
+    """An option or argument that makes no sense: exit 2."""
+
+    exit_code = ExitCode.USAGE
+
+
+class Infeasible(DnncError):
+    """No plan satisfies the limits; the message says which device, by how many bytes: exit 4."""
+
+    exit_code = ExitCode.INFEASIBLE
+
+
+class CheckFailed(DnncError):
+    """The stages do not compute what the model computes: exit 5."""
+
+    exit_code = ExitCode.CHECK_FAILED
+
+
+class InvariantError(Exception):
+    """The IR breaks an invariant of the verifier. ``culprit`` names the pass that made it, when one did."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], culprit: str = "") -> None:
+        self.diagnostics = tuple(diagnostics)
+        self.culprit = culprit
+        prefix = f"after pass '{culprit}': " if culprit else ""
+        super().__init__(prefix + "\n".join(map(str, self.diagnostics)))
+
+
+@dataclass(slots=True)
+class DiagnosticSink:
+    """Collects diagnostics during a run; errors are raised together by ``raise_errors``."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def emit(self, diagnostic: Diagnostic) -> None:
+        if diagnostic not in self.diagnostics:
+            self.diagnostics.append(diagnostic)
+
+    def error(self, message: str, *, where: str = "", hint: str = "") -> None:
+        self.emit(Diagnostic(message, where=where, hint=hint))
+
+    def warn(self, message: str, *, where: str = "", hint: str = "") -> None:
+        self.emit(Diagnostic(message, where=where, hint=hint, severity=Severity.WARNING))
+
+    def raise_errors(self) -> None:
+        """Raises InvalidInput with every error collected, if there is one."""
+        errors = [d for d in self.diagnostics if d.severity is Severity.ERROR]
+        if errors:
+            raise InvalidInput(errors)

@@ -1,0 +1,260 @@
+"""Module: one program with everything that is known and decided about it.
+
+A module is an ordered tuple of symbols, each with a name ``@...`` that is unique in the module:
+
+- ``Resource``: a weight or constant, by reference; the bytes stay where they are.
+- ``Func``: a function; the first one is the entry.
+- ``Topology`` (``ir/topology.py``), ``Mesh``: the machines.
+- ``Stage``: after lowering, the program of one device (or of a mesh of devices), with ``comm`` ops at its borders.
+- ``Schedule``: the order of work per device.  ``Plan``: what was decided, its objective, bound and proof.
+
+Printing order is the tuple's order; passes append in the order above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+from ir.attributes import Attributes, Dense
+from ir.facets import Facets
+from ir.ops import Op, Value
+from ir.topology import Topology
+from ir.types import Type
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """Bytes ``offset .. offset + length`` of ``file``, a path relative to the model's folder; never leaving it."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """The bytes themselves, as ``Dense.data`` lays them out."""
+
+    data: bytes | tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Splat:
+    """Every element is ``value`` (an int for integer and boolean types, else a float)."""
+
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Seeded pseudo-random elements: ``distribution`` is ``normal`` or ``uniform``, ``mean``/``scale`` its parameters (for
+    ``uniform`` the middle and half the width). The generator is numpy's Philox keyed by ``seed``; equal text, equal bytes."""
+
+    distribution: str
+    seed: int
+    scale: float = 1.0
+    mean: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """No data: the program can be planned but not run."""
+
+
+ResourceData: TypeAlias = External | Inline | Splat | Random | Declared
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A named tensor held outside the program text. ``digest`` is ``sha256:...`` where somebody read the bytes anyway."""
+
+    name: str
+    type: Type
+    data: ResourceData
+    digest: str = ""
+    facets: Facets = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Func:
+    """A function. ``results`` are names of values (or of resources or arguments handed through) with their types."""
+
+    name: str
+    args: tuple[Value, ...]
+    results: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    attributes: Attributes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Named axes over an ordered list of devices (row-major); ``topology`` is implied by the module."""
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The program of stage ``index``: it runs on each of ``devices`` (replicas), or as one SPMD program over ``mesh``.
+
+    ``args`` are the inputs of the whole model that this stage reads, ``results`` the outputs of the model that it makes; all
+    else arrives by ``comm.recv`` and leaves by ``comm.send``."""
+
+    name: str
+    index: int
+    devices: tuple[str, ...]
+    args: tuple[Value, ...]
+    results: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    mesh: str = ""
+    attributes: Attributes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One cell of a schedule: ``kind`` is ``F``, ``B``, ``I``, ``W``, ``recv``, ``send`` or the name of a collective; for stage
+    ``stage``, microbatch ``microbatch`` (None where it has none), on channel ``channel`` (None for compute)."""
+
+    kind: str
+    stage: int
+    microbatch: int | None = None
+    channel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Order of actions per device, in ``rows`` (device, actions).
+
+    ``periodic``: rows hold one period of an endless stream (microbatch numbers are offsets) that repeats every ``period``
+    seconds, with ``slots`` buffers per channel. Else the rows hold all ``microbatches`` of one flush, ``chunks`` stages
+    a device. ``latency``: predicted seconds from a sample's first input to its last output."""
+
+    name: str
+    kind: str
+    rows: tuple[tuple[str, tuple[Action, ...]], ...]
+    microbatches: int = 1
+    chunks: int = 1
+    periodic: bool = False
+    period: float = 0.0
+    latency: float = 0.0
+    slots: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """What one stage was predicted to cost. Seconds per sample (microbatch); bytes of memory on each of its devices, by part:
+    ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its channels)."""
+
+    index: int
+    device_type: str
+    devices: tuple[str, ...] = ()
+    ops: int = 0
+    compute: float = 0.0
+    receive: float = 0.0
+    send: float = 0.0
+    weights: int = 0
+    workspace: int = 0
+    buffers: int = 0
+
+    @property
+    def memory(self) -> int:
+        return self.weights + self.workspace + self.buffers
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The decision and its proof.
+
+    ``objective``: ``throughput``... ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``).
+    ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds; ``port_value``: on the
+    port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals bound), ``feasible`` or
+    ``infeasible``; ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how
+    the bound was reached, as sorted (key, text) pairs."""
+
+    name: str
+    objective: str
+    comm: str
+    value: float
+    port_value: float
+    bound: float
+    status: str
+    single: float
+    stages: tuple[PlanStage, ...]
+    certificate: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """Relative distance of the value from the bound: ``value / bound - 1``; 0 when both are 0."""
+        return self.value / self.bound - 1 if self.bound > 0 else (0.0 if self.value == 0 else float("inf"))
+
+
+Symbol: TypeAlias = Resource | Func | Topology | Mesh | Stage | Schedule | Plan
+S = TypeVar("S", Resource, Func, Topology, Mesh, Stage, Schedule, Plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A whole program. Attributes that frontends set: ``producer`` (text), ``opset.DOMAIN`` (int, ``opset.onnx`` for
+    the default)."""
+
+    name: str
+    symbols: tuple[Symbol, ...] = ()
+    attributes: Attributes = ()
+
+    def of_type(self, kind: type[S]) -> Iterator[S]:
+        """Symbols of one class, in order."""
+        return (symbol for symbol in self.symbols if isinstance(symbol, kind))
+
+    def first(self, kind: type[S]) -> S | None:
+        return next(self.of_type(kind), None)
+
+    @property
+    def entry(self) -> Func:
+        """The first function. Raises ValueError when there is none."""
+        func = self.first(Func)
+        if func is None:
+            raise ValueError(f"module {self.name} has no function")
+        return func
+
+    @property
+    def resources(self) -> dict[str, Resource]:
+        """Resources by name. Built at each call: keep it where it is used in a loop."""
+        return {resource.name: resource for resource in self.of_type(Resource)}
+
+    def symbol(self, name: str) -> Symbol | None:
+        return next((symbol for symbol in self.symbols if symbol.name == name), None)
+
+    def replace(self, old: Symbol, new: Symbol) -> Module:
+        """The module with ``new`` standing where ``old`` (the same object) stood."""
+        return replace(self, symbols=tuple(new if symbol is old else symbol for symbol in self.symbols))
+
+    def without(self, *kinds: type[Symbol]) -> Module:
+        return replace(self, symbols=tuple(s for s in self.symbols if not isinstance(s, kinds)))
+
+    def extend(self, symbols: Iterable[Symbol]) -> Module:
+        return replace(self, symbols=(*self.symbols, *symbols))
+
+
+__all__ = [
+    "Action",
+    "Declared",
+    "Dense",
+    "External",
+    "Func",
+    "Inline",
+    "Mesh",
+    "Module",
+    "Plan",
+    "PlanStage",
+    "Random",
+    "Resource",
+    "ResourceData",
+    "Schedule",
+    "Splat",
+    "Stage",
+    "Symbol",
+]

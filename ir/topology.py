@@ -1,0 +1,113 @@
+"""Topology: the machines a plan may use, as part of the IR, so that one text file reproduces a plan.
+
+A network of *points*: every device, host and switch is a point named by its bare name (names are unique across the three).
+A link joins two points, or more than two when it is a shared medium (a bus). A device reaches another over a *route*: the
+explicit one where given, else the route of least latency, then of greatest bandwidth, then first by name.
+
+Units: seconds, bytes, bytes per second, flop per second. Nothing here is text with a unit; frontends convert.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceType:
+    """What devices of one kind can do.
+
+    ``rates``: peak flop/s by element type (``f32``, ``bf16``...), sorted. A type that is missing runs at ``f32``'s rate.
+    ``efficiency``: fraction of the peak that a class of ops (``Cost.kind``) reaches, sorted; a missing class reaches
+    ``default``, and 1.0 without one. ``overhead``: seconds per op. ``memory``: bytes, None when unlimited.
+    ``free_transfers``: the device pays nothing for what it sends or receives (the CPU of the placement papers).
+    """
+
+    name: str
+    kind: str = "cpu"
+    rates: tuple[tuple[str, float], ...] = ()
+    memory_bandwidth: float = 0.0
+    memory: int | None = None
+    overhead: float = 0.0
+    efficiency: tuple[tuple[str, float], ...] = ()
+    free_transfers: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device; ``memory`` overrides its type's."""
+
+    name: str
+    type: str
+    host: str
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine: devices of one host share its memory and can exchange through it. ``cores`` is for runtimes that pin."""
+
+    name: str
+    cores: int | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A point that only forwards."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection between points. ``duplex``: ``full`` (each direction has the bandwidth) or ``half`` (both share it).
+    ``shared``: all transfers that cross it at once share the bandwidth, whatever their ends (a bus, a network card)."""
+
+    name: str
+    ends: tuple[str, ...]
+    bandwidth: float
+    latency: float = 0.0
+    duplex: str = "full"
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The links that a transfer from ``source`` to ``target`` crosses, in order."""
+
+    source: str
+    target: str
+    links: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All of it. ``name`` is the symbol (``@cpu2``). Order is meaningful: devices are numbered by it, types and links
+    keep it."""
+
+    name: str
+    types: tuple[DeviceType, ...]
+    hosts: tuple[Host, ...]
+    devices: tuple[Device, ...]
+    switches: tuple[Switch, ...] = ()
+    links: tuple[Link, ...] = ()
+    routes: tuple[Route, ...] = ()
+
+    def type(self, name: str) -> DeviceType:
+        """The device type called ``name``. Raises KeyError."""
+        for type_ in self.types:
+            if type_.name == name:
+                return type_
+        raise KeyError(name)
+
+    def device(self, name: str) -> Device:
+        """The device called ``name``. Raises KeyError."""
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise KeyError(name)
+
+    def memory(self, device: Device) -> int | None:
+        """Bytes of memory of ``device``; None when unlimited."""
+        return device.memory if device.memory is not None else self.type(device.type).memory

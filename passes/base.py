@@ -1,0 +1,80 @@
+"""What a pass is, and what it may use while it runs.
+
+A pass is a frozen dataclass deriving from ``Pass``: class variable ``name`` (kebab-case), fields = options (each
+``str``, ``int``, ``float``, ``bool`` or a tuple of ``str``), first docstring line = help. ``run`` maps a module to a
+module and keeps no state. What it needs from outside comes in ``PassContext``; what it wants to say goes to
+``context.sink``; what it counted to ``context.statistics``. Analyses are pure functions of immutable functions and are
+cached by identity in ``context.analyses``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from ir.attributes import Dense
+from ir.diagnostics import DiagnosticSink
+from ir.module import Module
+from ir.ops import Op
+
+T = TypeVar("T")
+
+
+class ConstantEvaluator(Protocol):
+    """Runs one op on constants; given by the driver, since passes know no ONNX implementation.
+
+    Returns one constant per result, or None when the op cannot be evaluated."""
+
+    def __call__(self, op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None: ...
+
+
+class AnalysisCache:
+    """Results of analyses, by the analysis and the identity of the objects it was asked about."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[Hashable, ...], tuple[tuple[object, ...], Any]] = {}
+        self.hits = 0
+        self.misses = 0
+
+    def get(self, analysis: Callable[..., T], *subjects: object) -> T:
+        """``analysis(*subjects)``, computed once per identity of the subjects. The subjects are kept alive, so an identity
+        is never reused."""
+        key = (analysis, *map(id, subjects))
+        found = self._results.get(key)
+        if found is None:
+            self.misses += 1
+            found = (subjects, analysis(*subjects))
+            self._results[key] = found
+        else:
+            self.hits += 1
+        result: T = found[1]
+        return result
+
+
+@dataclass(slots=True)
+class PassContext:
+    """Everything a pass may use besides its module. ``progress(label, fraction)`` may be called at any rate; ``fraction`` is
+    None when it is not known."""
+
+    sink: DiagnosticSink = field(default_factory=DiagnosticSink)
+    analyses: AnalysisCache = field(default_factory=AnalysisCache)
+    statistics: dict[str, dict[str, int | float | str]] = field(default_factory=dict)
+    evaluate: ConstantEvaluator | None = None
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None
+
+    def count(self, pass_name: str, **values: int | float | str) -> None:
+        """Records statistics of a pass, printed by ``--statistics`` and in reports."""
+        self.statistics.setdefault(pass_name, {}).update(values)
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """Base of all passes; see the module docstring for the contract."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, module: Module, context: PassContext) -> Module:
+        """The module after the pass. Raises DnncError for a fault of the input."""
