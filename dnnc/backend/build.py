@@ -1,0 +1,313 @@
+"""A build directory read back: which programs there are, what each is fed, and through which channels they talk.
+
+``Build.open`` reads ``manifest.json`` (written by ``dnnc.backend.write``) and gives typed data to the runtime; it imports no
+ONNX library. Names in a build are ONNX names (no sigil): they are the names of the inputs and outputs of the stage models.
+
+Invariants that ``open`` guarantees, or InvalidInput says which one fails and what to do:
+1. stages are numbered 0 .. S-1 in order, and every file that the manifest names is there with the size it states;
+2. each channel has one sender and one receiver, the sender's index is the smaller one, and both sides state the same tensor and
+   type;
+3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
+   tensors of its ``sends`` (each once, however many channels carry it).
+
+Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``trace.json``,
+``stages/stageK.onnx``, and the weights in ``stages/weights.data`` (shared) or ``stages/stageK.data`` (per stage).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnnc.backend.plan_json import plan_from_json
+from ir.diagnostics import Diagnostic, InvalidInput
+from ir.module import Plan
+from ir.types import DType, TensorType, Type, type_bytes
+
+MANIFEST = "manifest.json"
+SCHEMA = "dnnc.build/1"
+REBUILD = "make it again with 'dnnc compile MODEL -t TOPOLOGY -o DIR'"
+
+NUMPY_NAMES: dict[DType, str] = {
+    DType.F64: "float64",
+    DType.F32: "float32",
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.F8E4M3FN: "float8_e4m3fn",
+    DType.F8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.F8E5M2: "float8_e5m2",
+    DType.F8E5M2FNUZ: "float8_e5m2fnuz",
+    DType.F8E8M0: "float8_e8m0fnu",
+    DType.F6E2M3: "float6_e2m3fn",
+    DType.F6E3M2: "float6_e3m2fn",
+    DType.F4E2M1: "float4_e2m1fn",
+    DType.I64: "int64",
+    DType.I32: "int32",
+    DType.I16: "int16",
+    DType.I8: "int8",
+    DType.I4: "int4",
+    DType.I2: "int2",
+    DType.U64: "uint64",
+    DType.U32: "uint32",
+    DType.U16: "uint16",
+    DType.U8: "uint8",
+    DType.U4: "uint4",
+    DType.U2: "uint2",
+    DType.BOOL: "bool",
+    DType.C64: "complex64",
+    DType.C128: "complex128",
+    DType.STRING: "string",
+}
+"""Names of element types as numpy (with ml_dtypes) knows them; ``string`` is an object array of str."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A tensor at the border of the model. ``dtype``: numpy name, ``""`` when the value is no tensor. ``shape``: numbers where
+    known, a name for a symbolic dim, None for an unknown one; None when the rank is unknown. ``type``: the type as IR text."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    type: str
+
+    @classmethod
+    def of(cls, name: str, type_: Type) -> Port:
+        """The port of the value called ``name`` (no sigil) of this type."""
+        if isinstance(type_, TensorType):
+            return cls(name, NUMPY_NAMES[type_.dtype], type_.shape, str(type_))
+        return cls(name, "", None, str(type_))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": self.shape, "type": self.type}
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A tensor that stage ``source`` sends to stage ``target`` once per microbatch. ``nbytes``: bytes per microbatch with
+    sub-byte elements packed, None where the type does not tell (symbolic dims, strings, sequences)."""
+
+    id: int
+    tensor: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    source: int
+    target: int
+    nbytes: int | None
+    type: str
+
+    @classmethod
+    def of(cls, id_: int, name: str, type_: Type, source: int, target: int) -> Channel:
+        """The channel ``id_`` that carries the value called ``name`` (no sigil)."""
+        port = Port.of(name, type_)
+        known = type_bytes(type_) if port.dtype != "string" else None
+        return cls(id_, name, port.dtype, port.shape, source, target, known, port.type)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "tensor": self.tensor,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "source": self.source,
+            "target": self.target,
+            "nbytes": self.nbytes,
+            "type": self.type,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgram:
+    """The program of one stage: the ONNX model ``model`` on ``devices`` (replicas; ``device`` is the first)."""
+
+    index: int
+    devices: tuple[str, ...]
+    device_type: str
+    model: Path
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    receives: tuple[Channel, ...]
+    sends: tuple[Channel, ...]
+
+    @property
+    def device(self) -> str:
+        return self.devices[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the model came from: ``spec`` is ``zoo:...`` or a path relative to the build directory; ``sha256`` of that file,
+    empty where there was none."""
+
+    spec: str
+    sha256: str
+
+    def path(self, folder: Path) -> Path | None:
+        """The original model when it is a file that is still there with the same bytes, else None."""
+        if not self.spec or self.spec.startswith("zoo:") or not self.sha256:
+            return None
+        path = Path(os.path.normpath(folder.absolute() / self.spec))
+        return path if path.is_file() and digest_file(path) == self.sha256 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One build directory. ``inputs`` and ``outputs`` are those of the whole model, in its order; ``weights`` is how the
+    weights were written (``shared``, ``per-stage``, or ``none``: such a build cannot run); ``manifest`` is the file as it was
+    read."""
+
+    folder: Path
+    plan: Plan
+    stages: tuple[StageProgram, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    weights: str
+    source: Source
+    manifest: Mapping[str, Any]
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """Every channel once, by id."""
+        return tuple(sorted((c for stage in self.stages for c in stage.receives), key=lambda c: c.id))
+
+    @property
+    def annotated(self) -> Path:
+        """The unsplit model, with the placement as annotations."""
+        return self.folder / "annotated.onnx"
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Build:
+        """The build in ``folder``. Raises InvalidInput when it is none, is damaged, or was written by another schema."""
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        try:
+            build = _from_manifest(folder, manifest)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
+            raise InvalidInput(
+                f"the manifest does not describe a build: {reason}", where=f"{folder / MANIFEST}", hint=REBUILD
+            ) from error
+        problems = [*_missing_files(folder, manifest), *_broken_channels(build)]
+        if problems:
+            raise InvalidInput(problems)
+        return build
+
+    def damaged(self) -> tuple[str, ...]:
+        """Files whose bytes differ from the digests of the manifest, sorted. Reads every file."""
+        files: Mapping[str, Mapping[str, Any]] = self.manifest["files"]
+        return tuple(name for name in sorted(files) if digest_file(self.folder / name) != files[name]["sha256"])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """``manifest.json`` of a build directory. Raises InvalidInput when ``folder`` is no build directory of this schema."""
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise InvalidInput("no such directory; expected a build directory", where=str(folder), hint=REBUILD)
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidInput("no manifest.json in it; expected a build directory", where=str(folder), hint=REBUILD) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise InvalidInput(f"the manifest cannot be read: {error}", where=str(path), hint=REBUILD) from error
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        raise InvalidInput(f"schema {schema!r} found, '{SCHEMA}' expected", where=str(path), hint=REBUILD)
+    return dict(manifest)
+
+
+def digest_file(path: Path) -> str:
+    """``sha256:...`` of a file's bytes, read in pieces. Raises OSError."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
+    stages = tuple(
+        StageProgram(
+            index=int(stage["index"]),
+            devices=tuple(map(str, stage["devices"])),
+            device_type=str(stage["device_type"]),
+            model=folder / _inside(stage["model"]),
+            inputs=_ports(stage["inputs"]),
+            outputs=_ports(stage["outputs"]),
+            receives=_channels(stage["receives"]),
+            sends=_channels(stage["sends"]),
+        )
+        for stage in manifest["stages"]
+    )
+    if not stages or [stage.index for stage in stages] != list(range(len(stages))):
+        raise ValueError(f"stages are numbered {[stage.index for stage in stages]}, expected 0, 1, ...")
+    if any(not stage.devices for stage in stages):
+        raise ValueError("a stage has no device")
+    source = manifest["source"]
+    try:
+        plan = plan_from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")), str(folder / "plan.json"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"the plan cannot be read: {error}", where=str(folder / "plan.json"), hint=REBUILD) from error
+    return Build(
+        folder=folder,
+        plan=plan,
+        stages=stages,
+        inputs=_ports(manifest["inputs"]),
+        outputs=_ports(manifest["outputs"]),
+        weights=str(manifest["weights"]),
+        source=Source(str(source["spec"]), str(source["sha256"])),
+        manifest=manifest,
+    )
+
+
+def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:
+    return tuple(Port(i["name"], i["dtype"], _shape(i["shape"]), i["type"]) for i in items)
+
+
+def _channels(items: Iterable[Mapping[str, Any]]) -> tuple[Channel, ...]:
+    return tuple(
+        Channel(i["id"], i["tensor"], i["dtype"], _shape(i["shape"]), i["source"], i["target"], i["nbytes"], i["type"])
+        for i in items
+    )
+
+
+def _shape(shape: list[int | str | None] | None) -> tuple[int | str | None, ...] | None:
+    return None if shape is None else tuple(shape)
+
+
+def _inside(name: str) -> str:
+    """A relative path that stays inside the build. Raises ValueError."""
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        raise ValueError(f"file '{name}' lies outside the build directory")
+    return name
+
+
+def _missing_files(folder: Path, manifest: Mapping[str, Any]) -> list[Diagnostic]:
+    problems = []
+    for name, entry in sorted(manifest["files"].items()):
+        path = folder / _inside(name)
+        if not path.is_file():
+            problems.append(Diagnostic("a file of the build is missing", where=str(path), hint=REBUILD))
+        elif path.stat().st_size != entry["bytes"]:
+            found = path.stat().st_size
+            problems.append(Diagnostic(f"{found} bytes found, {entry['bytes']} expected", where=str(path), hint=REBUILD))
+    return problems
+
+
+def _broken_channels(build: Build) -> list[Diagnostic]:
+    where = str(build.folder / MANIFEST)
+    sent = {c.id: (stage.index, c) for stage in build.stages for c in stage.sends}
+    received = {c.id: (stage.index, c) for stage in build.stages for c in stage.receives}
+    problems = []
+    for id_ in sorted(sent.keys() | received.keys()):
+        source, out = sent.get(id_, (-1, None))
+        target, into = received.get(id_, (-1, None))
+        if out is None or into is None or out != into or (out.source, out.target) != (source, target) or source >= target:
+            problems.append(
+                Diagnostic(f"channel {id_} does not pair up: sent by {out}, received by {into}", where=where, hint=REBUILD)
+            )
+    count = sum(len(stage.sends) for stage in build.stages), sum(len(stage.receives) for stage in build.stages)
+    if not problems and count != (len(sent), len(received)):
+        problems.append(Diagnostic("a channel id is used twice", where=where, hint=REBUILD))
+    return problems

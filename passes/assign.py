@@ -1,0 +1,187 @@
+"""Assign: replay a plan that a person or a script edited, in the place of ``partition``.
+
+Reads nothing but the entry function and the topology; writes what ``partition`` writes: ``StageSet`` on every entry op, and a
+``Plan`` whose stages hold the devices asked for (``place`` keeps those and computes seconds and memory; it also is what finds a
+device too small). The plan is ``feasible``, not ``optimal``: its bound holds for every plan of this model on this topology,
+whoever made it.
+
+A faulty plan raises InvalidInput with every fault found: an op that is unknown, ambiguous, listed twice in one stage or not at
+all; a device that is unknown or used twice; a value that would travel to an earlier stage.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ir.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.facets import StageSet
+from ir.module import Func, Module, Plan, PlanStage
+from ir.ops import Op
+from ir.topology import Topology
+from passes.base import Pass, PassContext
+from passes.lower import describe, insert_symbols, stage_members
+
+SHOWN = 5
+"""How many faults of one kind are listed; the rest are counted."""
+
+
+@dataclass(frozen=True)
+class AssignPass(Pass):
+    """Give every op the stage, and every stage the device, that a plan states.
+
+    ``ops``: ``STAGE:OP``, an op named by its first result (with or without ``%``) or by its node name where that is unique;
+    several entries replicate it. ``devices``: ``STAGE:DEVICE``; a stage without one is placed by ``place``. ``source``: the
+    file they came from, for messages.
+    """
+
+    name: ClassVar[str] = "assign"
+    ops: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    objective: str = "throughput"
+    comm: str = "sum"
+    source: str = ""
+
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput for a plan that does not fit the model or the topology."""
+        topology = module.first(Topology)
+        if topology is None:
+            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+        if self.comm not in ("sum", "overlap", "duplex"):
+            raise InvalidInput(f"comm is '{self.comm}', expected sum, overlap or duplex", where=self.source)
+        entry = module.entry
+        problems: list[Diagnostic] = []
+        stages = self._stages(entry, problems)
+        devices = self._devices(topology, problems)
+        count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
+        problems += [
+            Diagnostic(f"stage {index} has a device but no op", where=self._where(index), hint="remove it or give it ops")
+            for index in sorted(devices)
+            if index >= count
+        ]
+        if problems:
+            raise InvalidInput(problems)
+        assigned = replace(entry, ops=tuple(op.with_facets(StageSet(stages[op.id])) for op in entry.ops))
+        stage_members(assigned)
+        bound, single, certificate = plan_bound(assigned, module, self.objective, self.comm)
+        plan = Plan(
+            name="@plan",
+            objective=self.objective,
+            comm=self.comm,
+            value=math.inf,
+            port_value=math.inf,
+            bound=bound,
+            status="feasible",
+            single=single,
+            stages=tuple(
+                PlanStage(
+                    index=index,
+                    device_type=topology.device(devices[index][0]).type if index in devices else "",
+                    devices=tuple(devices.get(index, ())),
+                    ops=sum(index in of_op for of_op in stages.values()),
+                )
+                for index in range(count)
+            ),
+            certificate=certificate,
+        )
+        context.count(self.name, ops=len(stages), stages=count)
+        return insert_symbols(module.replace(entry, assigned).without(Plan), (plan,))
+
+    def _stages(self, entry: Func, problems: list[Diagnostic]) -> Mapping[str, tuple[int, ...]]:
+        """Stages of each op, by the op's id."""
+        by_id = {op.id: op for op in entry.ops}
+        by_node: dict[str, list[Op]] = {}
+        for op in entry.ops:
+            if op.location.node:
+                by_node.setdefault(op.location.node, []).append(op)
+        found: dict[str, set[int]] = {op.id: set() for op in entry.ops}
+        unknown: list[Diagnostic] = []
+        for text in self.ops:
+            index, name = self._split(text)
+            matches = [by_id[name]] if name in by_id else [by_id[f"%{name}"]] if f"%{name}" in by_id else by_node.get(name, [])
+            if len(matches) != 1:
+                near = (
+                    difflib.get_close_matches(f"%{name.removeprefix('%')}", by_id, n=1, cutoff=0.6)
+                    if len(unknown) < SHOWN
+                    else []
+                )
+                what = f"{len(matches)} nodes are called '{name}'" if matches else f"no op is called '{name}'"
+                hint = f"did you mean '{near[0][1:]}'?" if near else "ops are named by their first result after canonicalize"
+                unknown.append(Diagnostic(what, where=self._where(index), hint=hint))
+            elif index in found[matches[0].id]:
+                problems.append(Diagnostic(f"op '{name}' is listed twice", where=self._where(index)))
+            else:
+                found[matches[0].id].add(index)
+        problems += _shorten(unknown, "more ops are not known")
+        missing = [
+            Diagnostic(
+                f"op '{op.id[1:]}' is in no stage", where=f"{self.source or 'plan'}: {describe(op)}", hint="list it in a stage"
+            )
+            for op in entry.ops
+            if not found[op.id]
+        ]
+        problems += _shorten(missing, "more ops are in no stage")
+        return {name: tuple(sorted(indices)) for name, indices in found.items()}
+
+    def _devices(self, topology: Topology, problems: list[Diagnostic]) -> dict[int, list[str]]:
+        known = [device.name for device in topology.devices]
+        found: dict[int, list[str]] = {}
+        holder: dict[str, int] = {}
+        for text in self.devices:
+            index, name = self._split(text)
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
+                problems.append(Diagnostic(f"no device is called '{name}'", where=self._where(index), hint=hint))
+            elif name in holder:
+                problems.append(
+                    Diagnostic(
+                        f"device '{name}' already runs stage {holder[name]}",
+                        where=self._where(index),
+                        hint="a device runs one stage: join the two stages or choose another device",
+                    )
+                )
+            else:
+                holder[name] = index
+                found.setdefault(index, []).append(name)
+        for index, names in found.items():
+            types = sorted({topology.device(name).type for name in names})
+            if len(types) > 1:
+                problems.append(
+                    Diagnostic(
+                        f"its replicas are of different types: {', '.join(types)}",
+                        where=self._where(index),
+                        hint="use devices of one type",
+                    )
+                )
+        return found
+
+    def _split(self, text: str) -> tuple[int, str]:
+        index, colon, name = text.partition(":")
+        if not (colon and name and index.isascii() and index.isdigit()):
+            raise UsageError(f"'{text}' found, 'STAGE:NAME' expected", where="assign")
+        return int(index), name
+
+    def _where(self, index: int) -> str:
+        return f"{self.source}: stage {index}" if self.source else f"stage {index}"
+
+
+def plan_bound(func: Func, module: Module, objective: str, comm: str) -> tuple[float, float, tuple[tuple[str, str], ...]]:
+    """A bound that no plan of ``func`` on the module's topology beats, the best single device's value, and how the bound was
+    reached."""
+    return 0.0, math.inf, ()
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names for a message; a long list is cut."""
+    names = list(names)
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
+
+
+def _shorten(problems: list[Diagnostic], rest: str) -> list[Diagnostic]:
+    if len(problems) <= SHOWN:
+        return problems
+    return [*problems[:SHOWN], Diagnostic(f"{len(problems) - SHOWN} {rest}", where=problems[SHOWN].where)]

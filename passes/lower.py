@@ -1,0 +1,204 @@
+"""Lower: one program per stage, with explicit sends and receives at its borders.
+
+Reads the ``StageSet`` facet of every op of the entry function; appends one ``Stage`` symbol per stage. The entry function
+stays: it is what the stages are checked against.
+
+Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/passes/test_lower.py`` the rest):
+1. An op stands in each stage of its set, in the entry's order, unchanged, values under the entry's names. So the stages one
+   after the other, without ``comm`` ops, are the entry function in another topological order (each op once unless replicated).
+2. ``%v = comm.recv() {channel, peer}`` stand first in a stage, ``comm.send(%v) {channel, peer}`` right after the op that makes
+   ``%v``. A channel is one tensor to one stage; it leads from a lower to a higher index, so stages never wait in a circle.
+   Channels are numbered by the producer's place in the entry, then by receiver.
+3. A replicated op sends to a stage that lacks it from its latest copy before that stage.
+4. Arguments and resources reach each stage that reads them directly: no channel carries them. An output of the model that is
+   itself an argument or a resource is handed through by stage 0; one that is made in several stages leaves the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ir.attributes import attributes
+from ir.diagnostics import Diagnostic, InvalidInput
+from ir.facets import StageSet
+from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage, Symbol
+from ir.names import unique
+from ir.ops import Op, Region, Value
+from ir.topology import Topology
+from ir.types import type_bytes
+from passes.base import Pass, PassContext
+
+_ORDER: tuple[type[Symbol], ...] = (Resource, Func, Topology, Mesh, Stage, Schedule, Plan)
+
+
+@dataclass(frozen=True)
+class LowerPass(Pass):
+    """Write one program per stage, with explicit sends and receives at its borders."""
+
+    name = "lower"
+
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput when an op has no stage, a stage has no op, or a value would travel backwards."""
+        module = module.without(Stage)
+        plan = module.first(Plan)
+        devices = {stage.index: stage.devices for stage in plan.stages} if plan else {}
+        cuts = cuts_of(module.entry)
+        taken = {symbol.name for symbol in module.symbols}
+        stages = tuple(
+            replace(stage, name=unique(stage.name, taken), devices=devices.get(stage.index, ()))
+            for stage in lower_function(module.entry, cuts)
+        )
+        context.count(
+            self.name,
+            stages=len(stages),
+            channels=len(cuts),
+            bytes=sum(cut.nbytes or 0 for cut in cuts),
+        )
+        return insert_symbols(module, stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tensor that crosses from stage ``source`` to stage ``target``; its channel is its position in ``cuts_of``."""
+
+    tensor: Value
+    source: int
+    target: int
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes per microbatch; None where the type does not tell."""
+        return type_bytes(self.tensor.type)
+
+
+def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
+    """The stages of each op of ``func``, in the ops' order.
+
+    Raises InvalidInput when an op has none, when a number below the highest is used by no op, or for a value that is made
+    only in stages after one that reads it."""
+    members = tuple(op.facet(StageSet, StageSet(())).stages for op in func.ops)
+    problems = [
+        Diagnostic("the op is in no stage", where=describe(op), hint="run 'partition' (or replay a plan) before 'lower'")
+        for op, stages in zip(func.ops, members, strict=True)
+        if not stages
+    ]
+    used = {index for stages in members for index in stages}
+    problems += [
+        Diagnostic(
+            f"stage {index} has no op, but stage {max(used)} has", where=func.name, hint="number the stages without holes"
+        )
+        for index in range(max(used, default=0))
+        if index not in used
+    ]
+    made: dict[str, tuple[Op, tuple[int, ...]]] = {}
+    for op, stages in zip(func.ops, members, strict=True):
+        for name in reads(op) if stages else ():
+            producer, holders = made.get(name, (None, ()))
+            if producer is not None and holders and min(holders) > min(stages):
+                problems.append(
+                    Diagnostic(
+                        f"stage {min(stages)} reads {name}, which stage {min(holders)} makes ({describe(producer)})",
+                        where=describe(op),
+                        hint="move one of the two ops: what a stage reads comes from stages of lower number",
+                    )
+                )
+        made.update((value.name, (op, stages)) for value in op.results)
+    if problems:
+        raise InvalidInput(problems)
+    return members
+
+
+def cuts_of(func: Func) -> tuple[Cut, ...]:
+    """Every tensor that crosses from one stage to another, by producer in ``func``'s order, then by receiver. Raises as
+    ``stage_members``."""
+    members = stage_members(func)
+    targets: dict[str, dict[int, int]] = {}
+    made: dict[str, tuple[int, ...]] = {}
+    for op, stages in zip(func.ops, members, strict=True):
+        for name in reads(op):
+            for stage in stages:
+                if name in made and stage not in made[name]:
+                    targets.setdefault(name, {})[stage] = max(holder for holder in made[name] if holder < stage)
+        made.update((value.name, stages) for value in op.results)
+    return tuple(
+        Cut(value, source, target)
+        for op in func.ops
+        for value in op.results
+        for target, source in sorted(targets.get(value.name, {}).items())
+    )
+
+
+def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
+    """The programs of ``func``'s stages, on no device yet; ``cuts`` are its ``cuts_of``."""
+    members = stage_members(func)
+    arguments = {value.name: value for value in func.args}
+    outputs = {value.name: value for value in func.results}
+    first_holder: dict[str, int] = {}
+    stages = []
+    for index in range(1 + max((index for stages in members for index in stages), default=0)):
+        own = [op for op, stages in zip(func.ops, members, strict=True) if index in stages]
+        used = dict.fromkeys(name for op in own for name in reads(op))
+        for op in own:
+            for value in op.results:
+                first_holder.setdefault(value.name, index)
+        results = [
+            value
+            for name, value in outputs.items()
+            if first_holder.get(name, -1) == index or (index == 0 and (name in arguments or name[:1] == "@"))
+        ]
+        if index == 0:
+            used.update(dict.fromkeys(value.name for value in results))
+        body = [
+            Op("comm.recv", results=(cut.tensor,), attributes=attributes(channel=channel, peer=cut.source))
+            for channel, cut in enumerate(cuts)
+            if cut.target == index
+        ]
+        sends: dict[str, list[tuple[int, Cut]]] = {}
+        for channel, cut in enumerate(cuts):
+            if cut.source == index:
+                sends.setdefault(cut.tensor.name, []).append((channel, cut))
+        for op in own:
+            body.append(op)
+            body += [
+                Op("comm.send", (value.name,), attributes=attributes(channel=channel, peer=cut.target), location=op.location)
+                for value in op.results
+                for channel, cut in sends.get(value.name, ())
+            ]
+        args = tuple(value for value in func.args if value.name in used)
+        stages.append(Stage(f"@stage{index}", index, (), args, tuple(results), tuple(body)))
+    return tuple(stages)
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """Names of values and resources that ``op`` reads from around it, what its regions capture included: each once, in order of
+    first use."""
+    found = dict.fromkeys(name for name in op.operands if name)
+    for _, region in op.regions:
+        found.update(dict.fromkeys(captures(region)))
+    return tuple(found)
+
+
+def captures(region: Region) -> Iterator[str]:
+    """Names that the region's ops and results take from outside it, in order; may repeat."""
+    inside = {value.name for value in region.args}
+    for op in region.ops:
+        yield from (name for name in reads(op) if name not in inside)
+        inside.update(value.name for value in op.results)
+    yield from (name for name in region.results if name and name not in inside)
+
+
+def describe(op: Op) -> str:
+    """How diagnostics name an op: its graph path and node, else its id."""
+    node = "/".join(part for part in (op.location.path, op.location.node) if part)
+    return f"{node} ({op.id})" if op.location.node else op.id
+
+
+def insert_symbols(module: Module, symbols: Iterable[Symbol]) -> Module:
+    """The module with ``symbols``, all of one class, behind those of its class and the classes printed before it."""
+    added = tuple(symbols)
+    if not added:
+        return module
+    rank = _ORDER.index(type(added[0]))
+    position = 1 + max((i for i, symbol in enumerate(module.symbols) if _ORDER.index(type(symbol)) <= rank), default=-1)
+    return replace(module, symbols=(*module.symbols[:position], *added, *module.symbols[position:]))
