@@ -1,0 +1,125 @@
+"""Presets: names such as ``cpu-4``, ``a100``, ``a100x8``, ``8xh100x8``, to topology text.
+
+``cpu-N`` is N one-core workers on this machine, ``TYPExM`` one host of M devices, ``NxTYPExM`` N such hosts. ``cpu-N`` takes
+options after commas, so that a plan need not depend on the machine it is made on: ``cpu-4,cores=2,memory=16GiB``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from string import Template
+
+from ir.diagnostics import InvalidInput
+
+_FOLDER = Path(__file__).parent
+MAX_DEVICES = 4096
+"""Of one preset."""
+_GIB = 1 << 30
+_CPU = re.compile(r"cpu(?:-(\d{1,9}))?\Z")
+_CLUSTER = re.compile(r"(?:(\d{1,9})x)?([a-z][a-z0-9]*?)(?:x(\d{1,9}))?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """``text`` in the topology format; ``type``: the device type it is made of; ``slowdown``: workers per core, where more
+    than one share it."""
+
+    name: str
+    type: str
+    text: str
+    slowdown: float = 1.0
+
+
+def preset_names() -> list[tuple[str, str]]:
+    """Names for people, with one line each; ``N`` and ``M`` stand for any number."""
+    rows = [("cpu-N", "N one-core workers on this machine")]
+    for kind in _kinds():
+        rows.append((kind, f"one {kind.upper()}"))
+        rows.append((f"{kind}xM", f"one host of M {kind.upper()}, such as {kind}x8"))
+        rows.append((f"Nx{kind}xM", f"N such hosts and the network between them, such as 8x{kind}x8"))
+    return rows
+
+
+def find_preset(name: str) -> Preset:
+    """The preset called ``name`` (without ``preset:``). Raises InvalidInput: unknown, or a number that makes no sense."""
+    where = f"preset:{name}"
+    base, *options = name.split(",")
+    cpu = _CPU.match(base)
+    if cpu:
+        return _cpu_preset(base, int(cpu[1] or 1), options, where)
+    found = _CLUSTER.match(base)
+    if found is None or found[2] not in _kinds():
+        known = [row for row, _ in preset_names()]
+        examples = ["cpu-2", *_kinds(), *(f"{kind}x8" for kind in _kinds()), *(f"8x{kind}x8" for kind in _kinds())]
+        near = difflib.get_close_matches(base, examples, n=1, cutoff=0.75)
+        expected = f"did you mean 'preset:{near[0]}'?" if near else f"expected one of: {', '.join(known)}"
+        raise InvalidInput(f"unknown preset {base!r}; {expected}", where=where, hint="`dnnc topology list` prints the presets")
+    if options:
+        raise InvalidInput(f"found the option {options[0]!r}, but only cpu-N takes options", where=where)
+    hosts, kind, devices = int(found[1] or 1), found[2], int(found[3] or 1)
+    if not (1 <= devices <= MAX_DEVICES and 1 <= hosts <= MAX_DEVICES and hosts * devices <= MAX_DEVICES):
+        raise InvalidInput(f"found {hosts * devices} devices, expected 1 to {MAX_DEVICES}", where=where)
+    file = f"{kind}.cluster.toml" if hosts > 1 else f"{kind}.toml"
+    text = Template(_text(file)).substitute(name=base, hosts=hosts - 1, devices=devices - 1, count=devices)
+    return Preset(base, kind, text)
+
+
+def _cpu_preset(base: str, workers: int, options: list[str], where: str) -> Preset:
+    """N workers: one core each while the cores suffice; an equal part of the machine's memory each."""
+    cores, memory = local_cores(), local_memory()
+    for option in options:
+        key, _, value = option.partition("=")
+        found = re.fullmatch(r"(\d{1,6})", value) if key == "cores" else re.fullmatch(r"(\d{1,9})GiB", value)
+        if key not in ("cores", "memory") or found is None or int(found[1]) < 1:
+            raise InvalidInput(f"found the option {option!r}, expected cores=N or memory=NGiB", where=where)
+        cores, memory = (int(found[1]), memory) if key == "cores" else (cores, int(found[1]) * _GIB)
+    if not 1 <= workers <= MAX_DEVICES:
+        raise InvalidInput(f"found {workers} workers, expected 1 to {MAX_DEVICES}", where=where)
+    share = max(1 << 20, memory // workers // (1 << 20) * (1 << 20))
+    text = Template(_text("cpu.toml")).substitute(
+        name=base, devices=workers - 1, cores=cores, total=f"{memory} B", memory=f"{share >> 20} MiB"
+    )
+    return Preset(base, "core", text, max(1.0, workers / cores))
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml") if "." not in file.stem and file.stem != "cpu"))
+
+
+@cache
+def _text(file: str) -> str:
+    return (_FOLDER / file).read_text("utf-8")
+
+
+def local_cores() -> int:
+    """Cores that this process may use: its affinity, and the quota of its control group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]):
+        cores = min(cores, max(1, -(-int(quota[0]) // int(quota[1]))))
+    return cores
+
+
+def local_memory() -> int:
+    """Bytes of memory that this process may use, in whole GiB: physical memory, and the limit of its control group."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        memory = 8 * _GIB  # a system that does not tell
+    limit = _cgroup("memory.max")
+    if limit.isdigit():
+        memory = min(memory, int(limit))
+    return max(1, memory // _GIB) * _GIB
+
+
+def _cgroup(name: str) -> str:
+    try:
+        return (Path("/sys/fs/cgroup") / name).read_text().strip()
+    except OSError:
+        return ""

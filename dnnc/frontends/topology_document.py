@@ -1,0 +1,286 @@
+"""A topology document: its data, the places of all of it, and typed reads that report a fault instead of failing.
+
+Each read takes the path of the value and the table that holds it; a fault is recorded at that place and the default is
+returned, so that one run finds every fault.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+from dnnc.frontends.positions import Path, Positions, positions
+from dnnc.frontends.quantities import Quantity, parse_memory, parse_quantity
+from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity, Span
+from ir.types import DType
+
+MAX_BYTES = 16 << 20
+"""A larger file is no topology, and is not read."""
+_DTYPES = tuple(dtype.value for dtype in DType)
+
+
+@dataclass(slots=True)
+class Document:
+    """Parsed data with positions; ``where`` is the file as the user named it."""
+
+    data: dict[str, Any]
+    places: Positions
+    where: str
+    faults: DiagnosticSink = field(default_factory=DiagnosticSink)
+
+    def fault(self, path: Path, message: str, *, hint: str = "", key: bool = False, warn: bool = False) -> None:
+        span = (self.places.key(path) if key else self.places.value(path)) if path else None
+        severity = Severity.WARNING if warn else Severity.ERROR
+        self.faults.emit(Diagnostic(message, self.where, span, hint, severity))
+
+    def unknown(self, path: Path, what: str, found: str, known: Iterable[str], *, hint: str = "", key: bool = False) -> None:
+        """A name that is not there; suggests the nearest one."""
+        known = list(dict.fromkeys(known))
+        near = difflib.get_close_matches(found, known, n=1)
+        listed = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+        expected = f"did you mean {near[0]!r}?" if near else f"expected one of: {listed}" if known else f"no {what} is defined"
+        self.fault(path, f"unknown {what} {found!r}; {expected}", hint=hint, key=key)
+
+    def keys(self, path: Path, table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
+        """Reports keys of ``table`` that are not allowed."""
+        for key in table:
+            if key not in allowed:
+                self.unknown((*path, key), f"key of {what}", key, allowed, key=True)
+
+    def at(self, path: Path) -> Any:
+        value: Any = self.data
+        for step in path:
+            value = value[step]
+        return value
+
+    # structure
+
+    def as_table(self, path: Path, value: object) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        self.fault(path, f"found {describe(value)}, expected a table")
+        return {}
+
+    def table(self, path: Path, holder: Mapping[str, Any]) -> dict[str, Any]:
+        key = str(path[-1])
+        return self.as_table(path, holder[key]) if key in holder else {}
+
+    def tables(self, path: Path, holder: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """A list of tables; a faulty item reads as an empty one, so that indices stay those of the file."""
+        value = holder.get(str(path[-1]), [])
+        if not isinstance(value, list):
+            self.fault(path, f"found {describe(value)}, expected a list of tables: [[{path[-1]}]]")
+            return []
+        return [self.as_table((*path, number), item) for number, item in enumerate(value)]
+
+    def strings(self, path: Path, holder: Mapping[str, Any]) -> list[str]:
+        """Text or a list of text; empty when absent."""
+        value = holder.get(str(path[-1]), [])
+        if isinstance(value, str):
+            return [value]
+        if not isinstance(value, list):
+            self.fault(path, f"found {describe(value)}, expected text or a list of text")
+            return []
+        for number, item in enumerate(value):
+            if not isinstance(item, str):
+                self.fault((*path, number), f"found {describe(item)}, expected text")
+        return [item for item in value if isinstance(item, str)]
+
+    # values
+
+    def text(self, path: Path, holder: Mapping[str, Any], default: str | None = None) -> str:
+        """Text that is not empty; a fault when absent and there is no default."""
+        key = str(path[-1])
+        if key not in holder:
+            if default is None and isinstance(holder, dict):
+                self.fault(path, f"found no {key!r} here, expected one")
+            return default or ""
+        value = holder[key]
+        if isinstance(value, str) and value:
+            return value
+        self.fault(path, f"found {describe(value)}, expected text")
+        return default or ""
+
+    def choice(self, path: Path, holder: Mapping[str, Any], allowed: Sequence[str]) -> str:
+        """One of a few words; the first is the default."""
+        value = self.text(path, holder, default=allowed[0])
+        if value not in allowed:
+            self.fault(path, f"found {value!r}, expected {' or '.join(map(repr, allowed))}")
+            return allowed[0]
+        return value
+
+    def flag(self, path: Path, holder: Mapping[str, Any], default: bool = False) -> bool:
+        value = holder.get(str(path[-1]), default)
+        if isinstance(value, bool):
+            return value
+        self.fault(path, f"found {describe(value)}, expected true or false")
+        return default
+
+    def whole(self, path: Path, holder: Mapping[str, Any], default: int | None = None) -> int | None:
+        value = holder.get(str(path[-1]), default)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63):
+            return value
+        self.fault(path, f"found {describe(value)}, expected a whole number")
+        return default
+
+    def _quantity(self, path: Path, holder: Mapping[str, Any], kind: Quantity, default: float) -> float:
+        if path[-1] not in holder:
+            return default
+        try:
+            return parse_quantity(holder[str(path[-1])], kind)
+        except ValueError as error:
+            self.fault(path, str(error))
+            return default
+
+    def bandwidth(self, path: Path, holder: Mapping[str, Any], default: float = 0.0, required: bool = False) -> float:
+        """Bytes per second, more than none."""
+        if path[-1] in holder:
+            before = len(self.faults.diagnostics)
+            value = self._quantity(path, holder, Quantity.BANDWIDTH, default)
+            if not value and len(self.faults.diagnostics) == before:
+                self.fault(path, "found a bandwidth of 0, expected more than 0")
+            return value
+        if required:
+            self.fault(path, 'found no bandwidth, expected one such as "25 Gbit/s" or "1.2 TB/s"')
+        return default
+
+    def seconds(self, path: Path, holder: Mapping[str, Any], default: float = 0.0) -> float:
+        return self._quantity(path, holder, Quantity.TIME, default)
+
+    def memory(self, path: Path, holder: Mapping[str, Any], default: int | None = None) -> int | None:
+        """Bytes; None for ``unlimited``."""
+        if path[-1] not in holder:
+            return default
+        value = holder[str(path[-1])]
+        if value == "unlimited":
+            return None
+        try:
+            return parse_memory(value)
+        except ValueError as error:
+            self.fault(path, str(error), hint='a device without a limit has memory = "unlimited"')
+            return default
+
+    def rates(self, path: Path, holder: Mapping[str, Any]) -> dict[str, float]:
+        """Flop per second by element type."""
+        rates: dict[str, float] = {}
+        for dtype, value in self.table(path, holder).items():
+            place = (*path, dtype)
+            if dtype not in _DTYPES:
+                self.unknown(place, "element type", dtype, _DTYPES, key=True)
+                continue
+            try:
+                rates[dtype] = parse_quantity(value, Quantity.RATE)
+                if not rates[dtype]:
+                    self.fault(
+                        place, "found a rate of 0, expected more than 0", hint="leave out types that the device has no rate for"
+                    )
+            except ValueError as error:
+                self.fault(place, str(error))
+        return rates
+
+    def fractions(self, path: Path, holder: Mapping[str, Any]) -> dict[str, float]:
+        """Efficiencies by class of ops: more than 0, at most 1."""
+        fractions: dict[str, float] = {}
+        for kind, value in self.table(path, holder).items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+                self.fault((*path, kind), f"found {describe(value)}, expected a fraction: more than 0, at most 1")
+            else:
+                fractions[kind] = float(value)
+        return fractions
+
+
+def describe(value: object) -> str:
+    """A value as a message shows it."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    return repr(value) if isinstance(value, str | int | float) else f"{value} (a date)"
+
+
+def parse_document(text: str, where: str, syntax: str) -> Document:
+    """The data of a text with the places of all of it. Raises InvalidInput on a syntax error, with its line."""
+    try:
+        data = _unique_json(text) if syntax == "json" else tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(_toml_fault(str(error), text, where)) from None
+    except json.JSONDecodeError as error:
+        span = Positions(text).span(error.pos, error.pos + 1)
+        raise InvalidInput(Diagnostic(f"not valid JSON: {error.msg}", where, span)) from None
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidInput(f"not a topology: {reason}", where=where) from None
+    if not isinstance(data, dict):
+        raise InvalidInput(f"found {describe(data)} at the top, expected a table of keys", where=where)
+    return Document(data, positions(text, syntax), where)
+
+
+def _unique_json(text: str) -> Any:
+    """JSON where a key given twice is an error, as it is in TOML."""
+
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in seen:
+                raise ValueError(f"key {key!r} stands twice in one table")
+            seen[key] = value
+        return seen
+
+    return json.loads(text, object_pairs_hook=table)
+
+
+def _toml_fault(message: str, text: str, where: str) -> Diagnostic:
+    found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    if found is None:
+        return Diagnostic(f"not valid TOML: {message}", where)
+    lines = text.split("\n")
+    line = int(found[1]) if found[1] else len(lines)
+    column = int(found[2]) if found[2] else len(lines[-1]) + 1
+    source = lines[line - 1] if line <= len(lines) else ""
+    return Diagnostic(
+        f"not valid TOML: {message[: found.start()]}",
+        where,
+        Span(line, column, 1, source),
+        hint='quantities and names are text in quotes: memory = "80 GiB"',
+    )
+
+
+def file_syntax(file: FilePath) -> str:
+    suffix = file.suffix.lower()
+    if suffix not in (".toml", ".json"):
+        raise InvalidInput(
+            f"found a file that ends in {suffix!r}, expected a topology file (.toml or .json)",
+            where=str(file),
+            hint="for a topology that comes with dnnc write preset:NAME; `dnnc topology list` prints the names",
+        )
+    return suffix[1:]
+
+
+def read_file(file: FilePath) -> str:
+    file_syntax(file)
+    try:
+        if not file.is_file():
+            what = "a folder" if file.is_dir() else "no such file"
+            raise InvalidInput(
+                f"found {what}, expected a topology file",
+                where=str(file),
+                hint="for a topology that comes with dnnc write preset:NAME, such as preset:cpu-2",
+            )
+        size = file.stat().st_size
+        if size > MAX_BYTES:
+            raise InvalidInput(f"the file has {size} bytes; a topology file has at most {MAX_BYTES}", where=str(file))
+        return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"not text: byte {error.start} is not UTF-8", where=str(file)) from None
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(file)) from None
