@@ -1,0 +1,63 @@
+"""The tree of commands: every command and group of ``dnnc``, in the order of the help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from dnnc import __version__
+from dnnc.cli import compile_command, execute, inspection, ir_tools, topology, zoo
+
+_HELP = """
+Compiles a neural network (ONNX) and a description of machines (a topology) into one program per device, with a proof of how
+good the plan is.
+
+\b
+  dnnc compile zoo:mlp -t preset:cpu-2 -o build/mlp   plan it, write programs
+  dnnc run build/mlp                                  run them, one process each
+  dnnc check build/mlp                                compare with the model
+"""
+
+app = typer.Typer(
+    name="dnnc",
+    help=_HELP,
+    epilog="Exit codes: 0 ok, 1 internal, 2 usage, 3 invalid input, 4 infeasible, 5 numerical check failed, 130 interrupted.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"dnnc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+_COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
+    ("compile", compile_command.compile_, "Plan a model and write its stage programs."),
+    ("run", execute.run, "Run a build, one process per stage."),
+    ("check", execute.check, "Compare a build with the unsplit model."),
+    ("simulate", execute.simulate, "Predict the timeline of a build."),
+    ("inspect", inspection.inspect_, "Show what a model or a build holds."),
+    ("import", ir_tools.import_, "Print a model as IR text."),
+    ("opt", ir_tools.opt_, "Run passes on IR text."),
+    ("passes", ir_tools.passes_, "List passes and pipelines."),
+)
+for _name, _function, _summary in _COMMANDS:
+    app.command(_name, short_help=_summary)(_function)
+
+app.add_typer(zoo.app, name="zoo")
+app.add_typer(topology.app, name="topology")

@@ -1,0 +1,116 @@
+"""What a command says: data to standard output, talk to standard error, progress on a terminal only.
+
+``talk`` and ``show_warnings`` write to standard error and are silenced by ``--quiet``; ``put`` and ``put_json`` write data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ir.diagnostics import Diagnostic
+
+PROGRESS_AFTER = 1.0
+"""Seconds of work before a person is shown that it goes on."""
+
+
+def put(text: str) -> None:
+    """Data: to standard output, with the newline it lacks."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def put_json(command: str, fields: dict[str, Any]) -> None:
+    """One JSON object with the schema of ``command``. JSON has no infinity: it is written as null."""
+    put(json.dumps(finite({"schema": f"dnnc.{command}/1", **fields}), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def finite(value: Any) -> Any:
+    """The value with infinities and NaNs replaced by None, tuples by lists, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def talk(text: str, quiet: bool = False) -> None:
+    """A remark, to standard error."""
+    if not quiet:
+        sys.stdout.flush()
+        sys.stderr.write(text if text.endswith("\n") else text + "\n")
+
+
+def show_warnings(diagnostics: Iterable[Diagnostic], quiet: bool = False) -> None:
+    """Warnings and notes, to standard error."""
+    for diagnostic in diagnostics:
+        talk(str(diagnostic), quiet)
+
+
+class _Display:
+    """A line of progress that appears once the work has taken ``PROGRESS_AFTER`` seconds; calls may come from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._label = ""
+        self._fraction: float | None = None
+        self._since = time.monotonic()
+        self._stopped = False
+        self._bar: Any = None
+        self._task: Any = None
+        self._timer = threading.Timer(PROGRESS_AFTER, self._show)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._stopped:
+                return
+            layout = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+            self._bar = Progress(*layout, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._label or "working", total=None)
+            self._bar.start()
+            self._update()
+
+    def _update(self) -> None:
+        total = None if self._fraction is None else 1.0
+        self._bar.update(self._task, description=self._label or "working", total=total, completed=self._fraction or 0.0)
+
+    def report(self, label: str, fraction: float | None) -> None:
+        """What is being done now, and how much of it is (0 to 1, None when unknown)."""
+        with self._lock:
+            self._label, self._fraction = label, fraction
+            if self._bar is not None:
+                self._update()
+
+    def stop(self) -> None:
+        """Takes the line away."""
+        self._timer.cancel()
+        with self._lock:
+            self._stopped = True
+            if self._bar is not None:
+                self._bar.stop()
+
+
+@contextmanager
+def progress(wanted: bool = True) -> Iterator[Callable[[str, float | None], None]]:
+    """A ``progress(label, fraction)`` callback; it shows something only when standard error is a terminal, ``wanted`` holds,
+    and the work takes over a second."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda label, fraction: None
+        return
+    display = _Display()
+    try:
+        yield display.report
+    finally:
+        display.stop()

@@ -1,0 +1,136 @@
+"""From the process to a command and back: arguments in, exit code out, every fault as a plain message.
+
+Invariants: a person never sees a traceback; whatever happens ends in one of the documented exit codes; an unexpected
+exception leaves a report file that says how to see it again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+from ir.diagnostics import DnncError, ExitCode, InvariantError
+
+CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
+"""``ClickException``, from whichever package typer takes it: a wrong option or argument."""
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """One command, from arguments to exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            code = _dispatch(arguments)
+            sys.stdout.flush()
+            return code
+        except Exception as error:
+            return _report(error, arguments)
+    except KeyboardInterrupt:
+        _say("dnnc: interrupted")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return ExitCode.OK
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Runs the command that the arguments name."""
+    from dnnc.cli.app import app
+
+    command = get_command(app)
+    if "_DNNC_COMPLETE" in os.environ:  # the shell asks for completions; typer answers and exits
+        app(args=arguments, prog_name="dnnc")
+    with command.make_context("dnnc", arguments) as context:
+        command.invoke(context)
+    return ExitCode.OK
+
+
+def _report(error: Exception, arguments: list[str]) -> int:
+    """Says what went wrong, and returns the exit code that stands for it. Passes on what has its own end."""
+    match error:
+        case BrokenPipeError():
+            raise error
+        case typer.Exit():
+            sys.stdout.flush()
+            return error.exit_code
+        case typer.Abort():
+            raise KeyboardInterrupt from error
+        case DnncError():
+            _say("\n".join(map(str, error.diagnostics)))
+            return error.exit_code
+        case MemoryError():
+            _say("error: out of memory; try a smaller model, fewer stages, or a machine with more memory")
+            return ExitCode.INTERNAL
+        case OSError() if error.filename is not None or error.errno is not None:
+            place = f"{error.filename}: " if error.filename is not None else ""
+            _say(f"{place}error: {error.strerror or error}")
+            return ExitCode.INVALID_INPUT
+    if isinstance(error, CLICK_EXCEPTION):
+        error.show()
+        return ExitCode.USAGE
+    _say(_internal_error(error, arguments))
+    return ExitCode.INTERNAL
+
+
+def _internal_error(error: Exception, arguments: list[str]) -> str:
+    """The message of a bug: what happened, and where the whole story is."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note]
+    what = f"{type(error).__name__}: {error}".splitlines()
+    first = what[0] if what else type(error).__name__
+    lines = [f"error: a fault inside dnnc, not in your input: {first[:400]}"]
+    if isinstance(error, InvariantError):
+        lines += ["  " + line for diagnostic in error.diagnostics[1:10] for line in str(diagnostic).splitlines()]
+    lines += [f"  {note}" for note in notes]
+    path = _write_report(error, arguments)
+    lines.append(f"  report: {path} (please send it with the model)" if path else "  no report could be written")
+    return "\n".join(lines)
+
+
+def _write_report(error: Exception, arguments: list[str]) -> str:
+    """Writes the command line, versions and traceback to a temporary file and returns its path; empty when it cannot."""
+    import platform
+    import shlex
+    import tempfile
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = []
+    for package in ("dnnc", "onnx", "onnx-ir", "onnxruntime", "numpy", "numba", "highspy"):
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            versions.append(f"{package} missing")
+    text = "\n".join(
+        [
+            shlex.join(["dnnc", *arguments]),
+            f"python {platform.python_version()}, {', '.join(versions)}, {platform.platform()}",
+            "",
+            *traceback.format_exception(error),
+        ]
+    )
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="dnnc-crash-", suffix=".txt", delete=False, encoding="utf-8") as file:
+            file.write(text)
+            return file.name
+    except OSError:
+        return ""
+
+
+def _say(text: str) -> None:
+    """A line to standard error, whatever its encoding can hold; nothing when nobody listens."""
+    with suppress(OSError, ValueError):
+        encoding = sys.stderr.encoding or "utf-8"
+        sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stderr.flush()
+
+
+def _forget_stdout() -> None:
+    """The reader of standard output has gone: what is still buffered must not raise when the interpreter exits."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

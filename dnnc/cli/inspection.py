@@ -1,0 +1,128 @@
+"""``dnnc inspect``: what is in a model, an IR text, or a build directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import progress, put, put_json, show_warnings
+from ir.diagnostics import DiagnosticSink, InvalidInput
+
+if TYPE_CHECKING:
+    from dnnc.backend import Build
+    from ir.module import Module
+
+
+def inspect_(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|MODEL|IR",
+            help="A build directory, an ONNX file or zoo:NAME, or IR text (.ir).",
+            autocompletion=opt.complete_model,
+        ),
+    ],
+    dim: opt.DimOption = None,
+    json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Print what a model, IR text or build holds: inputs, weights, ops and their cost, or the plan."""
+    if not subject.startswith("zoo:") and Path(subject).is_dir():
+        _inspect_build(Path(subject), json)
+        return
+    sink = DiagnosticSink()
+    try:
+        with progress(not quiet) as report:
+            report("inspect", None)
+            module, costed = _load(subject, opt.parse_dims(dim), sink)
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    _print_module(module, costed, json)
+
+
+def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tuple[Module, Module]:
+    """The module as it was given, and with costs where its shapes are known: the same module where they are not."""
+    from dnnc.driver import pass_context
+    from dnnc.frontends import load_model
+    from ir.facets import Cost
+    from passes import PassManager, parse_pipeline
+
+    module = load_model(subject, dims, sink).module
+    if any(op.facet(Cost) for op in module.entry.ops):
+        return module, module
+    try:
+        return module, PassManager(parse_pipeline("canonicalize,cost")).run(module, pass_context(DiagnosticSink()))
+    except InvalidInput:  # a symbolic dimension: there is no cost to tell yet, and the summary says how to bind it
+        return module, module
+
+
+def _print_module(module: Module, costed: Module, json: bool) -> None:
+    from dnnc.report import plan_headline, plan_table, print_table, summarize, summary_text
+    from ir.module import Plan
+
+    summary = summarize(module, costed)
+    plan = module.first(Plan)
+    if json:
+        put_json("inspect", {"kind": "model", "model": summary.to_json(), "plan": _plan_json(module) if plan else None})
+        return
+    put(summary_text(summary))
+    if plan is not None:
+        put("")
+        print_table(plan_table(plan))
+        put("\n" + plan_headline(plan))
+
+
+def _plan_json(module: Module) -> dict[str, Any]:
+    from dnnc.backend import plan_to_json
+
+    return plan_to_json(module)
+
+
+def _inspect_build(folder: Path, json: bool) -> None:
+    from dnnc.backend import Build
+    from dnnc.report import plan_headline, plan_table, print_table
+
+    build = Build.open(folder)
+    if json:
+        put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.manifest)})
+        return
+    put(_build_text(build))
+    print_table(plan_table(build.plan))
+    put("\n" + plan_headline(build.plan))
+    if build.channels:
+        put("")
+        print_table(_channel_table(build))
+    damaged = build.damaged()
+    if damaged:
+        raise InvalidInput(
+            f"files differ from what was written: {', '.join(damaged)}", where=str(folder), hint="compile the model again"
+        )
+
+
+def _build_text(build: Build) -> str:
+    from dnnc.report import bytes_text, key_values
+
+    files = build.manifest["files"]
+    size = sum(entry["bytes"] for entry in files.values())
+    pairs = [
+        ("build", str(build.folder)),
+        ("source", build.source.spec or "(not known)"),
+        *(("input", f"{port.name} : {port.type}") for port in build.inputs),
+        *(("output", f"{port.name} : {port.type}") for port in build.outputs),
+        ("weights", build.weights),
+        ("files", f"{len(files)}, {bytes_text(size)}"),
+    ]
+    return key_values(pairs)
+
+
+def _channel_table(build: Build) -> Any:
+    from dnnc.report import Table, bytes_text, columns
+
+    rows = tuple(
+        (str(c.id), str(c.source), str(c.target), "-" if c.nbytes is None else bytes_text(c.nbytes), f"{c.tensor} : {c.type}")
+        for c in build.channels
+    )
+    return Table(columns("channel from to size <tensor"), rows)

@@ -1,0 +1,165 @@
+"""``dnnc import``, ``opt`` and ``passes``: IR text in and out, and the passes that work on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import progress, put, put_json, show_warnings, talk
+from dnnc.cli.tracing import Tracing, statistics_text, timing_text
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+
+if TYPE_CHECKING:
+    from ir.module import Module
+
+OutOption = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write there instead of to standard output.")
+]
+
+
+def import_(
+    model: opt.ModelArgument,
+    out: OutOption = None,
+    dim: opt.DimOption = None,
+    passes: Annotated[str, typer.Option("--passes", metavar="PIPELINE", help="Run these passes on it.")] = "",
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Print MODEL as IR text."""
+    from dnnc.frontends import load_model
+    from passes import PassManager, parse_pipeline
+
+    pipeline = parse_pipeline(passes)
+    sink = DiagnosticSink()
+    try:
+        with progress(not quiet) as report:
+            report("import", None)
+            module = load_model(model, opt.parse_dims(dim), sink).module
+            if pipeline:
+                from dnnc.driver import pass_context
+
+                manager = PassManager(pipeline, **Tracing().manager_options())
+                module = manager.run(module, pass_context(sink, report))
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    _write(module, out)
+
+
+def opt_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="IR text ('-' reads standard input).")],
+    passes: Annotated[
+        str | None,
+        typer.Option(
+            "--passes", metavar="PIPELINE", help="Passes to run (default: those of the file's RUN line, as in a reproducer)."
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "-t", "--topology", metavar="TOPOLOGY", help="Add these machines first.", autocompletion=opt.complete_topology
+        ),
+    ] = None,
+    out: OutOption = None,
+    verify_each: opt.VerifyOption = True,
+    stop_after: Annotated[int | None, typer.Option(min=0, metavar="N", help="Run the first N passes only.")] = None,
+    print_before: opt.PrintBeforeOption = None,
+    print_after: opt.PrintAfterOption = None,
+    print_on_change: opt.PrintChangeOption = False,
+    print_folder: opt.PrintFolderOption = None,
+    timing: opt.TimingOption = False,
+    statistics: opt.StatisticsOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Run passes on IR text and print the result; replays a reproducer as it is."""
+    from dnnc.driver import pass_context
+    from ir import parse_module, verify
+    from passes import PassManager, parse_pipeline, pipeline_of
+
+    tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
+    text, where = _read(file)
+    wanted = passes if passes is not None else pipeline_of(text)
+    if wanted is None:
+        raise UsageError(f"{where} names no passes; expected --passes PIPELINE", hint="'dnnc passes' lists them")
+    pipeline = parse_pipeline(wanted)
+    sink = DiagnosticSink()
+    module = parse_module(text, where)
+    if faults := verify(module):
+        raise InvalidInput(faults)
+    try:
+        if topology is not None:
+            from dnnc.driver import with_topology
+            from dnnc.frontends import load_topology
+
+            module = with_topology(module, load_topology(topology, sink))
+        with progress(not quiet and not tracing.to_stderr) as report:
+            context = pass_context(sink, report)
+            manager = PassManager(pipeline, stop_after=stop_after, **tracing.manager_options())
+            module = manager.run(module, context)
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    if timing:
+        talk(timing_text({report.name: report.seconds for report in manager.reports}))
+    if statistics:
+        talk(statistics_text(context.statistics))
+    _write(module, out)
+
+
+def passes_(json: opt.JsonOption = False) -> None:
+    """List the passes with their options, and the named pipelines."""
+    from passes import PASSES, PIPELINES, describe
+
+    infos = [describe(name) for name in PASSES]
+    if json:
+        listed = [
+            {
+                "name": info.name,
+                "help": info.help,
+                "options": [{"name": o.name, "type": o.type, "default": o.default} for o in info.options],
+            }
+            for info in infos
+        ]
+        put_json("passes", {"passes": listed, "pipelines": dict(PIPELINES)})
+        return
+    for info in infos:
+        put(f"{info.name}\n  {info.help}")
+        for option in info.options:
+            put(f"    {option.name} = {option.default}  ({option.type})")
+    put("\npipelines")
+    for name, text in PIPELINES.items():
+        put(f"  {name} = {text}")
+
+
+def _read(file: Path) -> tuple[str, str]:
+    """The text and what to call it. Raises InvalidInput when it cannot be read as text."""
+    import sys
+
+    if str(file) == "-":
+        return sys.stdin.read(), "<stdin>"
+    try:
+        return file.read_text(encoding="utf-8"), str(file)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"byte {error.start} is not UTF-8; expected IR text", where=str(file), hint="an ONNX file is read by 'dnnc import'"
+        ) from None
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(file)) from None
+
+
+def _write(module: Module, out: Path | None) -> None:
+    """The module's text to a file, whole or not at all, or to standard output."""
+    from ir import print_module
+
+    text = print_module(module)
+    if out is None:
+        put(text)
+        return
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(out)
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(out)) from None
+    finally:
+        partial.unlink(missing_ok=True)

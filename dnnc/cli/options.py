@@ -1,0 +1,128 @@
+"""Options that several commands share, their parsing, and what the shell completes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ir.diagnostics import UsageError
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Zoo models, then files of the right kind."""
+    from dnnc.zoo import MODELS
+
+    names = [f"zoo:{name}" for name in MODELS]
+    return [name for name in names if name.startswith(incomplete)] + _files(incomplete, (".onnx", ".ir"))
+
+
+def complete_topology(incomplete: str) -> list[str]:
+    """Presets, then files of the right kind."""
+    from dnnc.frontends import preset_names
+
+    names = [f"preset:{name}" for name in preset_names()]
+    return [name for name in names if name.startswith(incomplete)] + _files(incomplete, (".toml", ".json"))
+
+
+def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Paths that begin so: folders (with a slash) and files with one of the suffixes."""
+    folder, _, start = incomplete.rpartition("/")
+    root = Path(f"{folder}/") if folder or incomplete.startswith("/") else Path()
+    prefix = f"{folder}/" if "/" in incomplete else ""
+    try:
+        entries = sorted(root.iterdir())
+    except OSError:
+        return []
+    return [
+        f"{prefix}{entry.name}{'/' if entry.is_dir() else ''}"
+        for entry in entries
+        if entry.name.startswith(start)
+        and (entry.is_dir() or entry.suffix in suffixes)
+        and (start or not entry.name.startswith("."))
+    ]
+
+
+class Weights(StrEnum):
+    """Where the stage programs keep their weights."""
+
+    SHARED = "shared"
+    PER_STAGE = "per-stage"
+    NONE = "none"
+
+
+class Comm(StrEnum):
+    """How a device's compute and transfers add up."""
+
+    SUM = "sum"
+    OVERLAP = "overlap"
+    DUPLEX = "duplex"
+
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="An ONNX file, or zoo:NAME[,option=value...].", autocompletion=complete_model),
+]
+BuildArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A directory that 'dnnc compile' wrote.")]
+TopologyOption = Annotated[
+    str,
+    typer.Option(
+        "-t",
+        "--topology",
+        metavar="TOPOLOGY",
+        help="A TOML or JSON file, or preset:NAME ('dnnc topology presets').",
+        autocompletion=complete_topology,
+    ),
+]
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=VALUE", help="Bind a symbolic dimension: a number, or another's name. Repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+TimingOption = Annotated[bool, typer.Option("--timing", help="Print the seconds of each pass to standard error.")]
+StatisticsOption = Annotated[bool, typer.Option("--statistics", help="Print what each pass counted to standard error.")]
+VerifyOption = Annotated[bool, typer.Option("--verify-each/--no-verify-each", help="Verify the IR after each pass.")]
+PrintBeforeOption = Annotated[
+    list[str] | None, typer.Option("--print-before", metavar="PASS|all", help="Print the IR before a pass. Repeatable.")
+]
+PrintAfterOption = Annotated[
+    list[str] | None, typer.Option("--print-after", metavar="PASS|all", help="Print the IR after a pass. Repeatable.")
+]
+PrintChangeOption = Annotated[bool, typer.Option("--print-on-change", help="Print the IR after each pass that changed it.")]
+PrintFolderOption = Annotated[
+    Path | None,
+    typer.Option("--print-folder", metavar="DIR", help="Print to one file per pass in DIR, not to standard error."),
+]
+
+
+def parse_pairs(items: Iterable[str] | None, option: str, expected: str) -> dict[str, str]:
+    """``["a=1", "b=2"]`` as a dict, in order. Raises UsageError for an item without ``=`` or a name given twice."""
+    pairs: dict[str, str] = {}
+    for item in items or ():
+        name, equals, value = item.rpartition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"{option} takes {expected}, found '{item}'", hint=f"for example {option} {_example(option)}")
+        if pairs.setdefault(name, value) != value:
+            raise UsageError(f"{option} names '{name}' twice: {pairs[name]} and {value}")
+    return pairs
+
+
+def _example(option: str) -> str:
+    return "batch=8" if option == "--dim" else "/encoder/MatMul=cpu0"
+
+
+def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:
+    """``--dim`` options: a positive number or the name of another dimension. Raises UsageError."""
+    dims: dict[str, int | str] = {}
+    for name, value in parse_pairs(items, "--dim", "NAME=VALUE").items():
+        if value.lstrip("+-").isdecimal():
+            if int(value) < 1:
+                raise UsageError(f"--dim {name}={value}: a dimension is at least 1")
+            dims[name] = int(value)
+        else:
+            dims[name] = value
+    return dims

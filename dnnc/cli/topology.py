@@ -1,0 +1,85 @@
+"""``dnnc topology``: look at descriptions of machines, and check them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import put, put_json, show_warnings
+from ir.diagnostics import DiagnosticSink
+
+if TYPE_CHECKING:
+    from ir.topology import Topology
+
+app = typer.Typer(help="Descriptions of the machines that a plan may use.", no_args_is_help=True, rich_markup_mode=None)
+
+TopologyArgument = Annotated[
+    str,
+    typer.Argument(metavar="TOPOLOGY", help="A TOML or JSON file, or preset:NAME.", autocompletion=opt.complete_topology),
+]
+
+
+@app.command()
+def show(
+    topology: TopologyArgument,
+    ir: Annotated[bool, typer.Option("--ir", help="Print IR text: the exact numbers that a plan is made with.")] = False,
+    json: opt.JsonOption = False,
+) -> None:
+    """Print what TOPOLOGY describes."""
+    from dnnc.frontends import load_topology
+
+    sink = DiagnosticSink()
+    loaded = load_topology(topology, sink)
+    show_warnings(sink.diagnostics)
+    if json:
+        from dataclasses import asdict
+
+        put_json("topology", {"topology": asdict(loaded)})
+    elif ir:
+        from ir import Module, print_module
+
+        put(print_module(Module(loaded.name, (loaded,))))
+    else:
+        from dnnc.report import topology_text
+
+        put(topology_text(loaded))
+
+
+@app.command()
+def validate(
+    topologies: Annotated[list[str], typer.Argument(metavar="TOPOLOGY...", help="Files or presets to check.")],
+) -> None:
+    """Check TOPOLOGY files and say what each holds, or what is wrong and where."""
+    from dnnc.frontends import load_topology
+    from ir.diagnostics import Diagnostic, InvalidInput
+
+    faults: list[Diagnostic] = []
+    for spec in topologies:
+        sink = DiagnosticSink()
+        try:
+            put(f"{spec}: ok, {_contents(load_topology(spec, sink))}")
+        except InvalidInput as error:
+            faults += error.diagnostics
+        show_warnings(sink.diagnostics)
+    if faults:
+        raise InvalidInput(faults)
+
+
+@app.command()
+def presets(json: opt.JsonOption = False) -> None:
+    """List the machines that come with dnnc."""
+
+    raise NotImplementedError
+
+
+def _contents(topology: Topology) -> str:
+    counts = {
+        "host": len(topology.hosts),
+        "device": len(topology.devices),
+        "switch": len(topology.switches),
+        "link": len(topology.links),
+    }
+    plural = {"switch": "switches"}
+    return ", ".join(f"{n} {word if n == 1 else plural.get(word, word + 's')}" for word, n in counts.items() if n)

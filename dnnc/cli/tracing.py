@@ -1,0 +1,75 @@
+"""How a person watches a pipeline: which IR is printed where, and tables of what the passes took and counted."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ir.diagnostics import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """The printing options of ``compile`` and ``opt``, checked. ``before`` and ``after`` hold names of passes, or ``all``."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    on_change: bool = False
+    folder: Path | None = None
+    verify: bool = True
+
+    @classmethod
+    def of(
+        cls, before: Iterable[str] | None, after: Iterable[str] | None, on_change: bool, folder: Path | None, verify: bool
+    ) -> Tracing:
+        """From the options as given. Raises UsageError for a name that is no pass."""
+        from passes import PASSES
+        from passes.pipeline import near
+
+        for option, names in (("--print-before", before), ("--print-after", after)):
+            for name in names or ():
+                if name != "all" and name not in PASSES:
+                    raise UsageError(f"{option} {name}: no such pass", hint=near(name, (*PASSES, "all")))
+        return cls(tuple(before or ()), tuple(after or ()), on_change, folder, verify)
+
+    @property
+    def to_stderr(self) -> bool:
+        """Whether IR will appear on standard error, so that nothing else may be drawn there."""
+        return self.folder is None and bool(self.before or self.after or self.on_change)
+
+    def manager_options(self) -> dict[str, Any]:
+        """Keywords of ``PassManager``: these options, and where a reproducer goes should a pass crash."""
+        return {
+            "verify": self.verify,
+            "print_before": self.before,
+            "print_after": self.after,
+            "print_on_change": self.on_change,
+            "print_folder": self.folder,
+            "reproducer": Path(tempfile.gettempdir()) / f"dnnc-crash-{os.getpid()}-{time.time_ns():x}.ir",
+        }
+
+
+def timing_text(seconds: Mapping[str, float]) -> str:
+    """Seconds per step, in order, with their share of ``total``."""
+    from dnnc.report import Table, columns, percent_text, seconds_text, table_text
+
+    total = seconds.get("total", 0.0) or sum(seconds.values())
+    rows = tuple((name, seconds_text(value), percent_text(value / total) if total else "-") for name, value in seconds.items())
+    return table_text(Table(columns("<step seconds share"), rows))
+
+
+def statistics_text(statistics: Mapping[str, Mapping[str, int | float | str]]) -> str:
+    """What each pass counted: one line per pass and name."""
+    from dnnc.report import Table, columns, table_text
+
+    rows = tuple(
+        (name, key, f"{value:.6g}" if isinstance(value, float) else str(value))
+        for name, counted in statistics.items()
+        for key, value in counted.items()
+    )
+    return table_text(Table(columns("<pass <statistic value"), rows)) if rows else "no statistics\n"

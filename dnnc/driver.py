@@ -1,0 +1,201 @@
+"""From a model and a topology to a build directory: the one place that joins frontends, passes and backend.
+
+``compile_model`` is what ``dnnc compile`` does; the other commands use its parts. Options are data, results are data, and
+nothing here prints: warnings collect in a sink, progress goes to a callback, seconds are measured per step.
+
+A build directory is written whole or not at all; a plan alone (``plan_only``) is written the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ir.diagnostics import DiagnosticSink, UsageError
+from ir.module import Module, Plan
+from ir.topology import Topology
+from passes.base import Pass, PassContext
+
+__all__ = ["CompileOptions", "CompileResult", "Progress", "build_pipeline", "compile_model", "pass_context", "with_topology"]
+
+PIPELINE = "default-inference"
+"""The named pipeline that ``dnnc compile`` runs unless told otherwise."""
+
+PROGRAM_PASSES = ("schedule", "lower")
+"""What comes after the plan: a plan alone does not need these."""
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What to compile, for what, how, and where to.
+
+    ``dims`` binds symbolic dimensions. ``cuts``: tensors after which a new stage begins; ``pins``: device by op; ``stages``:
+    how many, None for the best. ``plan``: a plan to replay instead of searching. ``comm`` (empty: ``sum``) and ``time_limit``
+    (seconds of search) stand over those of ``pipeline``, which is pipeline text, empty for the default one."""
+
+    model: str
+    topology: str
+    out: Path
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+    cuts: tuple[str, ...] = ()
+    pins: Mapping[str, str] = field(default_factory=dict)
+    stages: int | None = None
+    plan: Path | None = None
+    plan_only: bool = False
+    weights: str = "shared"
+    comm: str = ""
+    pipeline: str = ""
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """The module after the last pass, its plan, and what it took. ``seconds``: ``load``, each pass by name, ``search`` (the
+    part of ``partition`` that looks for the plan), ``write``, ``total``. ``statistics``: what each pass counted."""
+
+    module: Module
+    plan: Plan
+    out: Path
+    pipeline: str
+    seconds: dict[str, float]
+    statistics: dict[str, dict[str, int | float | str]]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Clock:
+    """Seconds by step, in the order in which the steps ended; steps of one name add up."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def total(self) -> float:
+        return time.perf_counter() - self.start
+
+
+def compile_model(
+    options: CompileOptions,
+    *,
+    sink: DiagnosticSink | None = None,
+    progress: Progress = lambda label, fraction: None,
+    manager: Mapping[str, Any] | None = None,
+) -> CompileResult:
+    """Plans the model and writes the build directory ``options.out``.
+
+    ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
+    UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
+    from dnnc.backend import check_target, write_build, write_plan
+    from dnnc.frontends import load_model, load_topology
+    from passes import PassManager, pipeline_text
+
+    sink = sink if sink is not None else DiagnosticSink()
+    clock = _Clock()
+    pipeline = build_pipeline(options)
+    check_target(options.out)
+    with clock.step("load"):
+        progress("load the model", None)
+        topology = load_topology(options.topology, sink)
+        imported = load_model(options.model, options.dims, sink)
+        module = with_topology(imported.module, topology)
+    context = pass_context(sink, progress)
+    runner = PassManager(pipeline, on_pass=clock.add, **(manager or {}))
+    module = runner.run(module, context)
+    clock.add("search", float(context.statistics.get("partition", {}).get("seconds", 0.0)))
+    plan = module.first(Plan)
+    if plan is None:
+        raise UsageError(
+            f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
+        )
+    manifest: Mapping[str, Any] = {}
+    with clock.step("write"):
+        progress("write the build", None)
+        if options.plan_only:
+            write_plan(module, options.out)
+        else:
+            manifest = write_build(
+                module, imported.folder, imported.source, options.out, weights=options.weights, progress=progress
+            )
+    clock.add("total", clock.total())
+    return CompileResult(module, plan, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest)
+
+
+def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
+    """The passes that the options ask for. Raises UsageError for options that contradict each other or need a pass that is
+    not there."""
+    from passes import parse_pipeline
+
+    pipeline = parse_pipeline(options.pipeline or PIPELINE)
+    if options.plan is not None:
+        pipeline = _replay(options, pipeline)
+    if options.plan_only:
+        pipeline = tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
+    changes: dict[str, Any] = {}
+    if options.cuts:
+        changes["cuts"] = options.cuts
+    if options.pins:
+        changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
+    if options.stages is not None:
+        changes["stages"] = options.stages
+    if options.comm:
+        changes["comm"] = options.comm
+    if options.time_limit is not None:
+        changes["time_limit"] = options.time_limit
+    if changes and not any(step.name == "partition" for step in pipeline):
+        given = ", ".join(f"--{name.rstrip('s') if name in ('cuts', 'pins') else name.replace('_', '-')}" for name in changes)
+        raise UsageError(f"{given}: the pipeline has no pass 'partition' that could follow it", where="--passes")
+    return tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
+
+
+def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """The pipeline with the plan's assignment in the place of the search. Raises UsageError, InvalidInput."""
+    from dnnc.backend import read_plan
+
+    assert options.plan is not None
+    given = {
+        "--cut": options.cuts,
+        "--pin": options.pins,
+        "--stages": options.stages is not None,
+        "--time-limit": options.time_limit,
+    }
+    clash = [name for name, value in given.items() if value]
+    if clash:
+        raise UsageError(
+            f"--plan states every op's stage, so {', '.join(clash)} cannot go with it", hint="edit the plan instead"
+        )
+    if not any(step.name == "partition" for step in pipeline):
+        raise UsageError("--plan takes the place of the pass 'partition', which the pipeline lacks", where="--passes")
+    assign = read_plan(options.plan)
+    if options.comm:
+        assign = replace(assign, comm=options.comm)
+    # Groups serve the search alone; the plan is per op.
+    kept = (step for step in pipeline if step.name != "contract")
+    return tuple(assign if step.name == "partition" else step for step in kept)
+
+
+def with_topology(module: Module, topology: Topology) -> Module:
+    """The module with this topology instead of its own."""
+    return module.without(Topology).extend([topology])
+
+
+def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:
+    """What passes may use: constants are evaluated by the ONNX frontend, loaded when the first one is."""
+    from dnnc.frontends.evaluate import OnnxEvaluator
+
+    return PassContext(sink=sink, evaluate=OnnxEvaluator(), progress=progress)

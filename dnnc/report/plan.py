@@ -1,0 +1,64 @@
+"""A plan for a person: what runs where, what it costs, and how good that is.
+
+Seconds are per sample. A stage's share is its seconds over those of the slowest stage, which sets the pace of the pipeline.
+Fits 80 columns for names of ordinary length.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dnnc.report.tables import Table, columns
+from dnnc.report.units import bytes_text, percent_text, ratio_text, seconds_text
+from ir.module import Plan, PlanStage
+
+
+def stage_seconds(stage: PlanStage, comm: str) -> float:
+    """Seconds per sample that the stage keeps its device busy: transfers are added to the compute (``sum``), hidden behind it
+    (``overlap``), or both directions run at once beside each other (``duplex``)."""
+    if comm == "overlap":
+        return max(stage.compute, stage.receive + stage.send)
+    if comm == "duplex":
+        return stage.compute + max(stage.receive, stage.send)
+    return stage.compute + stage.receive + stage.send
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row per stage: device, ops, seconds (compute and transfers in it), memory, share of the bottleneck."""
+    seconds = [stage_seconds(stage, plan.comm) for stage in plan.stages]
+    slowest = max(seconds, default=0.0)
+    rows = []
+    for stage, total in zip(plan.stages, seconds, strict=True):
+        rows.append(
+            (
+                str(stage.index),
+                ",".join(stage.devices) or f"({stage.device_type})",
+                str(stage.ops),
+                seconds_text(total),
+                seconds_text(stage.compute),
+                seconds_text(stage.receive + stage.send),
+                bytes_text(stage.memory),
+                percent_text(total / slowest) if slowest > 0 else "-",
+            )
+        )
+    return Table(columns("stage <device ops seconds compute transfers memory share"), tuple(rows))
+
+
+def plan_headline(plan: Plan) -> str:
+    """The objective against one device and against the bound, in two lines."""
+    count = len(plan.stages)
+    rate = f" ({1 / plan.value:.4g} samples/s)" if plan.value > 0 and plan.objective == "throughput" else ""
+    lines = [f"{plan.objective}: {seconds_text(plan.value)} per sample{rate}, {count} stage{'s' if count != 1 else ''}"]
+    if math.isfinite(plan.single):
+        faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
+        lines.append(f"  {faster} ({seconds_text(plan.single)})")
+    else:
+        lines.append("  the model fits no single device")
+    lines.append(f"  {proof_text(plan)}")
+    return "\n".join(lines)
+
+
+def proof_text(plan: Plan) -> str:
+    """How close the plan is to the best there can be."""
+    bound = f"lower bound {seconds_text(plan.bound)}, gap {percent_text(plan.gap)}"
+    return f"optimal: {bound}" if plan.status == "optimal" else f"{plan.status}: {bound}"

@@ -1,0 +1,146 @@
+"""What is in a module: the numbers a person asks for first about a model.
+
+``ModelSummary`` is data (``--json`` prints it); ``summary_text`` is the same for a person. Ops in regions are counted with
+the rest: once each, however often they run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dnnc.report.tables import Table, columns, key_values, table_text
+from dnnc.report.units import bytes_text, count_text, percent_text
+from ir.facets import Cost
+from ir.module import Func, Module, Resource
+from ir.ops import Op, Value
+from ir.types import TensorType, type_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """``parameters``: elements of all resources; ``weight_bytes``: their bytes. ``flops``: of one run, None before
+    the pass ``cost`` ran. ``formula_ops`` and ``default_ops``: ops with a cost formula, and ops counted by bytes only; None
+    before the pass ``cost`` ran. ``dims``: symbolic dimensions, sorted."""
+
+    name: str
+    producer: str
+    opsets: tuple[tuple[str, int], ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    resources: int
+    parameters: int
+    weight_bytes: int
+    ops: tuple[tuple[str, int], ...]
+    flops_by_type: tuple[tuple[str, int], ...]
+    flops: int | None
+    formula_ops: int | None
+    default_ops: tuple[tuple[str, int], ...]
+    dims: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON-ready data; types are IR text."""
+        return {
+            "name": self.name,
+            "producer": self.producer,
+            "opsets": dict(self.opsets),
+            "inputs": [{"name": value.name, "type": str(value.type)} for value in self.inputs],
+            "outputs": [{"name": value.name, "type": str(value.type)} for value in self.outputs],
+            "resources": self.resources,
+            "parameters": self.parameters,
+            "weight_bytes": self.weight_bytes,
+            "ops": dict(self.ops),
+            "flops": self.flops,
+            "flops_by_type": dict(self.flops_by_type),
+            "ops_with_formula": self.formula_ops,
+            "ops_counted_by_bytes": dict(self.default_ops),
+            "dims": list(self.dims),
+        }
+
+
+def all_ops(ops: tuple[Op, ...]) -> Iterator[Op]:
+    """The ops and those of their regions, depth first, in order."""
+    for op in ops:
+        yield op
+        for _, region in op.regions:
+            yield from all_ops(region.ops)
+
+
+def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
+    """Counts of a module's entry function and resources; costs are taken from ``costed`` (the same program after the pass
+    ``cost``), or from the module itself. Raises ValueError without a function."""
+    entry: Func = module.entry
+    resources = tuple(module.of_type(Resource))
+    ops = tuple(all_ops(entry.ops))
+    costed_entry = (costed or module).entry
+    known = [(op, cost) for op in all_ops(costed_entry.ops) if (cost := op.facet(Cost)) is not None]
+    flops: Counter[str] = Counter()
+    for op in costed_entry.ops:  # an op with regions carries their sum
+        if (cost := op.facet(Cost)) is not None:
+            flops[op.name] += cost.flops
+    attributes = {key: attribute.value for key, attribute in module.attributes}
+    prefix = "opset."
+    return ModelSummary(
+        name=module.name,
+        producer=str(attributes.get("producer", "")),
+        opsets=tuple((key.removeprefix(prefix), int(v)) for key, v in sorted(attributes.items()) if key.startswith(prefix)),
+        inputs=entry.args,
+        outputs=entry.results,
+        resources=len(resources),
+        parameters=sum(_elements(resource) for resource in resources),
+        weight_bytes=sum(type_bytes(resource.type) or 0 for resource in resources),
+        ops=_counted(op.name for op in ops),
+        flops_by_type=tuple(sorted(((k, v) for k, v in flops.items() if v), key=lambda item: (-item[1], item[0]))),
+        flops=sum(flops.values()) if known else None,
+        formula_ops=sum(cost.kind != "default" for _, cost in known) if known else None,
+        default_ops=_counted(op.name for op, cost in known if cost.kind == "default"),
+        dims=tuple(sorted(_dims(entry, ops))),
+    )
+
+
+def summary_text(summary: ModelSummary) -> str:
+    """The summary in words and a table of ops; lines within 80 columns for names of ordinary length."""
+    pairs = [("model", summary.name.removeprefix("@"))]
+    if summary.producer:
+        pairs.append(("producer", summary.producer))
+    if summary.opsets:
+        pairs.append(("opsets", ", ".join(f"{domain} {version}" for domain, version in summary.opsets)))
+    pairs += [("input", f"{value.name} : {value.type}") for value in summary.inputs]
+    pairs += [("output", f"{value.name} : {value.type}") for value in summary.outputs]
+    total = sum(count for _, count in summary.ops)
+    pairs.append(("weights", f"{count_text(summary.parameters)} elements, {bytes_text(summary.weight_bytes)}"))
+    pairs.append(("ops", f"{total} of {len(summary.ops)} types"))
+    if summary.flops is not None:
+        pairs.append(("flops", f"{count_text(summary.flops)} per run"))
+    if summary.formula_ops is not None:
+        rest = ", ".join(f"{count} {name}" for name, count in summary.default_ops)
+        formula = f"{summary.formula_ops} ops by formula"
+        pairs.append(("cost", f"{formula}; by bytes only: {rest}" if rest else f"{formula}, none by bytes only"))
+    if summary.dims:
+        pairs.append(("dims", f"{', '.join(summary.dims)} (bind with --dim NAME=NUMBER)"))
+    flops = dict(summary.flops_by_type)
+    rows = []
+    for name, count in summary.ops:
+        share = percent_text(flops.get(name, 0) / summary.flops) if summary.flops else "-"
+        rows.append((name, str(count), count_text(flops[name]) if name in flops else "-", share))
+    return key_values(pairs) + "\n" + table_text(Table(columns("<op count flops share"), tuple(rows)))
+
+
+def _counted(names: Iterator[str]) -> tuple[tuple[str, int], ...]:
+    """Each name with how often it occurs, the most frequent first, then by name."""
+    return tuple(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
+
+
+def _elements(resource: Resource) -> int:
+    type_ = resource.type
+    return (type_.elements or 0) if isinstance(type_, TensorType) else 0
+
+
+def _dims(entry: Func, ops: tuple[Op, ...]) -> set[str]:
+    """Names of symbolic dimensions of arguments and results."""
+    values = [*entry.args, *entry.results, *(value for op in ops for value in op.results)]
+    return {
+        dim for value in values if isinstance(value.type, TensorType) for dim in value.type.shape or () if isinstance(dim, str)
+    }

@@ -1,0 +1,72 @@
+"""Tables: rows of text, aligned, as wide as they need to be.
+
+One layout for all: plain text when piped, the same columns in rich's quiet style on a terminal. Numbers are right-aligned.
+The first line is the header; no line has trailing blanks; nothing depends on the terminal when piped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its header, and whether its cells are numbers (right-aligned)."""
+
+    header: str
+    number: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns and rows of finished text; every row has one cell per column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def table_text(table: Table, indent: str = "") -> str:
+    """Plain text of the table, a newline after each line."""
+    headers = tuple(column.header for column in table.columns)
+    widths = [max(len(line[index]) for line in (headers, *table.rows)) for index in range(len(headers))]
+    lines = []
+    for line in (headers, *table.rows):
+        cells = (
+            cell.rjust(width) if column.number else cell.ljust(width)
+            for cell, width, column in zip(line, widths, table.columns, strict=True)
+        )
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def print_table(table: Table, file: TextIO | None = None) -> None:
+    """Writes the table to ``file`` (standard output): styled on a terminal, plain elsewhere."""
+    file = file if file is not None else sys.stdout
+    if not file.isatty():
+        file.write(table_text(table))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    styled = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for column in table.columns:
+        styled.add_column(column.header, justify="right" if column.number else "left", overflow="fold")
+    for row in table.rows:
+        styled.add_row(*map(Text, row))
+    Console(file=file, highlight=False).print(styled)
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Columns from their headers, in words: a name that starts with ``<`` holds text, the others numbers."""
+    return tuple(Column(name.lstrip("<").replace("_", " "), not name.startswith("<")) for name in text.split())
+
+
+def key_values(pairs: Sequence[tuple[str, str]]) -> str:
+    """``key  value`` lines with the values in one column."""
+    width = max((len(key) for key, _ in pairs), default=0)
+    return "".join(f"{key.ljust(width)}  {value}".rstrip() + "\n" for key, value in pairs)

@@ -1,0 +1,67 @@
+"""A topology for a person: its device types, hosts with their devices, and links, equal ones in one row."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from dnnc.report.tables import Table, columns, table_text
+from dnnc.report.units import bytes_text, rate_text, seconds_text
+from ir.topology import Link, Topology
+
+
+def topology_text(topology: Topology) -> str:
+    """Tables of types, devices and links; runs of equal devices and links share a row."""
+    parts = [f"topology {topology.name.removeprefix('@')}: {len(topology.devices)} devices on {len(topology.hosts)} hosts\n"]
+    rows = []
+    for type_ in topology.types:
+        rates = ", ".join(f"{dtype} {rate_text(rate, 'flop/s')}" for dtype, rate in type_.rates)
+        bandwidth = rate_text(type_.memory_bandwidth, "B/s") if type_.memory_bandwidth else "-"
+        rows.append(
+            (
+                type_.name.removeprefix("@"),
+                type_.kind,
+                _limit(type_.memory),
+                bandwidth,
+                seconds_text(type_.overhead),
+                rates or "-",
+            )
+        )
+    parts.append(table_text(Table(columns("<type <kind memory bandwidth per_op <peak"), tuple(rows))))
+    devices = []
+    for _, run in groupby(topology.devices, key=lambda d: (d.type, d.host, topology.memory(d))):
+        members = list(run)
+        first = members[0]
+        names = _span([device.name for device in members])
+        devices.append((names, str(len(members)), first.type.removeprefix("@"), first.host, _limit(topology.memory(first))))
+    parts.append(table_text(Table(columns("<devices count <type <host memory"), tuple(devices))))
+    if topology.links:
+        links = []
+        for _, run_ in groupby(topology.links, key=_link_kind):
+            same = list(run_)
+            first_link = same[0]
+            ends = "-".join(first_link.ends) if len(same) == 1 and len(first_link.ends) <= 3 else f"{len(_ends(same))} points"
+            mode = first_link.duplex + (" shared" if first_link.shared else "")
+            bandwidth = rate_text(first_link.bandwidth, "B/s")
+            links.append(
+                (_span([link.name for link in same]), str(len(same)), ends, bandwidth, seconds_text(first_link.latency), mode)
+            )
+        parts.append(table_text(Table(columns("<links count <ends bandwidth latency <mode"), tuple(links))))
+    return "\n".join(parts)
+
+
+def _limit(memory: int | None) -> str:
+    return "unlimited" if memory is None else bytes_text(memory)
+
+
+def _span(names: list[str]) -> str:
+    """``first .. last`` of several names."""
+    return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+
+
+def _link_kind(link: Link) -> tuple[float, float, str, bool, bool]:
+    """Links equal in this differ in their ends only."""
+    return (link.bandwidth, link.latency, link.duplex, link.shared, len(link.ends) > 2)
+
+
+def _ends(links: list[Link]) -> set[str]:
+    return {end for link in links for end in link.ends}

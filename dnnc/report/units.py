@@ -1,0 +1,58 @@
+"""Numbers for people: seconds, bytes, counts and shares, at three significant digits.
+
+Files and ``--json`` carry exact numbers in base units; only what a person reads passes through here.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
+    """``value`` in the largest unit of which there is at least one (after rounding), with three digits."""
+    index = 0
+    while abs(value) >= step * (1 - 0.0005) and index + 1 < len(units):
+        value /= step
+        index += 1
+    digits = 0 if abs(value) >= 99.95 or value == int(value) else 1 if abs(value) >= 9.995 else 2
+    return f"{value:.{digits}f} {units[index]}"
+
+
+def seconds_text(seconds: float) -> str:
+    """``1.25 ms``, ``340 us``, ``0 s``, ``inf``."""
+    if not math.isfinite(seconds):
+        return "inf" if seconds > 0 else str(seconds)
+    if seconds == 0:
+        return "0 s"
+    if abs(seconds) >= 0.9995:
+        return _scaled(seconds, math.inf, ("s",))
+    return _scaled(seconds * 1e9, 1000, ("ns", "us", "ms", "s"))
+
+
+def bytes_text(size: float) -> str:
+    """``512 B``, ``1.50 MiB``."""
+    return _scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def rate_text(rate: float, unit: str) -> str:
+    """A decimal rate: ``312 Tflop/s``, ``25 GB/s``."""
+    return _scaled(rate, 1000, tuple(prefix + unit for prefix in ("", "k", "M", "G", "T", "P", "E")))
+
+
+def count_text(count: float) -> str:
+    """``1.24 G`` for 1,240,000,000; whole below a thousand."""
+    return _scaled(count, 1000, ("", "k", "M", "G", "T", "P", "E")).rstrip()
+
+
+def percent_text(fraction: float) -> str:
+    """``12.3 %``; ``< 0.1 %`` for a small positive share; ``inf`` stays."""
+    if not math.isfinite(fraction):
+        return "inf"
+    if 0 < fraction < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * fraction:.1f} %"
+
+
+def ratio_text(ratio: float) -> str:
+    """``1.86x``."""
+    return f"{ratio:.2f}x" if math.isfinite(ratio) else "inf"

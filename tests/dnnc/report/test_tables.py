@@ -1,0 +1,58 @@
+"""Tables line up when piped, and stay within 80 columns for plans of ordinary names."""
+
+from __future__ import annotations
+
+import io
+
+from dnnc.report import Table, columns, plan_headline, plan_table, print_table, stage_seconds, table_text
+from ir.module import Plan, PlanStage
+
+STAGES = (
+    PlanStage(
+        0, "core", ("cpu0",), 120, compute=0.0121, receive=0.0, send=0.0011, weights=40 << 20, workspace=1 << 20, buffers=0
+    ),
+    PlanStage(
+        1, "core", ("cpu1",), 99, compute=0.0101, receive=0.0011, send=0.0, weights=30 << 20, workspace=1 << 20, buffers=2 << 20
+    ),
+)
+PLAN = Plan("@plan", "throughput", "sum", 0.0132, 0.0132, 0.0120, "feasible", 0.0222, STAGES)
+
+
+def test_columns_line_up_and_nothing_trails() -> None:
+    table = Table(columns("<name count"), (("a", "1"), ("longer", "1000")))
+    assert table_text(table) == "name    count\na           1\nlonger   1000\n"
+
+
+def test_piped_table_is_plain() -> None:
+    out = io.StringIO()
+    print_table(plan_table(PLAN), out)
+    assert out.getvalue() == table_text(plan_table(PLAN))
+    assert "\x1b" not in out.getvalue()
+
+
+def test_plan_table_shows_every_stage_and_fits_a_terminal() -> None:
+    text = table_text(plan_table(PLAN))
+    lines = text.splitlines()
+    assert lines[0].split() == ["stage", "device", "ops", "seconds", "compute", "transfers", "memory", "share"]
+    assert len(lines) == 3
+    assert "cpu1" in lines[2]
+    assert lines[1].endswith("100.0 %"), "the slowest stage is the bottleneck"
+    assert max(map(len, lines)) <= 80
+
+
+def test_headline_states_speedup_and_proof() -> None:
+    text = plan_headline(PLAN)
+    assert "13.2 ms per sample" in text
+    assert "1.68x the speed of one device" in text
+    assert "feasible: lower bound 12.0 ms, gap 10.0 %" in text
+
+
+def test_headline_when_nothing_fits_one_device() -> None:
+    plan = Plan("@plan", "throughput", "sum", 0.5, 0.5, 0.5, "optimal", float("inf"), STAGES)
+    assert "fits no single device" in plan_headline(plan)
+    assert "optimal: lower bound 500 ms, gap 0.0 %" in plan_headline(plan)
+
+
+def test_transfers_add_up_as_the_cost_model_says() -> None:
+    stage = PlanStage(0, "core", ("cpu0",), 1, compute=3.0, receive=1.0, send=2.5)
+    assert [stage_seconds(stage, comm) for comm in ("sum", "overlap", "duplex")] == [6.5, 3.5, 5.5]

@@ -1,0 +1,209 @@
+"""The shape of the repository: which package may import which, who may touch a third-party library, what lies where.
+
+Everything is read with ``ast``, lazy imports inside functions included, so a rule holds whether or not the code runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("grammars", "ir", "passes", "dnnc")
+"""In the order of the imports: each may import itself and those before it."""
+
+TOP_LEVEL = {"pyproject.toml", "README.md", "grammars", "ir", "passes", "dnnc", "golden", "tests"}
+
+DOORS = {
+    "lark": ("grammars/*", "ir/parser.py"),
+    "networkx": ("passes/*",),
+    "numba": ("passes/*kernels.py",),
+    "highspy": ("passes/*",),
+    "onnx": ("dnnc/frontends/*", "dnnc/backend/*"),
+    "onnx_ir": ("dnnc/frontends/*", "dnnc/backend/*"),
+    "onnxruntime": ("dnnc/runtime/*", "dnnc/costs/*", "dnnc/frontends/*shape*.py"),
+    "sympy": ("dnnc/frontends/*shape*.py",),
+    "typer": ("dnnc/cli/*",),
+    "rich": ("dnnc/cli/*", "dnnc/report/*"),
+    "numpy": ("*",),
+    "ml_dtypes": ("dnnc/*",),
+}
+"""Third-party libraries, and the only files that may import each."""
+
+FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
+MAX_LINES = 700
+
+
+def sources() -> list[Path]:
+    """Every Python file of the packages, relative to the root, sorted."""
+    return sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def files_of_tests() -> list[Path]:
+    return sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and top-level module of every absolute import of a file, wherever it stands."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name.partition(".")[0]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module.partition(".")[0]
+
+
+def test_imports_run_one_way() -> None:
+    wrong = [
+        f"{path}:{line}: {path.parts[0]} imports {target}"
+        for path in sources()
+        for line, target in imports(path)
+        if target in PACKAGES and PACKAGES.index(target) > PACKAGES.index(path.parts[0])
+    ]
+    assert not wrong, f"allowed is {' <- '.join(PACKAGES)}:\n" + "\n".join(wrong)
+
+
+def test_no_relative_imports() -> None:
+    wrong = [
+        f"{path}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not wrong, "a relative import hides which package is meant:\n" + "\n".join(wrong)
+
+
+def test_third_party_doors() -> None:
+    wrong = []
+    for path in sources():
+        for line, target in imports(path):
+            if target in PACKAGES or target in sys.stdlib_module_names:
+                continue
+            doors = DOORS.get(target)
+            if doors is None:
+                wrong.append(f"{path}:{line}: {target} is not a known dependency")
+            elif not any(fnmatch(path.as_posix(), door) for door in doors):
+                wrong.append(f"{path}:{line}: {target} may only be imported in {', '.join(doors)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_file_knows_the_milp_solver() -> None:
+    users = [str(path) for path in sources() if any(target == "highspy" for _, target in imports(path))]
+    assert len(users) <= 1, users
+
+
+def test_no_code_from_data() -> None:
+    wrong = []
+    for path in sources():
+        wrong += [f"{path}:{line}: {target}" for line, target in imports(path) if target in FORBIDDEN]
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile"):
+                wrong.append(f"{path}:{node.lineno}: {node.func.id}()")
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and not _is_false(node.value):
+                wrong.append(f"{path}:{node.value.lineno}: allow_pickle")
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("np.load"):
+                keywords = {keyword.arg for keyword in node.keywords}
+                if "allow_pickle" not in keywords:
+                    wrong.append(f"{path}:{node.lineno}: np.load without allow_pickle=False")
+    assert not wrong, "pickles, eval and exec run code that a file brought along:\n" + "\n".join(wrong)
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def test_top_level_is_fixed() -> None:
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout: which files belong to the project is not known")
+    names = {name.partition("/")[0] for name in listed.stdout.split("\0") if name}
+    extra = sorted(name for name in names - TOP_LEVEL if not name.startswith("."))
+    assert not extra, f"nothing is added beside {sorted(TOP_LEVEL)}; documents lie beside what they describe: {extra}"
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in files_of_tests()}
+    missing = sorted(str(folder) for folder in folders if not (ROOT / folder / "__init__.py").is_file())
+    assert not missing, missing
+
+
+def test_files_stay_readable() -> None:
+    lengths = {str(path): len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in sources() + files_of_tests()}
+    long = {path: length for path, length in lengths.items() if length > MAX_LINES}
+    assert not long, f"longer than {MAX_LINES} lines; find the natural seam: {long}"
+
+
+def test_every_file_says_what_it_is() -> None:
+    silent = [str(path) for path in sources() if not ast.get_docstring(tree_of(path))]
+    assert not silent, f"a file opens with its one idea: {silent}"
+
+
+def test_public_packages_state_their_names() -> None:
+    missing = []
+    for path in sources():
+        if path.name != "__init__.py":
+            continue
+        tree = tree_of(path)
+        body = [node for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))]
+        names = {
+            target.id
+            for node in body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        names |= {node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+        if body and "__all__" not in names:
+            missing.append(str(path))
+    assert not missing, f"no __all__: {missing}"
+
+
+def test_all_names_exist() -> None:
+    """What ``__all__`` promises can be imported."""
+    code = (
+        "import importlib\n"
+        f"for name in {[package_name(path) for path in sources() if path.name == '__init__.py']!r}:\n"
+        "    module = importlib.import_module(name)\n"
+        "    missing = [n for n in getattr(module, '__all__', ()) if not hasattr(module, n)]\n"
+        "    assert not missing, (name, missing)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def package_name(path: Path) -> str:
+    return ".".join(path.parent.parts)
+
+
+@pytest.mark.parametrize("module", ["ir", "passes", "dnnc", "dnnc.cli.app", "dnnc.driver"])
+def test_imports_stay_light(module: str) -> None:
+    """``dnnc --help`` answers at once: nothing that takes long to import is imported before a command needs it."""
+    heavy = ("lark", "networkx", "numba", "highspy", "onnx", "onnx_ir", "onnxruntime", "sympy", "rich", "numpy", "ml_dtypes")
+    code = f"import sys, {module}; print(*sorted(set({heavy!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert not done.stdout.split(), f"import {module} loads {done.stdout.strip()}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["ruff", "check", "."], id="ruff-check"),
+        pytest.param(["ruff", "format", "--check", "."], id="ruff-format"),
+        pytest.param(["mypy"], id="mypy", marks=pytest.mark.slow),
+    ],
+)
+def test_static_checks_pass(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT, check=False)
+    if "No module named" in done.stderr:
+        pytest.skip(f"{command[0]} is not installed; it comes with 'pip install -e .[test]'")
+    assert done.returncode == 0, done.stdout + done.stderr
