@@ -1,0 +1,286 @@
+"""Cost: what every op works and moves, from its types, independent of devices.
+
+Writes a ``Cost`` facet on every op of every function, regions included. A formula per operator (``contractions.py``,
+``pointwise.py``; conventions in ``facts.py``) gives flops and the parts of training; an operator without one is counted by
+its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
+
+An op with regions carries the sum of one run of them: ``If`` its dearer branch, part by part, ``Loop`` and ``Scan`` their body
+times the trips where these are known (a Loop's limit where it is a constant), else once. Its own operands and results are
+counted inside, where they are read and made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar
+
+from ir.diagnostics import Diagnostic, InvalidInput
+from ir.facets import Cost
+from ir.module import Func, Inline, Module, Resource, Splat
+from ir.ops import Op, Region
+from ir.types import TensorType, Type
+from passes.base import Pass, PassContext
+from passes.cost import contractions, pointwise
+from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
+
+FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS}
+"""The formula of each operator, by the op's full name."""
+
+_MAX_TRIPS = 1 << 31  # exporters write "no limit" as the largest integer
+_DIM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class CostPass(Pass):
+    """Count flops, bytes and the parts of training of every op.
+
+    ``unknown``: the number that a dimension counts for that only running the model tells (the result of ``NonZero``), with a
+    warning that names the value.
+    """
+
+    name: ClassVar[str] = "cost"
+    unknown: int = 1
+
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput where a dimension of the inputs is not bound: no cost could be a number."""
+        resources = module.resources
+        symbols = []
+        sizes = _Sizes(module, self.unknown)
+        for symbol in module.symbols:
+            if isinstance(symbol, Func):
+                types: dict[str, Type] = {name: resource.type for name, resource in resources.items()}
+                types.update((arg.name, arg.type) for arg in symbol.args)
+                symbol = replace(symbol, ops=_Coster(resources, sizes, types, context).body(symbol.ops))
+            symbols.append(symbol)
+        sizes.report(context)
+        result = replace(module, symbols=tuple(symbols))
+        found = coverage(result)
+        context.count(
+            self.name,
+            ops=found.ops,
+            by_formula=found.ops - found.by_default,
+            by_default=found.by_default,
+            default_ops=", ".join(f"{row.name} x{row.ops}" for row in found.rows if row.by_default),
+            flops=sum(op.facet(Cost, Cost()).flops for op in result.entry.ops),
+        )
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageRow:
+    """One operator: how many ops, how many of them counted by bytes only, the flops of all."""
+
+    name: str
+    ops: int
+    by_default: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Which ops have a formula, sorted by name."""
+
+    rows: tuple[CoverageRow, ...]
+
+    @property
+    def ops(self) -> int:
+        return sum(row.ops for row in self.rows)
+
+    @property
+    def by_default(self) -> int:
+        return sum(row.by_default for row in self.rows)
+
+    @property
+    def fraction(self) -> float:
+        """Part of the ops counted by a formula; 1 for no op at all."""
+        return 1 - self.by_default / self.ops if self.ops else 1.0
+
+
+def coverage(module: Module) -> Coverage:
+    """How the ops of ``module``, regions included, were counted. An op without a ``Cost`` counts as one without a formula."""
+    rows: dict[str, list[int]] = {}
+    for op in _all_ops(module):
+        cost = op.facet(Cost, Cost())
+        row = rows.setdefault(op.name, [0, 0, 0])
+        row[0] += 1
+        row[1] += cost.kind == "default"
+        row[2] += cost.flops
+    return Coverage(tuple(CoverageRow(name, *rows[name]) for name in sorted(rows)))
+
+
+def _all_ops(module: Module) -> Iterator[Op]:
+    def walk(ops: Iterable[Op]) -> Iterator[Op]:
+        for op in ops:
+            yield op
+            for _, region in op.regions:
+                yield from walk(region.ops)
+
+    for func in module.of_type(Func):
+        yield from walk(func.ops)
+
+
+@dataclass(slots=True)
+class _Coster:
+    """Costs the ops of one function; ``types`` grows with the values it passes."""
+
+    resources: dict[str, Resource]
+    sizes: _Sizes
+    types: dict[str, Type]
+    context: PassContext
+
+    def body(self, ops: Iterable[Op]) -> tuple[Op, ...]:
+        return tuple(map(self.op, ops))
+
+    def op(self, op: Op) -> Op:
+        if op.regions:
+            return self.control(op)
+        for value in op.results:
+            self.types[value.name] = value.type
+        operands = tuple(self.sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
+        results = tuple(self.sizes.number(value.name, value.type) for value in op.results)
+        facts = OpFacts(op, operands, results)
+        return op.with_facets(_cost(facts, self.work(facts)))
+
+    def work(self, facts: OpFacts) -> Work:
+        """The formula's answer; the default where there is none, or where the shapes fit no valid op of this name."""
+        formula = FORMULAS.get(facts.op.name)
+        if formula is None:
+            return Work("default")
+        try:
+            return formula(facts)
+        except (IndexError, ValueError, ZeroDivisionError, TypeError):
+            self.context.sink.warn(
+                f"the types of {facts.op.name} do not fit its cost formula; it is counted by its bytes only", where=facts.op.id
+            )
+            return Work("default")
+
+    def control(self, op: Op) -> Op:
+        """An op with regions: each region costed, and their sum on the op."""
+        for value in op.results:
+            self.types[value.name] = value.type
+        regions, totals = [], []
+        for key, region in op.regions:
+            self.types.update((arg.name, arg.type) for arg in region.args)
+            costed = replace(region, ops=self.body(region.ops))
+            regions.append((key, costed))
+            totals.append(_total(costed))
+        trips = self.trips(op)
+        if op.name == "onnx.If":
+            parts = {name: max(getattr(total, name) for total in totals) for name in _PARTS}
+        else:
+            parts = {name: trips * sum(getattr(total, name) for total in totals) for name in _PARTS}
+        return replace(op, regions=tuple(regions)).with_facets(Cost(**parts, kind="control"))
+
+    def trips(self, op: Op) -> int:
+        """How often the regions run: known for Scan, and for Loop where its limit is a constant; else 1."""
+        if op.name == "onnx.Scan":
+            count = int(op.get("num_scan_inputs", 0))
+            axes = op.get("scan_input_axes") or (0,)
+            if count and len(op.operands) >= count:
+                name = op.operands[-count]
+                type_ = self.sizes.number(name, self.types[name]) if name in self.types else None
+                if isinstance(type_, TensorType) and type_.shape:
+                    dim = type_.shape[axes[0]]
+                    return dim if isinstance(dim, int) else 1
+        if op.name == "onnx.Loop" and op.operands and op.operands[0].startswith("@"):
+            limit = _scalar(self.resources.get(op.operands[0]))
+            return limit if limit is not None and 0 <= limit < _MAX_TRIPS else 1
+        return 1
+
+
+_PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")
+
+
+def _total(region: Region) -> Cost:
+    costs = [op.facet(Cost, Cost()) for op in region.ops]
+    return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in _PARTS})
+
+
+def _cost(facts: OpFacts, work: Work) -> Cost:
+    """The facet: the formula's answer, bytes it leaves out taken from the operands and results, each name once."""
+    names = {name: facts.bytes(i) for i, name in enumerate(facts.op.operands) if name}
+    read = sum(names.values()) if work.read is None else work.read
+    weight = sum(size for name, size in names.items() if name.startswith("@")) if work.weight is None else work.weight
+    write = sum(facts.bytes(-1 - i) for i in range(len(facts.results))) if work.write is None else work.write
+    return Cost(work.flops, read, write, weight, work.input_grad, work.weight_grad, work.saved, work.kind)
+
+
+def _scalar(resource: Resource | None) -> int | None:
+    """The value of an integer constant of one element."""
+    if resource is None or not isinstance(resource.type, TensorType) or resource.type.elements != 1:
+        return None
+    if not resource.type.dtype.is_integer or resource.type.dtype.bits < 8:
+        return None
+    if isinstance(resource.data, Splat):
+        return int(resource.data.value)
+    if isinstance(resource.data, Inline) and isinstance(resource.data.data, bytes):
+        return int.from_bytes(resource.data.data, "little", signed=resource.type.dtype.value[0] == "i")
+    return None
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Types with a number for every dimension, and the record of those that had none."""
+
+    module: Module
+    unknown: int
+    free: dict[str, str] = field(default_factory=dict)  # symbol of an input -> the input
+    unbound: dict[str, str] = field(default_factory=dict)  # of these, the ones met -> the value where first met
+    guessed: dict[str, str] = field(default_factory=dict)  # value -> what is not known of it
+    known: dict[str, Type] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for func in self.module.of_type(Func):
+            for arg in func.args:
+                for dim in (arg.type.shape or ()) if isinstance(arg.type, TensorType) else ():
+                    if isinstance(dim, str):
+                        for name in _DIM_NAME.findall(dim):
+                            self.free.setdefault(name, arg.name)
+            break  # the entry: the only one whose inputs a user gives
+
+    def number(self, name: str, type_: Type) -> Type:
+        """``type_`` with numbers only."""
+        if isinstance(type_, TensorType) and type_.shape is not None and all(isinstance(dim, int) for dim in type_.shape):
+            return type_
+        if not isinstance(type_, TensorType):
+            if not hasattr(type_, "nbytes"):
+                self.guessed.setdefault(name, f"type {type_}")
+            return type_
+        if type_.shape is None:
+            self.guessed.setdefault(name, "its rank")
+            return type_
+        return replace(type_, shape=tuple(self._dim(name, position, dim) for position, dim in enumerate(type_.shape)))
+
+    def _dim(self, value: str, position: int, dim: int | str | None) -> int:
+        if isinstance(dim, int):
+            return dim
+        bindable = [name for name in _DIM_NAME.findall(dim or "") if name in self.free]
+        for name in bindable:
+            self.unbound.setdefault(name, value)
+        if not bindable:
+            self.guessed.setdefault(value, f"dimension {position}" + (f" ('{dim}')" if dim else ""))
+        return self.unknown
+
+    def report(self, context: PassContext) -> None:
+        """Warns of guesses. Raises InvalidInput for unbound dimensions."""
+        if self.unbound:
+            raise InvalidInput(
+                Diagnostic(
+                    f"dimension '{name}' of input {self.free[name]} has no number, and the size of {value} depends on it",
+                    where=value,
+                    hint=f"bind it: --dim {name}=NUMBER",
+                )
+                for name, value in sorted(self.unbound.items())
+            )
+        for value, what in list(self.guessed.items())[:_SHOWN]:
+            context.sink.warn(
+                f"the size of {value} is not known before running ({what}); counted as {self.unknown}", where=value
+            )
+        if (more := len(self.guessed) - _SHOWN) > 0:
+            context.sink.warn(f"the sizes of {more} more values are not known before running; counted as {self.unknown} each")
+
+
+__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage"]

@@ -1,0 +1,169 @@
+"""Runs a pipeline: passes in order, each one timed, verified, and shown on request.
+
+Invariants: after each pass the module verifies, else InvariantError names the pass; a pass changed the module exactly when the
+result is not equal to what it got; a fault of the input (DnncError) goes through untouched; whatever else goes wrong in a
+pass leaves a reproducer, where a path for it was given: the module as the pass got it, and the rest of the pipeline in
+its first line.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from ir import print_module, verify
+from ir.diagnostics import DnncError, InvariantError
+from ir.module import Func, Module, Stage
+from passes.base import Pass, PassContext
+from passes.pipeline import pass_text, pipeline_text
+
+_RUN_LINE = re.compile(r"// RUN: dnnc opt %s --passes (?P<passes>.+)")
+
+
+class PassCrash(Exception):
+    """A pass raised what is no fault of the input: a bug. ``reproducer``: the file that replays it, where one was written."""
+
+    def __init__(self, name: str, error: BaseException, reproducer: Path | None) -> None:
+        self.pass_name = name
+        self.reproducer = reproducer
+        kept = f"; `dnnc opt {reproducer}` reproduces it" if reproducer else ""
+        super().__init__(f"pass '{name}' failed with {type(error).__name__}: {error}{kept}")
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What one run of a pass did: its text, seconds in it and in the verifier after it, and whether anything changed."""
+
+    name: str
+    text: str
+    seconds: float
+    verify_seconds: float
+    changed: bool
+    ops: int
+
+
+class PassManager:
+    """Runs ``passes`` in order over a module.
+
+    ``verify``: check the module after each pass. ``print_before``, ``print_after``: names of passes around which the module is
+    printed, ``all`` for every one; ``print_on_change``: print after each pass that changed it. Prints go to ``stream``
+    (stderr), or to ``print_folder``: ``00-input.ir``, then one file per pass, ``10-cost.ir``, ``20-fold.ir``..: every pass,
+    unless one of the three conditions selects. ``stop_after``: run the first N passes only. ``reproducer``: file written
+    when a pass crashes. ``on_pass(name, seconds)`` is called after each pass.
+
+    After ``run``, ``reports`` tells what each pass did.
+    """
+
+    def __init__(
+        self,
+        passes: Iterable[Pass],
+        *,
+        verify: bool = True,
+        print_before: Collection[str] = (),
+        print_after: Collection[str] = (),
+        print_on_change: bool = False,
+        print_folder: Path | None = None,
+        stream: TextIO | None = None,
+        stop_after: int | None = None,
+        reproducer: Path | None = None,
+        on_pass: Callable[[str, float], None] | None = None,
+    ) -> None:
+        self.passes = tuple(passes)
+        self.verify = verify
+        self.print_before = frozenset(print_before)
+        self.print_after = frozenset(print_after)
+        self.print_on_change = print_on_change
+        self.print_folder = print_folder
+        self.stream = stream
+        self.stop_after = stop_after
+        self.reproducer = reproducer
+        self.on_pass = on_pass
+        self.reports: list[PassReport] = []
+
+    def run(self, module: Module, context: PassContext | None = None) -> Module:
+        """The module after the pipeline.
+
+        Raises DnncError for a fault of the input, InvariantError when a pass broke the IR, PassCrash when one failed."""
+        context = context or PassContext()
+        self.reports = []
+        if self.print_folder is not None:
+            self.print_folder.mkdir(parents=True, exist_ok=True)
+            self._write("00-input.ir", module)
+        for number, step in enumerate(self.passes[: self.stop_after], start=1):
+            if _selects(self.print_before, step.name):
+                self._show(f"{self._label(number, step)}.before", f"before {step.name}", module)
+            module = self._step(number, step, module, context)
+            report = self.reports[-1]
+            asked = _selects(self.print_after, step.name) or (self.print_on_change and report.changed)
+            everything = self.print_folder is not None and not (self.print_before or self.print_after or self.print_on_change)
+            if asked or everything:
+                change = "" if report.changed else " (no change)"
+                self._show(self._label(number, step), f"after {step.name}{change}", module)
+            if self.on_pass is not None:
+                self.on_pass(step.name, report.seconds)
+        return module
+
+    def _step(self, number: int, step: Pass, module: Module, context: PassContext) -> Module:
+        """Runs one pass, checks what it made, and files its report."""
+        start = time.perf_counter()
+        try:
+            result = step.run(module, context)
+            seconds = time.perf_counter() - start
+            changed = result is not module and result != module
+            start = time.perf_counter()
+            if self.verify and changed and (faults := verify(result)):
+                raise InvariantError(faults, step.name)
+        except (DnncError, KeyboardInterrupt):
+            raise
+        except InvariantError as error:
+            if kept := self._reproduce(number, module, error):
+                error.add_note(f"`dnnc opt {kept}` reproduces it")
+            raise
+        except Exception as error:
+            raise PassCrash(step.name, error, self._reproduce(number, module, error)) from error
+        ops = sum(len(symbol.ops) for symbol in result.symbols if isinstance(symbol, Func | Stage))
+        self.reports.append(PassReport(step.name, pass_text(step), seconds, time.perf_counter() - start, changed, ops))
+        return result if changed else module
+
+    def _label(self, number: int, step: Pass) -> str:
+        """``10-cost``: numbers leave room, as wide as the last one, so that names sort in the order of the passes."""
+        return f"{number * 10:0{len(str(len(self.passes) * 10))}d}-{step.name}"
+
+    def _show(self, label: str, title: str, module: Module) -> None:
+        if self.print_folder is not None:
+            self._write(f"{label}.ir", module)
+        else:
+            print(f"// ----- {title} -----\n{print_module(module)}", file=self.stream or sys.stderr)
+
+    def _write(self, name: str, module: Module) -> None:
+        assert self.print_folder is not None
+        (self.print_folder / name).write_text(print_module(module), encoding="utf-8")
+
+    def _reproduce(self, number: int, module: Module, error: BaseException) -> Path | None:
+        """Writes the module before pass ``number`` with the rest of the pipeline in its first line."""
+        if self.reproducer is None:
+            return None
+        pipeline = pipeline_text(self.passes[number - 1 : self.stop_after])
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        header = (
+            f"// RUN: dnnc opt %s --passes {shlex.quote(pipeline)}\n// Pass '{self.passes[number - 1].name}' failed: {words}\n"
+        )
+        self.reproducer.parent.mkdir(parents=True, exist_ok=True)
+        self.reproducer.write_text(header + print_module(module), encoding="utf-8")
+        return self.reproducer
+
+
+def pipeline_of(text: str) -> str | None:
+    """The pipeline text that the RUN line of an IR text names (a reproducer, a golden case), or None without one."""
+    found = _RUN_LINE.match(text)
+    return shlex.split(found["passes"])[0] if found else None
+
+
+def _selects(names: frozenset[str], name: str) -> bool:
+    return name in names or "all" in names

@@ -1,0 +1,96 @@
+"""The one list of every pass and every named pipeline.
+
+A pass is named by ``module:Class`` and imported only when it is asked for, so that listing names and starting the command stay
+fast. To add a pass, see ``passes/README.md``.
+
+Invariants: the key is the pass's ``name``; a pipeline's text parses with the passes listed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import get_type_hints
+
+from passes.base import Pass
+
+_WHERE: dict[str, str] = {
+    "canonicalize": "passes.canonicalize:CanonicalizePass",
+    "cost": "passes.cost:CostPass",
+    "contract": "passes.contract:ContractPass",
+    "partition": "passes.partition:PartitionPass",
+    "assign": "passes.assign:AssignPass",
+    "place": "passes.place:PlacePass",
+    "schedule": "passes.schedule:SchedulePass",
+    "lower": "passes.lower:LowerPass",
+}
+
+PIPELINES: dict[str, str] = {
+    "default-inference": "canonicalize,cost,contract,partition,place,schedule,lower",
+}
+"""Pipeline text by name; a name stands for its passes wherever pipeline text is read."""
+
+
+class _Registry(Mapping[str, type[Pass]]):
+    """Pass classes by name, imported at the first access of each."""
+
+    def __getitem__(self, name: str) -> type[Pass]:
+        module, _, cls = _WHERE[name].partition(":")
+        found = getattr(importlib.import_module(module), cls)
+        assert isinstance(found, type), f"{module}:{cls} is no class"
+        assert issubclass(found, Pass), f"{module}:{cls} is no pass"
+        assert found.name == name, f"{module}:{cls} is pass {found.name}, listed as {name}"
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_WHERE)
+
+    def __len__(self) -> int:
+        return len(_WHERE)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _WHERE
+
+
+PASSES: Mapping[str, type[Pass]] = _Registry()
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInfo:
+    """One option of a pass: its name as pipeline text spells it, its type's text, its default's text."""
+
+    name: str
+    type: str
+    default: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassInfo:
+    """What ``dnnc passes`` tells about a pass."""
+
+    name: str
+    help: str
+    options: tuple[OptionInfo, ...]
+
+
+def describe(name: str) -> PassInfo:
+    """Help and options of the pass called ``name``. Raises KeyError."""
+    from passes.pipeline import option_name, type_text, value_text
+
+    cls = PASSES[name]
+    hints = get_type_hints(cls)
+    options = tuple(
+        OptionInfo(option_name(field.name), type_text(hints[field.name]), value_text(default_of(field)))
+        for field in dataclasses.fields(cls)
+    )
+    return PassInfo(name, (cls.__doc__ or "").strip().split("\n")[0], options)
+
+
+def default_of(field: dataclasses.Field[object]) -> object:
+    """The default of a pass's field. Every option has one: a pass's name alone is valid pipeline text."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    assert field.default_factory is not dataclasses.MISSING, f"option {field.name} has no default"
+    return field.default_factory()

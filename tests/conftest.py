@@ -1,0 +1,53 @@
+"""Options and fixtures that every test may use: ``--update-golden``, the folder of shared models, hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPO = Path(__file__).resolve().parent.parent
+
+# A slow machine is no fault of the code under test, and CI must give one answer to one commit.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what the code prints into golden/ (never under CI=true)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden") and in_ci():
+        raise pytest.UsageError("--update-golden is refused under CI=true: golden files are updated and reviewed by a person")
+
+
+def in_ci() -> bool:
+    """Whether the environment says that this is an unattended run."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+@pytest.fixture(scope="session")
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether expected outputs are to be written instead of compared."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+def shared_folder() -> Path | None:
+    """The folder of models and workloads beside the checkout, or None: it is no part of the repository."""
+    folder = REPO.parent / "shared"
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """``../shared``; the test is skipped where it is absent."""
+    folder = shared_folder()
+    if folder is None:
+        pytest.skip("no ../shared folder beside the checkout: its models are not part of the repository")
+    return folder
