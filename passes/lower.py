@@ -16,7 +16,7 @@ Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ir.attributes import attributes
@@ -24,9 +24,10 @@ from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import StageSet
 from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage, Symbol
 from ir.names import unique
-from ir.ops import Op, Region, Value
+from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import type_bytes
+from passes.analyses.memory import reads
 from passes.base import Pass, PassContext
 
 _ORDER: tuple[type[Symbol], ...] = (Resource, Func, Topology, Mesh, Stage, Schedule, Plan)
@@ -170,22 +171,17 @@ def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def reads(op: Op) -> tuple[str, ...]:
-    """Names of values and resources that ``op`` reads from around it, what its regions capture included: each once, in order of
-    first use."""
-    found = dict.fromkeys(name for name in op.operands if name)
-    for _, region in op.regions:
-        found.update(dict.fromkeys(captures(region)))
-    return tuple(found)
-
-
-def captures(region: Region) -> Iterator[str]:
-    """Names that the region's ops and results take from outside it, in order; may repeat."""
-    inside = {value.name for value in region.args}
-    for op in region.ops:
-        yield from (name for name in reads(op) if name not in inside)
-        inside.update(value.name for value in op.results)
-    yield from (name for name in region.results if name and name not in inside)
+def stage_function(stage: Stage) -> Func:
+    """The program of ``stage`` as a function without ``comm`` ops: what it receives is an argument, behind the model's inputs;
+    what it sends is a result, behind the model's outputs, each tensor once."""
+    received = [op.results[0] for op in stage.ops if op.name == "comm.recv"]
+    ops = tuple(op for op in stage.ops if op.dialect != "comm")
+    made = {value.name: value for op in ops for value in op.results}
+    results = {value.name: value for value in stage.results}
+    for op in stage.ops:
+        if op.name == "comm.send":
+            results.setdefault(op.operands[0], made[op.operands[0]])
+    return Func(stage.name, (*stage.args, *received), tuple(results.values()), ops, stage.attributes)
 
 
 def describe(op: Op) -> str:

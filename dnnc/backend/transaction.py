@@ -1,0 +1,191 @@
+"""A directory that appears whole or not at all.
+
+The content is written into a hidden sibling, flushed to the disk, and moved into place in one step; an exception, Ctrl-C or a
+termination request on the way removes the sibling and leaves what was there before. Only a killed process can leave the
+sibling behind; it never looks like a result, and the next write to the same place removes it (a lock tells a dead
+writer's sibling from a live one's).
+
+What may be replaced is a missing or empty directory, or one that ``replaceable`` accepts; anything else is the user's and
+refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from ir.diagnostics import InvalidInput, UsageError
+
+_SUFFIX = ".partial"
+
+
+@contextlib.contextmanager
+def whole_directory(target: Path, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yields an empty directory that becomes ``target`` when the block ends without an exception.
+
+    Raises UsageError when ``target`` exists and may not be replaced, InvalidInput when the disk refuses (full, read only).
+    """
+    target = Path(os.path.abspath(target))
+    refuse_foreign(target, replaceable)
+    made_parents = _make_parents(target.parent)
+    try:
+        _remove_stale(target)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
+    except OSError as error:
+        _remove_empty(made_parents)
+        raise InvalidInput(f"cannot write there: {error.strerror}", where=str(target.parent)) from error
+    lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
+    done = False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _termination_raises():
+            yield temporary
+            _flush(temporary)
+            temporary.chmod(0o777 & ~_umask())
+            refuse_foreign(target, replaceable)
+            _move(temporary, target)
+            done = True
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
+            hint = "free some space or choose another directory; nothing was written"
+            raise InvalidInput(f"the disk refused: {error.strerror}", where=str(target), hint=hint) from error
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(lock)
+        if not done:
+            _remove_empty(made_parents)
+
+
+def refuse_foreign(target: Path, replaceable: Callable[[Path], bool]) -> None:
+    """Raises UsageError when something stands at ``target`` that may not be replaced."""
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise UsageError("it exists and is not a directory", where=str(target), hint="choose another output directory with -o")
+    if target.is_dir() and any(target.iterdir()) and not replaceable(target):
+        raise UsageError(
+            "the directory is not empty and was not written by dnnc, so it is left alone",
+            where=str(target),
+            hint="choose another output directory with -o, or empty this one",
+        )
+
+
+def _move(temporary: Path, target: Path) -> None:
+    """Puts ``temporary`` in the place of ``target``; what stood there is removed only afterwards."""
+    if not target.exists():
+        os.rename(temporary, target)
+    elif _exchange(temporary, target):
+        shutil.rmtree(temporary, ignore_errors=True)
+    else:
+        aside = temporary.with_name(temporary.name.removesuffix(_SUFFIX) + ".old" + _SUFFIX)
+        os.rename(target, aside)
+        try:
+            os.rename(temporary, target)
+        except BaseException:
+            os.rename(aside, target)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+    _sync_directory(target.parent)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swaps two directories in one step; False where the system cannot (then two renames do it, almost as well)."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    at_cwd, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of linux/fs.h
+    return bool(renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0)
+
+
+def _remove_stale(target: Path) -> None:
+    """Removes siblings of ``target`` that a killed writer left behind: those nobody holds locked."""
+    for path in sorted(target.parent.glob(f".{_escape(target.name)}.*{_SUFFIX}")):
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def _escape(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+@contextlib.contextmanager
+def _termination_raises() -> Iterator[None]:
+    """While inside, a request to terminate ends the block as SystemExit does, so that the sibling is removed."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _make_parents(folder: Path) -> list[Path]:
+    """Makes ``folder`` and its parents; returns those that were not there, innermost first."""
+    missing = []
+    path = folder
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _remove_empty(missing)
+        raise InvalidInput(f"the directory cannot be made: {error.strerror}", where=str(folder)) from error
+    return missing
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _flush(folder: Path) -> None:
+    """Every file and directory below ``folder`` reaches the disk before the move that makes them visible."""
+    for root, _, files in os.walk(folder):
+        for name in files:
+            handle = os.open(os.path.join(root, name), os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        _sync_directory(Path(root))
+
+
+def _sync_directory(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:  # some file systems have nothing to flush for a directory
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    """The process's umask; reading it means setting it for a moment."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,249 @@
+"""The build directory: stage models, weights, annotated model, plan, trace and manifest, written whole or not at all.
+
+What is in it (``dnnc/backend/build.py`` reads it back)::
+
+    manifest.json    versions, source, stages with their channels, size and digest of every other file
+    plan.json        the decision, to read, edit and replay (``plan_json.py``)
+    plan.ir          the whole final module as text
+    trace.json       the predicted timeline, for Perfetto
+    annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
+    stages/          stageK.onnx, and weights.data (``shared``) or stageK.data (``per-stage``)
+
+Invariants: equal inputs give equal bytes, whatever the place and the time: no dates, no absolute paths; a model's external
+data lies in its own folder or below it, as ONNX asks; memory needed does not grow with the weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dnnc.backend.annotate import annotate, annotation_faults
+from dnnc.backend.build import MANIFEST, SCHEMA, Channel, Port, digest_file
+from dnnc.backend.plan_json import bare, plan_to_json
+from dnnc.backend.timeline import predicted
+from dnnc.backend.transaction import refuse_foreign, whole_directory
+from dnnc.backend.weights_file import in_file, layout, moved, write_weights
+from dnnc.report.trace import to_perfetto
+from ir.diagnostics import InvalidInput, UsageError
+from ir.module import Declared, External, Func, Inline, Module, Resource, Stage
+from passes.analyses.memory import reads
+from passes.lower import cuts_of, stage_function
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+WEIGHTS = ("shared", "per-stage", "none")
+SHARED_FILE = "weights.data"
+
+
+def write_build(
+    module: Module,
+    folder: Path,
+    source: str,
+    out: Path,
+    *,
+    weights: str = "shared",
+    progress: Progress = lambda label, fraction: None,
+    microbatches: int = 8,
+) -> dict[str, Any]:
+    """Writes the build of a lowered module to ``out`` and returns its manifest.
+
+    ``folder`` is where external resources lie; ``source`` the model as the user named it (``zoo:...`` or a path). ``weights``:
+    ``shared`` (one file, each weight once), ``per-stage`` (a file for each stage, for shipping), ``none`` (models that refer to
+    a file that is not written). ``plan_only`` writes no models at all. ``microbatches`` is the length of the predicted trace.
+
+    Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing or the disk refuses; then
+    ``out`` is as it was before.
+    """
+    if weights not in WEIGHTS:
+        raise UsageError(f"weights '{weights}' found, one of {', '.join(WEIGHTS)} expected", where="--weights")
+    stages = tuple(module.of_type(Stage))
+    if not stages:
+        raise InvalidInput("the module has no stage programs", where=module.name, hint="run 'lower' before writing")
+    unplaced = [stage.index for stage in stages if not stage.devices]
+    if unplaced:
+        raise InvalidInput(f"stage {unplaced[0]} is on no device", where=module.name, hint="run 'place' before 'lower'")
+    check_target(out)
+    with whole_directory(out, is_build) as target:
+        progress("write the plan", None)
+        _write_plan(module, target)
+        _write_json(target / "trace.json", to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
+        _write_models(module, stages, folder, target, weights, progress)
+        progress("digest", None)
+        manifest = _manifest(module, stages, target, weights, _source(source, out))
+        _write_json(target / MANIFEST, manifest)
+        progress("flush to the disk", None)
+    return manifest
+
+
+def write_plan(module: Module, out: Path) -> dict[str, Any]:
+    """Writes the plan alone, ``plan.json`` and ``plan.ir``, with a manifest without stages, and returns that. Such a directory is
+    replaced like a build but cannot be run. Raises as ``write_build``."""
+    check_target(out)
+    with whole_directory(out, is_build) as target:
+        _write_plan(module, target)
+        manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""})
+        _write_json(target / MANIFEST, manifest)
+    return manifest
+
+
+def check_target(out: Path) -> None:
+    """Raises UsageError when a build may not be written to ``out``: it is a file, or a directory of someone else's. To be asked
+    before the long work."""
+    refuse_foreign(Path(os.path.abspath(out)), is_build)
+
+
+def is_build(folder: Path) -> bool:
+    """Whether ``folder`` was written by this module, in this or another version."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and str(manifest.get("schema", "")).startswith("dnnc.build/")
+
+
+def _write_plan(module: Module, target: Path) -> None:
+    from ir import print_module
+
+    (target / "plan.ir").write_text(print_module(module), encoding="utf-8")
+    _write_json(target / "plan.json", plan_to_json(module))
+
+
+def _write_models(
+    module: Module, stages: tuple[Stage, ...], folder: Path, target: Path, weights: str, progress: Progress
+) -> None:
+    """Stage models, their weights, and the annotated model."""
+    (target / "stages").mkdir()
+    resources = module.resources
+    functions = [stage_function(stage) for stage in stages]
+    used = [[resources[name] for name in _resource_names(func) if name in resources] for func in functions]
+    _refuse_declared(used, weights)
+    if weights == "per-stage":
+        places = [layout(of_stage, f"stage{index}.data") for index, of_stage in enumerate(used)]
+    else:
+        every = {resource.name for of_stage in used for resource in of_stage}
+        places = [layout((r for r in resources.values() if r.name in every), SHARED_FILE)] * len(stages)
+    kept = _inlined(module, used, folder)
+    for stage, func, place in zip(stages, functions, places, strict=True):
+        _save(moved(kept, place), func, target / "stages" / f"stage{stage.index}.onnx")
+    if weights != "none":
+        for file in sorted({place.file for of_stage in places for place in of_stage.values()}):
+            here = next(of_stage for of_stage in places if any(place.file == file for place in of_stage.values()))
+            write_weights(target / "stages" / file, resources, here, folder, progress)
+    anywhere: dict[str, External] = {}
+    for of_stage in reversed(places):  # a weight that several stages hold is read from the first
+        anywhere.update(of_stage)
+    _save(moved(kept, anywhere, "stages/"), module.entry, target / "annotated.onnx", stages)
+
+
+def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()) -> None:
+    """Writes ``func`` as an ONNX model, annotated with ``stages`` when they are given; weights stay where the module says."""
+    import onnx
+    import onnx_ir
+
+    from dnnc.backend.export import export_func
+
+    model = export_func(module, func)
+    if stages:
+        annotate(model, func, stages)
+    proto = onnx_ir.to_proto(model)
+    if stages and (faults := annotation_faults(proto, len(stages))):
+        raise AssertionError(f"{path.name}: {'; '.join(faults[:3])}")
+    onnx.save_model(proto, str(path))
+
+
+def _resource_names(func: Func) -> Iterable[str]:
+    """Resources that ``func`` reads or hands through, in order of first use."""
+    found = dict.fromkeys(name for op in func.ops for name in reads(op) if name[0] == "@")
+    found.update(dict.fromkeys(value.name for value in func.results if value.name[0] == "@"))
+    return found
+
+
+def _refuse_declared(used: list[list[Resource]], weights: str) -> None:
+    for of_stage in used:
+        for resource in of_stage:
+            if isinstance(resource.data, Declared) and (weights != "none" or not in_file(resource)):
+                hint = "the model can be planned: use --plan-only"
+                raise InvalidInput(
+                    "the weight is declared without data, so no program can be written", where=resource.name, hint=hint
+                )
+
+
+def _inlined(module: Module, used: list[list[Resource]], folder: Path) -> Module:
+    """The module with the data of resources that stay in the models read into them."""
+    from dnnc.frontends.arrays import to_data
+    from dnnc.frontends.weights import read_resource
+
+    small = {r.name for of_stage in used for r in of_stage if not in_file(r) and not isinstance(r.data, Inline)}
+    symbols = tuple(
+        replace(s, data=Inline(to_data(read_resource(s, folder)))) if isinstance(s, Resource) and s.name in small else s
+        for s in module.symbols
+    )
+    return replace(module, symbols=symbols)
+
+
+def _manifest(
+    module: Module, stages: tuple[Stage, ...], target: Path, weights: str, source: Mapping[str, str]
+) -> dict[str, Any]:
+    plan = plan_to_json(module)
+    types = {stage["index"]: stage["device_type"] for stage in plan["stages"]}
+    channels = [
+        Channel.of(id_, bare(cut.tensor.name), cut.tensor.type, cut.source, cut.target)
+        for id_, cut in enumerate(cuts_of(module.entry))
+    ]
+    files = sorted(path for path in target.rglob("*") if path.is_file())
+    return {
+        "schema": SCHEMA,
+        "versions": _versions(),
+        "source": dict(source),
+        "model": bare(module.name),
+        "weights": weights,
+        "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],
+        "outputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.results],
+        "stages": [
+            {
+                "index": stage.index,
+                "devices": list(stage.devices),
+                "device_type": types.get(stage.index, ""),
+                "model": f"stages/stage{stage.index}.onnx",
+                "inputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.args],
+                "outputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.results],
+                "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
+                "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
+            }
+            for stage in stages
+        ],
+        "files": {
+            path.relative_to(target).as_posix(): {"bytes": path.stat().st_size, "sha256": digest_file(path)} for path in files
+        },
+    }
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("dnnc", "numpy", "onnx", "onnx-ir", "onnxruntime"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return dict(sorted(found.items()))
+
+
+def _source(spec: str, out: Path) -> dict[str, str]:
+    """Where the model came from; a file is named relative to the build, so that both can move together."""
+    if not spec or spec.startswith("zoo:"):
+        return {"spec": spec, "sha256": ""}
+    path = Path(os.path.abspath(spec))
+    digest = digest_file(path) if path.is_file() else ""
+    return {"spec": Path(os.path.relpath(path, os.path.abspath(out))).as_posix(), "sha256": digest}
+
+
+def _write_json(path: Path, data: Any, compact: bool = False) -> None:
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=None if compact else 1)
+    path.write_text(text + "\n", encoding="utf-8")
