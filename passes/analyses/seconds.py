@@ -4,7 +4,7 @@ Roofline (Williams, Waterman, Patterson, "Roofline: an insightful visual perform
 
     seconds = max(flops / (rate[dtype] * efficiency[kind]), (read + write) / memory_bandwidth) + overhead
 
-``rate``, ``efficiency``, ``memory_bandwidth`` and ``overhead`` are of the device type; flops, bytes, kind of the ``Cost`` facet.
+``rate``, ``efficiency``, ``memory_bandwidth``, ``overhead`` are the device type's; flops, bytes and kind the ``Cost`` facet's.
 
 *Epilogues.* Runtimes fuse what follows a convolution or matrix product element by element (batch norm, bias, activation,
 residual sum) into it, so its data never leave the registers. Where a device type has an efficiency for ``epilogue``, such an op
