@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ir.diagnostics import DiagnosticSink, UsageError
 from ir.module import Module, Plan
@@ -24,9 +24,6 @@ __all__ = ["CompileOptions", "CompileResult", "Progress", "build_pipeline", "com
 
 PIPELINE = "default-inference"
 """The named pipeline that ``dnnc compile`` runs unless told otherwise."""
-
-PROGRAM_PASSES = ("schedule", "lower")
-"""What comes after the plan: a plan alone does not need these."""
 
 Progress = Callable[[str, float | None], None]
 
@@ -48,7 +45,7 @@ class CompileOptions:
     stages: int | None = None
     plan: Path | None = None
     plan_only: bool = False
-    weights: str = "shared"
+    weights: Literal["shared", "per-stage", "none"] = "shared"
     comm: str = ""
     pipeline: str = ""
     time_limit: float | None = None
@@ -101,7 +98,7 @@ def compile_model(
 
     ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
-    from dnnc.backend import check_target, write_build, write_plan
+    from dnnc.backend import check_target, write_build
     from dnnc.frontends import load_model, load_topology
     from passes import PassManager, pipeline_text
 
@@ -112,7 +109,9 @@ def compile_model(
     with clock.step("load"):
         progress("load the model", None)
         topology = load_topology(options.topology, sink)
-        imported = load_model(options.model, options.dims, sink)
+        # A plan needs the sizes of the weights, not their bytes.
+        bytes_needed = not options.plan_only and options.weights != "none"
+        imported = load_model(options.model, options.dims, sink, allow_missing_weights=not bytes_needed)
         module = with_topology(imported.module, topology)
     context = pass_context(sink, progress)
     runner = PassManager(pipeline, on_pass=clock.add, **(manager or {}))
@@ -123,15 +122,16 @@ def compile_model(
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
-    manifest: Mapping[str, Any] = {}
     with clock.step("write"):
         progress("write the build", None)
-        if options.plan_only:
-            write_plan(module, options.out)
-        else:
-            manifest = write_build(
-                module, imported.folder, imported.source, options.out, weights=options.weights, progress=progress
-            )
+        manifest = write_build(
+            module,
+            imported.folder,
+            imported.source,
+            options.out,
+            weights=options.weights,
+            plan_only=options.plan_only,
+        )
     clock.add("total", clock.total())
     return CompileResult(module, plan, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest)
 
@@ -144,8 +144,6 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     pipeline = parse_pipeline(options.pipeline or PIPELINE)
     if options.plan is not None:
         pipeline = _replay(options, pipeline)
-    if options.plan_only:
-        pipeline = tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
     changes: dict[str, Any] = {}
     if options.cuts:
         changes["cuts"] = options.cuts

@@ -53,4 +53,4 @@ def test_seconds_text_is_within_one_percent(seconds: float) -> None:
 
 @given(st.integers(min_value=0, max_value=1 << 50))
 def test_bytes_text_never_shows_more_than_four_digits(size: int) -> None:
-    assert re.fullmatch(r"\d{1,4}(\.\d{1,2})? (B|KiB|MiB|GiB|TiB)", bytes_text(size))
+    assert re.fullmatch(r"\d{1,4}(\.\d{1,2})? (B|KiB|MiB|GiB|TiB|PiB)", bytes_text(size))

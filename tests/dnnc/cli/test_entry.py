@@ -1,0 +1,182 @@
+"""From any exception to an exit code and a message: nothing else ever reaches a person."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dnnc.cli import entry, main
+from ir.diagnostics import CheckFailed, Diagnostic, Infeasible, InvalidInput, InvariantError, UsageError
+
+
+def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
+    def dispatch(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(entry, "_dispatch", dispatch)
+    return main(["compile", "x y.onnx"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInput("not ONNX", where="m.onnx", hint="export it again"), 3),
+        (UsageError("--pin takes NODE=DEVICE"), 2),
+        (Infeasible("device cpu0 lacks 5 bytes"), 4),
+        (CheckFailed("stage 1 differs"), 5),
+        (FileNotFoundError(2, "No such file or directory", "x.npz"), 3),
+        (MemoryError(), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_every_fault_has_its_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raising(error, monkeypatch) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.strip()
+    assert "Traceback" not in err
+
+
+def test_every_diagnostic_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(InvalidInput([Diagnostic("first", where="a.ir"), Diagnostic("second", where="b.ir", hint="do this")]), monkeypatch)
+    assert capsys.readouterr().err == "a.ir: error: first\nb.ir: error: second\n  hint: do this\n"
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("oh"), InvariantError([Diagnostic("dangling %x")], "cost"), RecursionError("deep")]
+)
+def test_a_bug_is_one_plain_message_and_a_report(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raising(error, monkeypatch) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: a fault inside dnnc, not in your input: ")
+    assert "Traceback" not in err
+    path = Path(err.partition("report: ")[2].partition(" (")[0])
+    try:
+        report = path.read_text(encoding="utf-8")
+    finally:
+        path.unlink()
+    assert report.startswith("dnnc compile 'x y.onnx'\n"), "the command can be pasted into a shell"
+    assert type(error).__name__ in report
+    assert "Traceback" in report
+    assert "onnxruntime " in report
+
+
+def test_a_report_that_cannot_be_written_is_no_second_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    assert raising(ZeroDivisionError("oh"), monkeypatch) == 1
+    assert "no report could be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compile"], "Missing argument 'MODEL'"),
+        (["compile", "zoo:mlp"], "Missing option '-t' / '--topology'"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--stages", "0"], "--stages"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--stages", "two"], "--stages"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--weights", "some"], "--weights"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch"], "--dim takes NAME=VALUE, found 'batch'"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch=0"], "at least 1"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "b=1", "--dim", "b=2"], "names 'b' twice"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--pin", "cpu0"], "--pin takes NODE=DEVICE"),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--print-after", "costs"], "did you mean 'cost'?"),
+        (["nonsense"], "No such command 'nonsense'"),
+        (["opt", "--nonsense"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_exit_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert out == ""
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "dnnc 0.1.0\n"
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    commands = ("compile", "run", "check", "simulate", "inspect", "import", "opt", "passes", "zoo", "topology")
+    assert [word for word in commands if f"\n  {word} " not in out] == []
+    assert "130 interrupted" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[], ["compile"], ["run"], ["check"], ["simulate"], ["inspect"], ["import"], ["opt"], ["passes"], ["zoo", "list"]],
+)
+def test_every_command_has_help_within_the_terminal(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: dnnc")
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def command(*arguments: str, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dnnc", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_a_reader_that_stops_reading_is_no_fault() -> None:
+    process = command("passes")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait() == 0
+
+
+def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    """Interrupted while it waits for input: the command says so and goes."""
+    read, write = os.pipe()
+    process = command("opt", "-", "--passes", "cost", "-o", str(tmp_path / "out.ir"), stdin=read)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    os.close(read)
+    os.close(write)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["ir", "passes", "grammars"])
+def test_a_foreign_package_is_named(name: str, tmp_path: Path) -> None:
+    """Another project's package of the same name, first on the path, is a clear message and no traceback."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not meant')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = command("--version", env=environment, cwd=tmp_path)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert f"found another package named '{name}'" in err
+    assert str(tmp_path) in err
+    assert "Traceback" not in err
+
+
+def test_a_foreign_package_is_an_import_error_for_programs(tmp_path: Path) -> None:
+    (tmp_path / "ir").mkdir()
+    (tmp_path / "ir" / "__init__.py").write_text("")
+    code = "try:\n    import dnnc\nexcept ImportError as error:\n    print(error)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
+    )
+    assert "found another package named 'ir' first on the path" in done.stdout
