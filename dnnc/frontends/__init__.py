@@ -1,0 +1,34 @@
+"""Ways in: ONNX models, IR text, zoo models, topologies; and the weights and constants behind them.
+
+What needs onnx is imported when it is called, so that importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dnnc.frontends.model import ImportedModel, bind_module, dim_flags, free_symbols, load_model, require_static
+from dnnc.frontends.topology import load_topology
+from ir.diagnostics import DiagnosticSink
+
+
+def import_model(
+    path: str | Path, *, dims: Mapping[str, int | str], sink: DiagnosticSink, allow_missing_weights: bool = False
+) -> ImportedModel:
+    """The program of an ONNX file; see ``dnnc.frontends.onnx_import.import_model``."""
+    from dnnc.frontends.onnx_import import import_model as run
+
+    return run(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights)
+
+
+__all__ = [
+    "ImportedModel",
+    "bind_module",
+    "dim_flags",
+    "free_symbols",
+    "import_model",
+    "load_model",
+    "load_topology",
+    "require_static",
+]

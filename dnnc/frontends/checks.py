@@ -1,0 +1,319 @@
+"""Structural checks of an ONNX model, in the words of the person who has to repair it.
+
+Checked here: opset imports, operators that exist, arity and required attributes of standard operators, one definition per
+value, no use without a definition, no cycle. Repaired here, silently, because ONNX's own tools do: nodes out of order are
+sorted (stable: first by what they need, then by their place in the file); trailing empty outputs are dropped and other empty
+outputs named; a graph output that is listed twice is kept once, with a warning. Value types are the business of ``shapes``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto
+
+from dnnc.frontends.functions import subgraphs
+from ir.diagnostics import DiagnosticSink
+from ir.names import unique
+
+STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
+OLDEST_OPSET = 7
+_MOST_FAULTS = 20
+
+
+def domain_name(domain: str) -> str:
+    """How messages spell a domain."""
+    return domain or "ai.onnx"
+
+
+def node_label(node: NodeProto, index: int) -> str:
+    """How messages name a node: its name, else its place."""
+    if node.name:
+        return f"node '{node.name}' ({node.op_type})"
+    made = next(filter(None, node.output), "")
+    return f"node #{index} ({node.op_type}{', makes ' + repr(made) if made else ''})"
+
+
+def node_reads(node: NodeProto) -> list[str]:
+    """Names that a node needs from its graph or further out: its inputs and what its subgraphs capture."""
+    reads = [name for name in node.input if name]
+    for _, graph in subgraphs(node):
+        defined = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        defined |= {sparse.values.name for sparse in graph.sparse_initializer}
+        for inner in graph.node:
+            defined.update(inner.output)
+        for inner in graph.node:
+            reads += [name for name in node_reads(inner) if name not in defined]
+        reads += [value.name for value in graph.output if value.name not in defined]
+    return reads
+
+
+def check_model(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
+    """Checks and orders the model in place. Emits errors and warnings; raises InvalidInput when there were errors."""
+    checker = _Checker(model, where, sink)
+    checker.opsets()
+    # Functions are inlined by now; a subgraph is checked within the scope of what encloses it.
+    checker.graph(model.graph, set(), "")
+    checker.report_custom()
+    sink.raise_errors()
+
+
+class _Checker:
+    def __init__(self, model: ModelProto, where: str, sink: DiagnosticSink) -> None:
+        self.model, self.where, self.sink = model, where, sink
+        self.versions: dict[str, int] = {}
+        self.custom: Counter[tuple[str, str]] = Counter()
+        self.missing_domains: set[str] = set()
+        self.faults = 0
+        self.fresh: set[str] = set()
+
+    def error(self, message: str, place: str = "", hint: str = "") -> None:
+        self.faults += 1
+        if self.faults <= _MOST_FAULTS:
+            self.sink.error(message, where=f"{self.where}: {place}" if place else self.where, hint=hint)
+
+    def opsets(self) -> None:
+        for entry in self.model.opset_import:
+            entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
+            known = self.versions.setdefault(entry.domain, entry.version)
+            if known != entry.version:
+                self.error(
+                    f"opset '{domain_name(entry.domain)}' is imported in versions {known} and {entry.version}; one was expected"
+                )
+        newest = onnx.defs.onnx_opset_version()
+        version = self.versions.get("")
+        if version is not None and version > newest:
+            self.error(f"opset {version} is newer than the installed onnx knows (up to {newest})", hint="pip install -U onnx")
+        elif version is not None and version < OLDEST_OPSET:
+            hint = f"onnx.version_converter.convert_version(model, {OLDEST_OPSET}) or export again"
+            self.error(f"opset {version} is older than the oldest supported, {OLDEST_OPSET}", hint=hint)
+        if not self.model.opset_import:
+            self.error("the model imports no opset; at least one was expected", hint="export it again with an opset version")
+            self.versions[""] = newest
+
+    def graph(self, graph: GraphProto, outer: set[str], path: str) -> None:
+        self._empty_outputs(graph)
+        place = f"{path}: " if path else ""
+        defined = self._definitions(graph, place)
+        visible = outer | set(defined)
+        self._uses(graph, visible, place)
+        if not self.faults:
+            self._order(graph, outer, place)
+        for index, node in enumerate(graph.node):
+            node.domain = "" if node.domain == "ai.onnx" else node.domain
+            self._operator(node, place + node_label(node, index))
+            for key, inner in subgraphs(node):
+                self.graph(inner, visible, f"{place}{node_label(node, index)}, {key}")
+
+    def _empty_outputs(self, graph: GraphProto) -> None:
+        for node in graph.node:
+            while node.output and not node.output[-1]:
+                del node.output[-1]
+            for index, name in enumerate(node.output):
+                if not name:
+                    if not self.fresh:
+                        self.fresh = _all_names(self.model.graph)
+                    node.output[index] = unique(f"{node.output[-1]}.unused{index}", self.fresh)
+        seen: set[str] = set()
+        kept = []
+        for value in graph.output:
+            if value.name in seen:
+                self.sink.warn(f"output '{value.name}' is listed twice; it is kept once", where=self.where)
+            else:
+                kept.append(value)
+            seen.add(value.name)
+        if len(kept) < len(graph.output):
+            kept = [_copied(value) for value in kept]
+            del graph.output[:]
+            graph.output.extend(kept)
+
+    def _definitions(self, graph: GraphProto, place: str) -> dict[str, str]:
+        """Names that the graph defines, with what defines them."""
+        defined: dict[str, str] = {}
+
+        def define(name: str, what: str) -> None:
+            if name in defined:
+                hint = "every value must be made once; rename one of them"
+                self.error(f"'{name}' is defined twice: by {defined[name]} and by {what}", place.rstrip(": "), hint)
+            defined[name] = what
+
+        inputs = {value.name for value in graph.input}
+        for value in graph.input:
+            if not value.name:
+                self.error("a graph input has no name", place.rstrip(": "))
+            define(value.name, "a graph input")
+        tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
+        seen: set[str] = set()
+        for tensor in tensors:
+            if not tensor.name:
+                self.error("an initializer has no name", place.rstrip(": "))
+            if tensor.name not in inputs or tensor.name in seen:
+                define(tensor.name, "an initializer")
+            seen.add(tensor.name)
+        for index, node in enumerate(graph.node):
+            for name in node.output:
+                define(name, node_label(node, index))
+        return defined
+
+    def _uses(self, graph: GraphProto, visible: set[str], place: str) -> None:
+        for index, node in enumerate(graph.node):
+            for name in node.input:
+                if name and name not in visible:
+                    close = difflib.get_close_matches(name, sorted(visible), 1)
+                    hint = f"did you mean '{close[0]}'?" if close else "the graph is cut off or the name is misspelt"
+                    message = f"input '{name}' is made by no node, input or initializer"
+                    self.error(message, place + node_label(node, index), hint)
+        for value in graph.output:
+            if value.name not in visible:
+                close = difflib.get_close_matches(value.name, sorted(visible), 1)
+                hint = f"did you mean '{close[0]}'?" if close else ""
+                self.error(f"graph output '{value.name}' is made by no node, input or initializer", place.rstrip(": "), hint)
+
+    def _order(self, graph: GraphProto, outer: set[str], place: str) -> None:
+        reads = [node_reads(node) for node in graph.node]
+        maker = {name: index for index, node in enumerate(graph.node) for name in node.output}
+        needs = [
+            sorted({maker[name] for name in names if name in maker and not (maker[name] == index and name in outer)})
+            for index, names in enumerate(reads)
+        ]
+        if all(not need or need[-1] < index for index, need in enumerate(needs)):
+            return
+        order = _topological(needs)
+        if len(order) < len(needs):
+            circle = _circle(needs, set(range(len(needs))) - set(order))
+            names = " -> ".join(node_label(graph.node[index], index) for index in (*circle, circle[0]))
+            self.error(f"the graph has a cycle: {names}", place.rstrip(": "), "a model graph must be acyclic; use Loop or Scan")
+            return
+        nodes = [_copied_node(graph.node[index]) for index in order]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    def _operator(self, node: NodeProto, place: str) -> None:
+        domain, version = node.domain, self.versions.get(node.domain)
+        if not node.op_type:
+            self.error("a node names no operator", place)
+            return
+        if version is None:
+            if domain not in self.missing_domains:
+                self.missing_domains.add(domain)
+                hint = f"add {domain_name(domain)} to the model's opset_import"
+                self.error(
+                    f"operator {node.op_type} is of domain '{domain_name(domain)}', which the model does not import",
+                    place,
+                    hint,
+                )
+            return
+        if domain not in STANDARD_DOMAINS:
+            self.custom[(domain, node.op_type)] += 1
+            return
+        try:
+            schema = onnx.defs.get_schema(node.op_type, version, domain)
+        except onnx.defs.SchemaError:
+            self._unknown(node, version, place)
+            return
+        self._signature(node, schema, place)
+
+    def _unknown(self, node: NodeProto, version: int, place: str) -> None:
+        where = domain_name(node.domain)
+        schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == node.domain]
+        versions = sorted(s.since_version for s in schemas if s.name == node.op_type)
+        if versions:
+            message = f"{where} has no operator {node.op_type} in opset {version}; it came with opset {versions[0]}"
+            self.error(message, place, f"export with opset {versions[0]} or newer")
+            return
+        names = sorted({s.name for s in schemas if s.since_version <= version})
+        close = difflib.get_close_matches(node.op_type, names, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        self.error(
+            f"{where} has no operator {node.op_type}",
+            place,
+            hint + "an operator of your own needs a domain of its own (node.domain)",
+        )
+
+    def _signature(self, node: NodeProto, schema: onnx.defs.OpSchema, place: str) -> None:
+        for kind, count, low, high in (
+            ("inputs", len(node.input), schema.min_input, schema.max_input),
+            ("outputs", len(node.output), 0, schema.max_output),
+        ):
+            if not low <= count <= high:
+                expected = f"{low}" if low == high else f"{low} or more" if high >= 1 << 30 else f"{low} to {high}"
+                self.error(f"{node.op_type} has {count} {kind}, {expected} were expected", place)
+        given = {attribute.name for attribute in node.attribute}
+        for name, attribute in schema.attributes.items():
+            if attribute.required and name not in given:
+                self.error(f"{node.op_type} needs the attribute '{name}'", place)
+        for name in sorted(given - set(schema.attributes)):
+            close = difflib.get_close_matches(name, sorted(schema.attributes), 1)
+            hint = f"did you mean '{close[0]}'?" if close else f"it has: {', '.join(sorted(schema.attributes)) or 'none'}"
+            self.error(f"{node.op_type} has no attribute '{name}' in opset {self.versions[node.domain]}", place, hint)
+
+    def report_custom(self) -> None:
+        for (domain, op_type), count in sorted(self.custom.items()):
+            times = f"{count} nodes" if count > 1 else "1 node"
+            kind = f"operator {domain}.{op_type} ({times})"
+            message = f"{kind} is not of a standard domain: kept as it is, its costs and types are guesses"
+            self.sink.warn(message, where=self.where)
+        if self.faults > _MOST_FAULTS:
+            self.sink.error(f"{self.faults - _MOST_FAULTS} more faults are not shown", where=self.where)
+
+
+def _topological(needs: Sequence[Sequence[int]]) -> list[int]:
+    """Indices so that each stands after what it needs, smallest first; those on or behind a cycle are missing."""
+    waiting = [len(need) for need in needs]
+    users: list[list[int]] = [[] for _ in needs]
+    for index, need in enumerate(needs):
+        for other in need:
+            users[other].append(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for user in users[index]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, user)
+    return order
+
+
+def _circle(needs: Sequence[Iterable[int]], left: set[int]) -> list[int]:
+    """A cycle within ``left``, in the direction of the data, from its smallest index."""
+    index = min(left)
+    seen: dict[int, int] = {}
+    trail: list[int] = []
+    while index not in seen:
+        seen[index] = len(trail)
+        trail.append(index)
+        index = min(other for other in needs[index] if other in left)
+    circle = trail[seen[index] :][::-1]
+    start = circle.index(min(circle))
+    return circle[start:] + circle[:start]
+
+
+def _all_names(graph: GraphProto) -> set[str]:
+    names = {value.name for value in (*graph.input, *graph.output)} | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        names.update(node.input)
+        names.update(node.output)
+        for _, inner in subgraphs(node):
+            names |= _all_names(inner)
+    return names
+
+
+def _copied(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    return copy
+
+
+def _copied_node(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+__all__ = ["STANDARD_DOMAINS", "check_model", "domain_name", "node_label", "node_reads"]

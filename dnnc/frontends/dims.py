@@ -1,0 +1,133 @@
+"""Symbolic dimensions: names, arithmetic over names, and their binding by ``--dim``.
+
+Exporters write a dimension as a name (``s72``) or as arithmetic over names (``s70*s72``, ``Min(512, s53)``, ``past + 1``).
+Binding replaces names by numbers or by other names (aliases), then evaluates what has become constant. Text that is not
+arithmetic is an opaque name.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+
+from ir.diagnostics import Diagnostic, UsageError
+from ir.types import Dim
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?!\s*\()\b")
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "Min": min,
+    "min": min,
+    "Max": max,
+    "max": max,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "ceiling": math.ceil,
+    "FloorDiv": lambda a, b: a // b,
+    "CeilDiv": lambda a, b: -(-a // b),
+    "Mod": lambda a, b: a % b,
+    "Abs": abs,
+    "abs": abs,
+}
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Div: lambda a, b: a / b,
+    ast.Mod: lambda a, b: a % b,
+}
+
+
+@lru_cache(maxsize=1 << 14)
+def symbols(dim: str) -> tuple[str, ...]:
+    """Names that occur in a dimension, in order, each once; the whole text where it is no arithmetic."""
+    if _parse(dim) is None:
+        return (dim,)
+    return tuple(dict.fromkeys(name for name in _IDENTIFIER.findall(dim) if name not in _FUNCTIONS))
+
+
+@lru_cache(maxsize=1 << 14)
+def _parse(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _evaluate(node: ast.expr, bindings: Mapping[str, int]) -> float:
+    """Value of dimension arithmetic. Raises KeyError for a free name or an unknown construct, ArithmeticError as Python."""
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return bindings[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_evaluate(left, bindings), _evaluate(right, bindings))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand, bindings)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return _FUNCTIONS[name](*(_evaluate(arg, bindings) for arg in args))
+        case ast.Attribute():
+            return bindings[ast.unparse(node)]
+    raise KeyError(ast.dump(node))
+
+
+def bind(dim: Dim, bindings: Mapping[str, int | str]) -> Dim:
+    """``dim`` with the names of ``bindings`` replaced, as a number where nothing free is left."""
+    if not isinstance(dim, str):
+        return dim
+    if dim in bindings:
+        return bindings[dim]
+    names = symbols(dim)
+    if names == (dim,) or not any(name in bindings for name in names):
+        return dim
+    text = _IDENTIFIER.sub(lambda match: str(bindings.get(match[0], match[0])), dim)
+    parsed = _parse(text)
+    try:
+        value = _evaluate(parsed, {}) if parsed is not None else math.nan
+        return int(value) if value == int(value) and value >= 0 else text
+    except (KeyError, ArithmeticError, ValueError, TypeError):
+        return text
+
+
+def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[str, int | str]:
+    """Bindings with aliases followed to their end (``s72 = batch, batch = 8`` gives both 8).
+
+    ``known``: symbols of the model. Raises UsageError for a name that neither the model nor an alias mentions, a negative
+    number, or aliases in a circle.
+    """
+    known = set(known)
+    targets = {target for target in requested.values() if isinstance(target, str)}
+    faults = []
+    for name, target in sorted(requested.items()):
+        if name not in known | targets:
+            close = difflib.get_close_matches(name, sorted(known), 1)
+            have = ", ".join(sorted(known)) or "none: every dimension is a number"
+            hint = f"did you mean --dim {close[0]}={target}? " if close else ""
+            faults.append(
+                Diagnostic(f"the model has no dimension '{name}'", f"--dim {name}={target}", None, f"{hint}it has: {have}")
+            )
+        if isinstance(target, int) and target < 0:
+            faults.append(
+                Diagnostic(f"dimension '{name}' cannot be {target}", f"--dim {name}={target}", None, "give a number >= 0")
+            )
+    if faults:
+        raise UsageError(faults)
+    resolved: dict[str, int | str] = {}
+    for name in requested:
+        seen, target = [name], requested[name]
+        while isinstance(target, str) and target in requested:
+            if target in seen:
+                circle = " -> ".join([*seen, target])
+                raise UsageError(f"dimension aliases form a circle: {circle}", where=f"--dim {name}={requested[name]}")
+            seen.append(target)
+            target = requested[target]
+        resolved[name] = target
+    return resolved
+
+
+__all__ = ["bind", "resolve", "symbols"]

@@ -1,0 +1,162 @@
+"""What every frontend yields, and the one place that picks a frontend by the spelling of a model.
+
+``zoo:NAME,option=value`` is built; ``*.ir`` is parsed; anything else is an ONNX file. Importing this module imports no
+third-party library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dnnc.frontends import dims as dimensions
+from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.module import Func, Module
+from ir.ops import Op, Value
+from ir.types import MapType, OptionalType, SeqType, TensorType, Type
+
+IR_SUFFIX = ".ir"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A program and where its weights are. ``folder``: what the files of ``External`` resources are relative to; ``source``:
+    how the user spelled the model."""
+
+    module: Module
+    folder: Path
+    source: str
+
+
+def load_model(
+    spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, *, allow_missing_weights: bool = False
+) -> ImportedModel:
+    """The program that ``spec`` names. ``allow_missing_weights``: absent or short weight files are a warning (enough to plan).
+
+    Raises InvalidInput for what cannot be read, UsageError for dims that the model lacks.
+    """
+    if spec.startswith("zoo:"):
+        return _load_zoo(spec, dims, sink)
+    path = Path(spec)
+    if path.suffix == IR_SUFFIX:
+        return _load_text(path, spec, dims)
+    from dnnc.frontends.onnx_import import import_model
+
+    return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights)
+
+
+def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) -> ImportedModel:
+    from dnnc import zoo
+
+    module = zoo.build(spec)
+    return ImportedModel(bind_module(module, dims), Path(), spec)
+
+
+def _load_text(path: Path, spec: str, dims: Mapping[str, int | str]) -> ImportedModel:
+    from ir import parse_module
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput("not IR text: it is not UTF-8", where=spec) from None
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror or error}", where=spec) from None
+    return ImportedModel(bind_module(parse_module(text, spec), dims), path.parent, spec)
+
+
+def bind_module(module: Module, dims: Mapping[str, int | str]) -> Module:
+    """A module of IR with its symbolic dimensions bound. Raises UsageError for a name that it lacks."""
+    if not dims:
+        return module
+    from dnnc.frontends.rebind import bind_types
+
+    return bind_types(module, dims)
+
+
+def type_dims(type_: Type) -> tuple[str | int | None, ...]:
+    """All dimensions within a type; a tensor of unknown rank counts as one unknown dimension."""
+    match type_:
+        case TensorType():
+            return (None,) if type_.shape is None else type_.shape
+        case SeqType() | OptionalType():
+            return type_dims(type_.element)
+        case MapType():
+            return type_dims(type_.value)
+    return ()
+
+
+def free_symbols(func: Func) -> dict[str, str]:
+    """Symbols that the function's arguments leave open, with where each stands first (``dimension 0 of %x``)."""
+    found: dict[str, str] = {}
+    for arg in func.args:
+        for index, dim in enumerate(type_dims(arg.type)):
+            if isinstance(dim, str):
+                for name in dimensions.symbols(dim):
+                    found.setdefault(name, f"dimension {index} of {arg.name}")
+    return found
+
+
+def dim_flags(func: Func) -> str:
+    """The ``--dim`` flags that would make the arguments static: for a symbol that leads its input 1, else 128; a second
+    symbol that leads another input is offered as an alias of the first."""
+    flags, leader = [], ""
+    for name, place in free_symbols(func).items():
+        first = place.startswith("dimension 0 ")
+        if first and leader:
+            flags.append(f"--dim {name}={leader}")
+        else:
+            flags.append(f"--dim {name}={1 if first else 128}")
+            leader = leader or (name if first else "")
+    return " ".join(flags)
+
+
+def require_static(module: Module, where: str = "") -> None:
+    """Raises InvalidInput unless every value of the entry function has a static shape.
+
+    The message names the symbols that are open, where they stand and the flags that bind them; with all symbols bound, the
+    first values whose shape is not known.
+    """
+    func = module.entry
+    symbols = free_symbols(func)
+    if symbols:
+        diagnostics = [
+            Diagnostic(
+                f"dimension '{name}' ({place}) has no number; one is needed here", where, None, f"add --dim {name}=NUMBER"
+            )
+            for name, place in symbols.items()
+        ]
+        last = diagnostics[-1]
+        hint = f"for example: {dim_flags(func)} (name=other makes two dimensions the same)"
+        diagnostics[-1] = Diagnostic(last.message, last.where, None, hint)
+        raise InvalidInput(diagnostics)
+    unknown = [(op, value) for op in func.ops for value in op.results if not _numbers(value)]
+    if unknown:
+        raise InvalidInput([_unknown(op, value, where) for op, value in unknown[:5]])
+
+
+def _numbers(value: Value) -> bool:
+    return isinstance(value.type, TensorType | SeqType | OptionalType | MapType) and all(
+        isinstance(dim, int) for dim in type_dims(value.type)
+    )
+
+
+def _unknown(op: Op, value: Value, where: str) -> Diagnostic:
+    place = f"{where}: {value.name} ({op.name})" if where else f"{value.name} ({op.name})"
+    return Diagnostic(
+        f"the shape of {value.name} is not known: {value.type}",
+        place,
+        None,
+        "its size depends on data, or its operator is not known; annotate it in the model (value_info)",
+    )
+
+
+__all__ = [
+    "ImportedModel",
+    "bind_module",
+    "dim_flags",
+    "free_symbols",
+    "load_model",
+    "require_static",
+    "type_dims",
+]

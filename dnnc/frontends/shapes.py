@@ -1,0 +1,299 @@
+"""Shapes: symbolic dimensions bound first, then every value's type inferred.
+
+Order of authority: onnx's own inference over the exporter's annotations; where these contradict it, without them (a warning
+says so); then arithmetic on shapes, folded node by node with the reference implementation and inferred again until nothing
+changes; last, and only while some value of the main graph has no complete shape, onnxruntime's symbolic inference, whose import
+alone takes seconds. All of this works on a model without its large tensors.
+
+The result is annotations (``value_info``) on every graph of the model, subgraphs included; nodes stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, TypeProto
+
+from dnnc.frontends import dims as dimensions
+from dnnc.frontends.arrays import to_array, to_dense
+from dnnc.frontends.evaluate import evaluate_node
+from dnnc.frontends.functions import subgraphs
+from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
+from ir.diagnostics import DiagnosticSink
+from ir.types import DType, SeqType, TensorType, Type, UnknownType
+
+_FOLD_LIMIT = 1 << 16
+"""Bytes of a folded shape constant; a vector of positions is as large as it gets."""
+
+_ROUNDS = 32
+"""Folding and inference alternate at most so often; each round folds at least one node, chains rarely need more than four."""
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph and every subgraph in it."""
+    yield graph
+    for node in graph.node:
+        for _, inner in subgraphs(node):
+            yield from graphs(inner)
+
+
+def tensor_dims(proto: TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """Dimensions of all tensors within a type."""
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        yield from getattr(proto, kind).shape.dim
+    elif kind in ("sequence_type", "optional_type"):
+        yield from tensor_dims(getattr(proto, kind).elem_type)
+    elif kind == "map_type":
+        yield from tensor_dims(proto.map_type.value_type)
+
+
+def model_symbols(model: ModelProto) -> list[str]:
+    """Names of symbolic dimensions, those of the inputs first, each once."""
+    found: dict[str, None] = {}
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in tensor_dims(value.type):
+                if dim.dim_param:
+                    found.update(dict.fromkeys(dimensions.symbols(dim.dim_param)))
+    return list(found)
+
+
+def name_input_dims(model: ModelProto) -> None:
+    """Gives a name (``INPUT_dim0``) to every input dimension that has neither number nor name, so that it can be bound.
+
+    Exporters write such a dimension as absent or as -1."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    taken = set(model_symbols(model))
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        for index, dim in enumerate(tensor_dims(value.type)):
+            if not dim.dim_param and (not dim.HasField("dim_value") or dim.dim_value < 0):
+                name = f"{value.name}_dim{index}"
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+                dim.dim_param = name
+
+
+def bind_dims(model: ModelProto, bindings: Mapping[str, int | str]) -> None:
+    """Replaces dimensions by what they are bound to, in every graph. Raises UsageError (``dims.resolve``)."""
+    if not bindings:
+        return
+    resolved = dimensions.resolve(bindings, model_symbols(model))
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            for dim in tensor_dims(value.type):
+                if dim.dim_param:
+                    bound = dimensions.bind(dim.dim_param, resolved)
+                    if isinstance(bound, int):
+                        dim.dim_value = bound
+                    elif bound is not None:
+                        dim.dim_param = bound
+
+
+def is_complete(type_: Type) -> bool:
+    """Whether the type says element type, rank, and a number or name for every dimension."""
+    if isinstance(type_, TensorType):
+        return type_.shape is not None and None not in type_.shape
+    return not isinstance(type_, UnknownType) and not (isinstance(type_, SeqType) and isinstance(type_.element, UnknownType))
+
+
+def is_static(type_: Type) -> bool:
+    """Whether every dimension is a number."""
+    return is_complete(type_) and (not isinstance(type_, TensorType) or type_.elements is not None)
+
+
+def graph_types(graph: GraphProto) -> dict[str, Type]:
+    """Known types of a graph's values. Annotations that say nothing are left out."""
+    types = {value.name: type_of(value.type) for value in (*graph.value_info, *graph.output, *graph.input)}
+    for tensor in graph.initializer:
+        types[tensor.name] = tensor_type(tensor)
+    return {name: type_ for name, type_ in types.items() if not isinstance(type_, UnknownType)}
+
+
+def incomplete(graph: GraphProto) -> list[str]:
+    """Node outputs of the graph itself without a complete type, in order."""
+    types = graph_types(graph)
+    return [name for node in graph.node for name in node.output if name not in types or not is_complete(types[name])]
+
+
+def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
+    """Annotates every value that inference reaches, in place. What stays unknown is reported by the import."""
+    inferred = _infer(model, where, sink)
+    if any(not is_static(graph_types(inferred.graph).get(name, UnknownType())) for name in _outputs(inferred.graph)):
+        inferred = _fold(inferred)
+    if incomplete(inferred.graph):
+        inferred = _infer_symbolic(inferred)
+    _annotate(model.graph, inferred.graph)
+
+
+def _outputs(graph: GraphProto) -> Iterator[str]:
+    return (name for node in graph.node for name in node.output)
+
+
+def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except shape_inference.InferenceError as error:
+        first = error
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    for graph in graphs(bare.graph):
+        del graph.value_info[:]
+    try:
+        inferred = shape_inference.infer_shapes(bare, strict_mode=True, data_prop=True)
+        message = f"the model's own shape annotations contradict inference and are ignored: {_first_line(first)}"
+        sink.warn(message, where=where)
+        return inferred
+    except shape_inference.InferenceError as error:
+        sink.warn(f"shape inference failed at a node: {_first_line(error)}", where=where)
+    return shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", "")
+
+
+def _fold(model: ModelProto) -> ModelProto:
+    """Replaces shape arithmetic on known shapes by constants and infers again, until nothing changes."""
+    from onnx import shape_inference
+
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    constants: dict[str, NDArray[Any]] = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            dense = dense_of(tensor)
+            constants[tensor.name] = to_array(dense.type, dense.data)
+    for _ in range(_ROUNDS):
+        if not _fold_once(model.graph, opsets, constants):
+            return model
+        model = shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+    return model
+
+
+def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, NDArray[Any]]) -> bool:
+    types = graph_types(graph)
+    kept, folded = [], []
+    for node in graph.node:
+        arrays: list[NDArray[Any]] | None = None
+        if not any(True for _ in subgraphs(node)):
+            if node.op_type in ("Shape", "Size") and node.domain == "" and node.input[0] not in constants:
+                type_ = types.get(node.input[0])
+                if isinstance(type_, TensorType) and type_.elements is not None:
+                    arrays = _measure(node, type_)
+            elif all(not name or name in constants for name in node.input):
+                arrays = evaluate_node(node, [constants.get(name) for name in node.input], opsets, _FOLD_LIMIT)
+        if arrays is None:
+            kept.append(node)
+            continue
+        for name, array in zip(node.output, arrays, strict=True):
+            constants[name] = array
+            try:
+                folded.append(tensor_proto(to_dense(array), name))
+            except KeyError:
+                kept.append(node)
+                break
+    if not folded:
+        return False
+    copies = []
+    for node in kept:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copies.append(copy)
+    del graph.node[:]
+    graph.node.extend(copies)
+    graph.initializer.extend(folded)
+    return True
+
+
+def _measure(node: onnx.NodeProto, type_: TensorType) -> list[NDArray[Any]]:
+    import numpy as np
+
+    shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
+    if node.op_type == "Size":
+        return [np.array(type_.elements, np.int64)]
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return [np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)]
+
+
+def _infer_symbolic(model: ModelProto) -> ModelProto:
+    """onnxruntime's inference; the model unchanged where it gives up."""
+    try:
+        from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+    except ImportError:
+        return model
+    import contextlib
+    import io
+    import logging
+
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            result = SymbolicShapeInference.infer_shapes(copy, auto_merge=True)
+    except Exception:  # it raises bare Exception, AssertionError, AttributeError... on models that it does not understand
+        return model
+    finally:
+        logger.setLevel(level)
+    return result if isinstance(result, ModelProto) else model
+
+
+def _annotate(target: GraphProto, source: GraphProto) -> None:
+    """Moves what is known in ``source`` (some nodes of which may have been folded) into ``target``."""
+    types = graph_types(target)
+    for name, type_ in graph_types(source).items():
+        if name not in types or not is_static(types[name]):
+            types[name] = _better(types.get(name), type_)
+    declared = {value.name for value in target.input} | {tensor.name for tensor in target.initializer}
+    outputs = {value.name: value for value in target.output}
+    del target.value_info[:]
+    for name, type_ in types.items():
+        if name in outputs:
+            outputs[name].type.CopyFrom(type_proto(type_))
+        elif name not in declared:
+            target.value_info.add(name=name, type=type_proto(type_))
+    others = {tuple(node.output): node for node in source.node if any(True for _ in subgraphs(node))}
+    for node in target.node:
+        match = others.get(tuple(node.output))
+        if match is not None:
+            for (_, mine), (_, theirs) in zip(subgraphs(node), subgraphs(match), strict=True):
+                _annotate(mine, theirs)
+
+
+def _better(known: Type | None, inferred: Type) -> Type:
+    """The more precise of two types, dimension by dimension, numbers before names before nothing."""
+    if not isinstance(known, TensorType) or not isinstance(inferred, TensorType):
+        return inferred if known is None or not is_complete(known) else known
+    if known.shape is None or inferred.shape is None or len(known.shape) != len(inferred.shape):
+        return inferred if inferred.shape is not None else known
+    shape = tuple(
+        new if isinstance(new, int) or old is None else old for old, new in zip(known.shape, inferred.shape, strict=True)
+    )
+    return TensorType(inferred.dtype, shape, sparse=inferred.sparse)
+
+
+__all__ = [
+    "DType",
+    "bind_dims",
+    "graph_types",
+    "graphs",
+    "incomplete",
+    "infer_shapes",
+    "is_complete",
+    "is_static",
+    "model_symbols",
+    "name_input_dims",
+    "tensor_dims",
+]
