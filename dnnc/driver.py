@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ir.diagnostics import DiagnosticSink, UsageError
 from ir.module import Module, Plan
@@ -24,6 +24,9 @@ __all__ = ["CompileOptions", "CompileResult", "Progress", "build_pipeline", "com
 
 PIPELINE = "default-inference"
 """The named pipeline that ``dnnc compile`` runs unless told otherwise."""
+
+PROGRAM_PASSES = ("schedule", "lower")
+"""What comes after the plan: a plan alone does not need these."""
 
 Progress = Callable[[str, float | None], None]
 
@@ -45,7 +48,7 @@ class CompileOptions:
     stages: int | None = None
     plan: Path | None = None
     plan_only: bool = False
-    weights: Literal["shared", "per-stage", "none"] = "shared"
+    weights: str = "shared"
     comm: str = ""
     pipeline: str = ""
     time_limit: float | None = None
@@ -98,7 +101,7 @@ def compile_model(
 
     ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
-    from dnnc.backend import check_target, write_build
+    from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import load_model, load_topology
     from passes import PassManager, pipeline_text
 
@@ -123,15 +126,12 @@ def compile_model(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
     with clock.step("write"):
-        progress("write the build", None)
-        manifest = write_build(
-            module,
-            imported.folder,
-            imported.source,
-            options.out,
-            weights=options.weights,
-            plan_only=options.plan_only,
-        )
+        if options.plan_only:
+            manifest = write_plan(module, options.out)
+        else:
+            manifest = write_build(
+                module, imported.folder, imported.source, options.out, weights=options.weights, progress=progress
+            )
     clock.add("total", clock.total())
     return CompileResult(module, plan, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest)
 
@@ -144,6 +144,8 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     pipeline = parse_pipeline(options.pipeline or PIPELINE)
     if options.plan is not None:
         pipeline = _replay(options, pipeline)
+    if options.plan_only:
+        pipeline = tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
     changes: dict[str, Any] = {}
     if options.cuts:
         changes["cuts"] = options.cuts

@@ -12,19 +12,23 @@ import typer
 from ir.diagnostics import UsageError
 
 
+def complete_zoo(incomplete: str) -> list[str]:
+    """Models of the zoo, ``zoo:`` in front."""
+    from dnnc.zoo import entries
+
+    return [name for entry in entries() if (name := f"zoo:{entry.name}").startswith(incomplete)]
+
+
 def complete_model(incomplete: str) -> list[str]:
     """Zoo models, then files of the right kind."""
-    from dnnc.zoo import MODELS
-
-    names = [f"zoo:{name}" for name in MODELS]
-    return [name for name in names if name.startswith(incomplete)] + _files(incomplete, (".onnx", ".ir"))
+    return complete_zoo(incomplete) + _files(incomplete, (".onnx", ".ir"))
 
 
 def complete_topology(incomplete: str) -> list[str]:
     """Presets, then files of the right kind."""
-    from dnnc.frontends import preset_names
+    from dnnc.costs import preset_names
 
-    names = [f"preset:{name}" for name in preset_names()]
+    names = [f"preset:{example}" for name, _ in preset_names() for example in (name.replace("N", "2").replace("M", "8"),)]
     return [name for name in names if name.startswith(incomplete)] + _files(incomplete, (".toml", ".json"))
 
 

@@ -261,7 +261,7 @@ def file_syntax(file: FilePath) -> str:
         raise InvalidInput(
             f"found a file that ends in {suffix!r}, expected a topology file (.toml or .json)",
             where=str(file),
-            hint="for a topology that comes with dnnc write preset:NAME; `dnnc topology list` prints the names",
+            hint="for a topology that comes with dnnc write preset:NAME; `dnnc topology presets` prints the names",
         )
     return suffix[1:]
 
