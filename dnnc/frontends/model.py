@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dnnc.frontends import dims as dimensions
+from ir import dims as dimensions
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
 from ir.module import Func, Module
 from ir.ops import Op, Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from dnnc.frontends import dims as dimensions
+from ir import dims as dimensions
 from ir.module import Func, Module, Resource, Stage, Symbol
 from ir.ops import Op, Region, Value
 from ir.types import MapType, OptionalType, SeqType, TensorType, Type

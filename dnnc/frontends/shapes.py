@@ -17,11 +17,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TypeProto
 
-from dnnc.frontends import dims as dimensions
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.evaluate import evaluate_node
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
+from ir import dims as dimensions
 from ir.diagnostics import DiagnosticSink
 from ir.types import DType, SeqType, TensorType, Type, UnknownType
 
