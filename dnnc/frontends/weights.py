@@ -7,6 +7,7 @@ able to read other files of the user. Reading maps the file; nothing is copied u
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -86,7 +87,7 @@ def read_resource(resource: Resource, folder: Path) -> NDArray[Any]:
         case Splat(value):
             return np.full(_shape(type_), value, dtype=numpy_dtype(type_.dtype))
         case Random():
-            return _random(type_, resource.data)
+            return next(random_pieces(type_, resource.data, type_.elements)).reshape(_shape(type_))
         case External():
             return _read_external(resource.name, type_, resource.data, folder)
         case Declared():
@@ -119,30 +120,41 @@ def _read_external(name: str, type_: TensorType, data: External, folder: Path) -
     return np.asarray(raw).view(numpy_dtype(type_.dtype)).reshape(_shape(type_))
 
 
-def _random(type_: TensorType, data: Random) -> NDArray[Any]:
-    """Elements drawn in single precision (double for f64), row-major, then rounded to the element type; integers are rounded
-    to the nearest and clipped, booleans are true above the mean."""
+def random_pieces(type_: TensorType, data: Random, most: int) -> Iterator[NDArray[Any]]:
+    """The elements of a random resource, flat and in order, at most ``most`` at once; the same ones however they are cut.
+
+    Drawn in single precision (double for f64), then rounded to the element type; integers are rounded to the nearest and
+    clipped, booleans are true above the mean."""
     generator = np.random.Generator(np.random.Philox(key=data.seed))
-    shape, dtype = _shape(type_), type_.dtype
+    dtype = type_.dtype
     precision: Any = np.float64 if dtype is DType.F64 else np.float32
-    count = math.prod(shape)
-    if data.distribution == "normal":
-        drawn = generator.standard_normal(count, dtype=precision)
-    elif data.distribution == "uniform":
-        drawn = generator.random(count, dtype=precision) * precision(2) - precision(1)
-    else:
-        message = f"distribution '{data.distribution}' is not known; 'normal' or 'uniform' was expected"
-        raise InvalidInput(message)
-    drawn *= precision(data.scale)
-    drawn += precision(data.mean)
+    left = math.prod(_shape(type_))
+    while True:
+        count = min(left, most)
+        if data.distribution == "normal":
+            drawn = generator.standard_normal(count, dtype=precision)
+        elif data.distribution == "uniform":
+            drawn = generator.random(count, dtype=precision) * precision(2) - precision(1)
+        else:
+            message = f"distribution '{data.distribution}' is not known; 'normal' or 'uniform' was expected"
+            raise InvalidInput(message)
+        drawn *= precision(data.scale)
+        drawn += precision(data.mean)
+        yield _converted(drawn, dtype, data.mean)
+        left -= count
+        if not left:
+            return
+
+
+def _converted(drawn: NDArray[Any], dtype: DType, mean: float) -> NDArray[Any]:
     if dtype is DType.BOOL:
-        return (drawn > data.mean).reshape(shape)
+        return drawn > mean
     if dtype.is_integer:
         low, high = (
             (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.value[0] == "i" else (0, (1 << dtype.bits) - 1)
         )
-        return np.clip(np.rint(drawn.astype(np.float64)), low, high).astype(numpy_dtype(dtype)).reshape(shape)
-    return drawn.astype(numpy_dtype(dtype), copy=False).reshape(shape)
+        return np.clip(np.rint(drawn.astype(np.float64)), low, high).astype(numpy_dtype(dtype))
+    return drawn.astype(numpy_dtype(dtype), copy=False)
 
 
-__all__ = ["check_weights", "data_path", "missing_data", "read_resource"]
+__all__ = ["check_weights", "data_path", "missing_data", "random_pieces", "read_resource"]
