@@ -6,8 +6,8 @@ bandwidth the least of theirs. Latencies are compared in whole femtoseconds, so 
 and hosts forward like switches do: what they forward costs them nothing here.
 
 *Port model* (the objective of ``partition``): a device pays ``latency + bytes / bandwidth`` of its port for each tensor that it
-sends or receives. ``Port`` holds the least latency and the greatest bandwidth over all routes from and to the device, so no route
-of it is faster: a bound that uses ports holds on the real links.
+sends or receives. ``Port`` holds the least latency and the greatest bandwidth over all routes from and to the device, so no
+route of it is faster: a bound that uses ports holds on the real links.
 
 Seconds, bytes, bytes per second. Pure functions of the immutable topology; ``context.analyses.get(network, topology)`` keeps
 it.
