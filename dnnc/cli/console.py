@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from ir.diagnostics import Diagnostic
+from ir.diagnostics import Diagnostic, InvalidInput
 
 PROGRESS_AFTER = 1.0
 """Seconds of work before a person is shown that it goes on."""
@@ -39,6 +41,19 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all. Raises InvalidInput when the system refuses."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(path)) from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def talk(text: str, quiet: bool = False) -> None:

@@ -1,15 +1,150 @@
-"""``dnnc run``, ``check`` and ``simulate``: what a build directory does, whether it is right, and how fast it should be."""
+"""``dnnc run``, ``check`` and ``simulate``: what a build does, whether it is right, and how fast it should be."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
 
-def run() -> None:
-    """Run the stage programs of DIR, one process per stage."""
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import progress, put, put_json, talk, write_whole
+from ir.diagnostics import InvalidInput
+
+InputsOption = Annotated[
+    Path | None,
+    typer.Option("--inputs", metavar="FILE.npz", help="Arrays by input name; random ones that the model accepts without."),
+]
+ThreadsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Cores of each stage.")]
+TimeoutOption = Annotated[
+    float, typer.Option(min=0.0, metavar="SECONDS", help="Longest that a stage may spend on one microbatch.")
+]
 
 
-def check() -> None:
-    """Compare the stage programs of DIR with the unsplit model."""
+def run(
+    build: opt.BuildArgument,
+    inputs: InputsOption = None,
+    outputs: Annotated[Path | None, typer.Option("--outputs", metavar="FILE.npz", help="Write the outputs there.")] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option("--microbatches", "-m", min=1, metavar="M", help="How many to make, or to split the inputs into."),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run all of them N times in the same processes.")] = 1,
+    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Rounds before the ones that count.")] = 0,
+    threads: ThreadsOption = 1,
+    timeout: TimeoutOption = 600.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random inputs.")] = 0,
+    trace: Annotated[bool, typer.Option("--trace", help="Add the measured timeline to DIR/trace.json (Perfetto).")] = False,
+    json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Run the stage programs of DIR, one process per stage, several microbatches in flight."""
+    from dnnc.runtime import RunCommand, RunOptions, run_command
+
+    command = RunCommand(
+        build=build,
+        inputs=inputs,
+        outputs=outputs,
+        microbatches=microbatches,
+        repeat=repeat,
+        warmup=warmup,
+        seed=seed,
+        options=RunOptions(threads=threads, timeout=timeout or None),
+    )
+    with progress(not quiet) as report:
+        report("run", None)
+        done = run_command(command)
+    if trace:
+        _add_measured(build / "trace.json", done.result.events)
+    if json:
+        fields = done.to_json()
+        del fields["schema"]
+        put_json("run", fields)
+    elif not quiet:
+        _print_run(done)
+    if trace:
+        talk(f"the measured timeline is in {build / 'trace.json'}; open it at https://ui.perfetto.dev", quiet)
 
 
-def simulate() -> None:
-    """Print the predicted timeline of DIR."""
+def _add_measured(path: Path, events: Iterable[Any]) -> None:
+    """Puts the runtime's events beside the predicted timeline in the trace file, in the place of those of a former run."""
+    import json
+
+    from dnnc.report import TraceEvent, to_perfetto, with_timeline
+
+    timeline = [
+        TraceEvent(
+            event.device,
+            f"{event.action} {event.stage}.{event.microbatch}",
+            event.action,
+            event.start,
+            event.end,
+            (("stage", event.stage), ("microbatch", event.microbatch)),
+        )
+        for event in events
+    ]
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        text = json.dumps(with_timeline(before, "measured", timeline), ensure_ascii=False, allow_nan=False) + "\n"
+    except FileNotFoundError:
+        text = json.dumps(to_perfetto({"measured": timeline}), ensure_ascii=False, allow_nan=False) + "\n"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"the trace cannot be read: {error}", where=str(path), hint="compile the model again") from error
+    write_whole(path, text)
+
+
+def _print_run(done: Any) -> None:
+    """Outputs, predicted against measured, and the pace."""
+    from dnnc.report import compare_table, key_values, print_table, seconds_text
+
+    fields = done.to_json()
+    print_table(compare_table(fields["stages"]))
+    put("")
+    pairs = [
+        ("microbatches", f"{done.microbatches} ({fields['inputs']} inputs) in {seconds_text(fields['seconds'])}"),
+        (
+            "pace",
+            f"{seconds_text(1 / done.throughput)} per microbatch, {done.throughput:.4g} a second "
+            f"(predicted {seconds_text(done.predicted)})",
+        ),
+        ("latency", f"{seconds_text(fields['latency'])} from a microbatch's first compute to its last output"),
+        *(("output", f"{name} : {o['dtype']}{o['shape']}") for name, o in fields["outputs"].items()),
+    ]
+    put(key_values(pairs))
+
+
+def check(
+    build: opt.BuildArgument,
+    inputs: InputsOption = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random inputs.")] = 0,
+    json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Compare the stage programs of DIR with the unsplit model, at every cut; exit 5 names the first stage that differs."""
+    raise NotImplementedError
+
+
+def simulate(
+    build: opt.BuildArgument,
+    microbatches: Annotated[int, typer.Option("--microbatches", "-m", min=1, metavar="M", help="Samples to follow.")] = 8,
+    json: opt.JsonOption = False,
+) -> None:
+    """Predict the timeline of DIR: how long each device is busy while M microbatches flow through."""
+    from dnnc.backend import Build, predicted
+    from dnnc.report import print_table, seconds_text, summarize_timeline, timeline_table
+    from ir import parse_module
+
+    Build.open(build)
+    path = build / "plan.ir"
+    events = predicted(parse_module(path.read_text(encoding="utf-8"), str(path)), microbatches)
+    summary = summarize_timeline(events, microbatches)
+    if json:
+        from dataclasses import asdict
+
+        put_json("simulate", {"build": str(build), **asdict(summary)})
+        return
+    print_table(timeline_table(summary))
+    put("")
+    total, first = seconds_text(summary.makespan), seconds_text(summary.first)
+    put(f"{microbatches} microbatches in {total}: the first after {first}, then one every {seconds_text(summary.interval)}")

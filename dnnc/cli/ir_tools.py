@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dnnc.cli import options as opt
-from dnnc.cli.console import progress, put, put_json, show_warnings, talk
+from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 
@@ -155,11 +155,4 @@ def _write(module: Module, out: Path | None) -> None:
     if out is None:
         put(text)
         return
-    partial = out.with_name(f".{out.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out)
-    except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(out)) from None
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(out, text)

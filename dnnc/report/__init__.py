@@ -3,15 +3,21 @@
 from dnnc.report.plan import plan_headline, plan_table, proof_text, stage_seconds
 from dnnc.report.summary import ModelSummary, summarize, summary_text
 from dnnc.report.tables import Column, Table, columns, key_values, print_table, table_text
+from dnnc.report.timeline import DeviceTime, TimelineSummary, compare_table, summarize_timeline, timeline_table
 from dnnc.report.topology import topology_text
+from dnnc.report.trace import TraceEvent, to_perfetto, with_timeline
 from dnnc.report.units import bytes_text, count_text, percent_text, rate_text, ratio_text, seconds_text
 
 __all__ = [
     "Column",
+    "DeviceTime",
     "ModelSummary",
     "Table",
+    "TimelineSummary",
+    "TraceEvent",
     "bytes_text",
     "columns",
+    "compare_table",
     "count_text",
     "key_values",
     "percent_text",
@@ -24,7 +30,11 @@ __all__ = [
     "seconds_text",
     "stage_seconds",
     "summarize",
+    "summarize_timeline",
     "summary_text",
     "table_text",
+    "timeline_table",
+    "to_perfetto",
     "topology_text",
+    "with_timeline",
 ]

@@ -25,27 +25,42 @@ class TraceEvent:
 
 def to_perfetto(timelines: Mapping[str, Iterable[TraceEvent]]) -> dict[str, Any]:
     """The trace of the timelines, by their names. Tracks stand in order of their first event's place in the list."""
-    events: list[dict[str, Any]] = []
-    for pid, (title, timeline) in enumerate(timelines.items(), start=1):
-        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}})
-        tracks: dict[str, int] = {}
-        bars = []
-        for event in timeline:
-            tid = tracks.setdefault(event.track, len(tracks) + 1)
-            bars.append(
-                {
-                    "ph": "X",
-                    "name": event.name,
-                    "cat": event.kind,
-                    "pid": pid,
-                    "tid": tid,
-                    "ts": round(event.start * 1e6, 3),
-                    "dur": round((event.end - event.start) * 1e6, 3),
-                    "args": dict(event.args),
-                }
-            )
-        for name, tid in tracks.items():
-            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
-            events.append({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}})
-        events += sorted(bars, key=lambda bar: (bar["ts"], bar["tid"], bar["name"]))
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    trace: dict[str, Any] = {"traceEvents": [], "displayTimeUnit": "ms"}
+    for title, timeline in timelines.items():
+        trace = with_timeline(trace, title, timeline)
+    return trace
+
+
+def with_timeline(trace: Mapping[str, Any], title: str, timeline: Iterable[TraceEvent]) -> dict[str, Any]:
+    """The trace with this timeline added, in the place of the one of the same title."""
+    old = {
+        event["pid"] for event in trace["traceEvents"] if event["name"] == "process_name" and event["args"].get("name") == title
+    }
+    kept = [event for event in trace["traceEvents"] if event["pid"] not in old]
+    pid = 1 + max((event["pid"] for event in kept), default=0)
+    return {**trace, "traceEvents": [*kept, *_events(pid, title, timeline)]}
+
+
+def _events(pid: int, title: str, timeline: Iterable[TraceEvent]) -> list[dict[str, Any]]:
+    """One process of a trace."""
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}}]
+    tracks: dict[str, int] = {}
+    bars = []
+    for event in timeline:
+        tid = tracks.setdefault(event.track, len(tracks) + 1)
+        bars.append(
+            {
+                "ph": "X",
+                "name": event.name,
+                "cat": event.kind,
+                "pid": pid,
+                "tid": tid,
+                "ts": round(event.start * 1e6, 3),
+                "dur": round((event.end - event.start) * 1e6, 3),
+                "args": dict(event.args),
+            }
+        )
+    for name, tid in tracks.items():
+        events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}})
+        events.append({"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}})
+    return events + sorted(bars, key=lambda bar: (bar["ts"], bar["tid"], bar["name"]))

@@ -8,25 +8,26 @@ from __future__ import annotations
 import math
 
 
-def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
-    """``value`` in the largest unit of which there is at least one (after rounding), with three digits."""
+def _scaled(value: float, step: float, units: tuple[str, ...], whole: bool = True) -> str:
+    """``value`` in the largest unit of which there is at least one (after rounding), with three digits; a whole number
+    without decimals where ``whole``."""
     index = 0
     while abs(value) >= step * (1 - 0.0005) and index + 1 < len(units):
         value /= step
         index += 1
-    digits = 0 if abs(value) >= 99.95 or value == int(value) else 1 if abs(value) >= 9.995 else 2
+    digits = 0 if abs(value) >= 99.95 or (whole and value == int(value)) else 1 if abs(value) >= 9.995 else 2
     return f"{value:.{digits}f} {units[index]}"
 
 
 def seconds_text(seconds: float) -> str:
-    """``1.25 ms``, ``340 us``, ``0 s``, ``inf``."""
+    """``1.25 ms``, ``340 us``, ``0 s``, ``inf``; three digits always, so that columns compare."""
     if not math.isfinite(seconds):
         return "inf" if seconds > 0 else str(seconds)
     if seconds == 0:
         return "0 s"
     if abs(seconds) >= 0.9995:
-        return _scaled(seconds, math.inf, ("s",))
-    return _scaled(seconds * 1e9, 1000, ("ns", "us", "ms", "s"))
+        return _scaled(seconds, math.inf, ("s",), whole=False)
+    return _scaled(seconds * 1e9, 1000, ("ns", "us", "ms", "s"), whole=False)
 
 
 def bytes_text(size: float) -> str:

@@ -16,7 +16,7 @@ from dnnc.report import bytes_text, count_text, percent_text, ratio_text, second
     ("seconds", "text"),
     [
         (0.0, "0 s"),
-        (1e-9, "1 ns"),
+        (1e-9, "1.00 ns"),
         (3.4e-7, "340 ns"),
         (999.6e-6, "1.00 ms"),
         (0.0123456, "12.3 ms"),

@@ -1,0 +1,72 @@
+"""A timeline for a person: how long each device is busy, and what a pipeline reaches once it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dnnc.report.tables import Table, columns
+from dnnc.report.trace import TraceEvent
+from dnnc.report.units import percent_text, seconds_text
+
+COMPUTE = "F"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """Seconds that one device computed and moved tensors in a timeline."""
+
+    device: str
+    compute: float
+    transfers: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSummary:
+    """``makespan``: seconds from the first event to the last; ``interval``: mean seconds between two results (the
+    whole makespan for one microbatch); ``first``: seconds until the first result."""
+
+    microbatches: int
+    makespan: float
+    interval: float
+    first: float
+    devices: tuple[DeviceTime, ...]
+
+
+def summarize_timeline(events: Iterable[TraceEvent], microbatches: int) -> TimelineSummary:
+    """The numbers of a timeline whose events carry their microbatch in ``args``; devices in the order of the events."""
+    compute: dict[str, float] = {}
+    transfers: dict[str, float] = {}
+    done = [0.0] * microbatches
+    for event in events:
+        spent = compute if event.kind == COMPUTE else transfers
+        compute.setdefault(event.track, 0.0)
+        transfers.setdefault(event.track, 0.0)
+        spent[event.track] += event.end - event.start
+        number = int(dict(event.args)["microbatch"])
+        done[number] = max(done[number], event.end)
+    ends = sorted(done)
+    interval = (ends[-1] - ends[0]) / (microbatches - 1) if microbatches > 1 else ends[-1]
+    devices = tuple(DeviceTime(device, compute[device], transfers[device]) for device in compute)
+    return TimelineSummary(microbatches, ends[-1], interval, ends[0], devices)
+
+
+def timeline_table(summary: TimelineSummary) -> Table:
+    """One row per device; what is neither compute nor transfers is waiting (the bubble)."""
+    rows = []
+    for device in summary.devices:
+        waiting = max(0.0, summary.makespan - device.compute - device.transfers)
+        share = percent_text(waiting / summary.makespan) if summary.makespan else "-"
+        cells = (seconds_text(device.compute), seconds_text(device.transfers), seconds_text(waiting), share)
+        rows.append((device.device, *cells))
+    return Table(columns("<device compute transfers waiting bubble"), tuple(rows))
+
+
+def compare_table(rows: Iterable[Mapping[str, float | int | str]]) -> Table:
+    """Predicted against measured seconds per stage: rows with ``index``, ``device``, ``predicted``, ``measured``."""
+    cells = []
+    for row in rows:
+        predicted, measured = float(row["predicted"]), float(row["measured"])
+        ratio = f"{measured / predicted:.2f}x" if predicted > 0 else "-"
+        cells.append((str(row["index"]), str(row["device"]), seconds_text(predicted), seconds_text(measured), ratio))
+    return Table(columns("stage <device predicted measured ratio"), tuple(cells))
