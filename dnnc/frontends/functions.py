@@ -19,6 +19,10 @@ from ir.diagnostics import InvalidInput
 from ir.names import unique
 
 PATH_KEY = "dnnc.path"
+"""Node metadata: the calls that a node was inlined from."""
+
+SCOPE_KEY = "dnnc.scope"
+"""Node metadata: the exporter's scope, as the export writes it back."""
 
 Key = tuple[str, str, str]
 
@@ -200,4 +204,4 @@ def _inline_converting(model: ModelProto, where: str) -> None:
     model.CopyFrom(inlined)
 
 
-__all__ = ["PATH_KEY", "inline_functions", "subgraphs"]
+__all__ = ["PATH_KEY", "SCOPE_KEY", "inline_functions", "subgraphs"]

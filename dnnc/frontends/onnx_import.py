@@ -25,7 +25,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from dnnc.frontends import shapes
 from dnnc.frontends.attributes import attribute_of, densify
 from dnnc.frontends.checks import check_model, node_label
-from dnnc.frontends.functions import PATH_KEY, inline_functions, subgraphs
+from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, inline_functions, subgraphs
 from dnnc.frontends.model import ImportedModel, dim_flags
 from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
@@ -292,6 +292,8 @@ def _exporter_scope(node: NodeProto) -> str:
     """The innermost layer that PyTorch's exporter recorded: ``m.encoder.layer.0`` of the scopes ``['', 'm', ..., 'add']``,
     the last of which is the node itself; '' where nothing was recorded."""
     found = {entry.key: entry.value for entry in node.metadata_props}
+    if SCOPE_KEY in found:
+        return found[SCOPE_KEY]
     scopes = found.get("pkg.torch.onnx.name_scopes")
     if scopes:
         try:
