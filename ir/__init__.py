@@ -1,1 +1,185 @@
-"""The intermediate representation: types, ops, modules, their text, and the checks that keep them honest."""
+"""The intermediate representation: types, ops, modules, their text, and the checks that keep them honest.
+
+Public names are reached from here. The parser, the printer and the verifier load at their first use, so that ``import ir`` is
+cheap and needs no lark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ir.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
+from ir.diagnostics import (
+    CheckFailed,
+    Diagnostic,
+    DiagnosticSink,
+    DnncError,
+    ExitCode,
+    Infeasible,
+    InvalidInput,
+    InvariantError,
+    Severity,
+    Span,
+    UsageError,
+)
+from ir.facets import (
+    Color,
+    Cost,
+    Facet,
+    Facets,
+    Group,
+    OptimizerState,
+    Phase,
+    Recompute,
+    ShardRule,
+    StageSet,
+    Sync,
+    Time,
+    Transfer,
+)
+from ir.module import (
+    Action,
+    Declared,
+    External,
+    Func,
+    Inline,
+    Mesh,
+    Module,
+    Plan,
+    PlanStage,
+    Random,
+    Resource,
+    ResourceData,
+    Schedule,
+    Splat,
+    Stage,
+    Symbol,
+)
+from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.types import (
+    UNKNOWN,
+    BytesType,
+    Dim,
+    DType,
+    Layout,
+    MapType,
+    OptionalType,
+    Partial,
+    Placement,
+    Replicate,
+    SeqType,
+    Shard,
+    TensorType,
+    Type,
+    UnknownType,
+    type_bytes,
+)
+
+if TYPE_CHECKING:
+    from ir.parser import ParseResult, SourceMap, parse, parse_module, read_text
+    from ir.printer import print_module, print_op, print_symbol
+
+_LAZY = {
+    "ParseResult": "ir.parser",
+    "SourceMap": "ir.parser",
+    "parse": "ir.parser",
+    "parse_module": "ir.parser",
+    "read_text": "ir.parser",
+    "print_module": "ir.printer",
+    "print_op": "ir.printer",
+    "print_symbol": "ir.printer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ir' has no attribute '{name}'")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+__all__ = [
+    "UNKNOWN",
+    "UNKNOWN_LOCATION",
+    "Action",
+    "AttrKind",
+    "Attribute",
+    "Attributes",
+    "BytesType",
+    "CheckFailed",
+    "Color",
+    "Cost",
+    "DType",
+    "Declared",
+    "Dense",
+    "Device",
+    "DeviceType",
+    "Diagnostic",
+    "DiagnosticSink",
+    "Dim",
+    "DnncError",
+    "ExitCode",
+    "External",
+    "Facet",
+    "Facets",
+    "Func",
+    "Group",
+    "Host",
+    "Infeasible",
+    "Inline",
+    "InvalidInput",
+    "InvariantError",
+    "Layout",
+    "Link",
+    "Location",
+    "MapType",
+    "Mesh",
+    "Module",
+    "Op",
+    "OptimizerState",
+    "OptionalType",
+    "ParseResult",
+    "Partial",
+    "Phase",
+    "Placement",
+    "Plan",
+    "PlanStage",
+    "Random",
+    "Recompute",
+    "Region",
+    "Replicate",
+    "Resource",
+    "ResourceData",
+    "Route",
+    "Schedule",
+    "SeqType",
+    "Severity",
+    "Shard",
+    "ShardRule",
+    "SourceMap",
+    "Span",
+    "Splat",
+    "Stage",
+    "StageSet",
+    "Switch",
+    "Symbol",
+    "Sync",
+    "TensorType",
+    "Time",
+    "Topology",
+    "Transfer",
+    "Type",
+    "UnknownType",
+    "UsageError",
+    "Value",
+    "attr",
+    "attributes",
+    "parse",
+    "parse_module",
+    "print_module",
+    "print_op",
+    "print_symbol",
+    "read_text",
+    "type_bytes",
+]

@@ -6,16 +6,18 @@ A facet is a frozen dataclass with a ``keyword``; an op holds at most one of eac
 *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Recompute``, ``Sync``) are choices of a pass and may change.
 Facts may stand in a function called more than once; decisions may not (verifier).
 
-``facet_text`` and ``facet_from_items`` are the only two places that know the spelling.
+``facet_text`` and ``parse_facet`` are the only two places that know the spelling.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+import re
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
+from typing import Any, ClassVar, TypeAlias
 
-from ir.names import quote_name, quote_text
+from ir.names import quote_text, quote_word, unquote_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +149,7 @@ def without_facet(facets: Facets, keyword: str) -> Facets:
 
 def number_text(value: float) -> str:
     """The shortest text that reads back as exactly this number; ``inf`` and ``nan`` spelled so."""
-    if isinstance(value, int):
-        return str(value)
-    if math.isnan(value):
-        return "nan"
-    return repr(float(value))
+    return str(int(value)) if isinstance(value, int) else repr(float(value))
 
 
 def facet_text(facet: Facet) -> str:
@@ -161,42 +159,111 @@ def facet_text(facet: Facet) -> str:
             return facet.keyword
         case Cost():
             names = ("flops", "read", "write", "weight", "input_grad", "weight_grad", "saved")
-            items = [f"{name} = {getattr(facet, name)}" for name in names if getattr(facet, name)]
-            items.append(f"kind = {facet.kind}")
+            items = [f"{name} = {value}" for name in names if (value := getattr(facet, name))]
+            items.append(f"kind = {quote_word(facet.kind)}")
         case Time():
-            items = [f"{quote_name(name)} = {number_text(value)}" for name, value in facet.seconds]
+            items = [f"{quote_word(name)} = {float(value)!r}" for name, value in facet.seconds]
         case Transfer():
-            items = [number_text(value) for value in facet.seconds]
+            items = [repr(float(value)) for value in facet.seconds]
         case Color() | Group():
             items = [str(facet.color if isinstance(facet, Color) else facet.group)]
         case Phase():
-            items = [facet.phase]
+            items = [quote_word(facet.phase)]
         case StageSet():
             items = [str(stage) for stage in facet.stages]
         case ShardRule():
             items = [quote_text(facet.rule)]
         case Sync():
-            items = [f"method = {facet.method}", f"compression = {facet.compression}", f"bucket = {facet.bucket}"]
+            items = [
+                f"method = {quote_word(facet.method)}",
+                f"compression = {quote_word(facet.compression)}",
+                f"bucket = {facet.bucket}",
+            ]
         case OptimizerState():
-            items = [f"name = {facet.name}", f"size = {facet.size}"]
+            items = [f"name = {quote_word(facet.name)}", f"size = {facet.size}"]
     return f"{facet.keyword}<{', '.join(items)}>"
+
+
+_FACET = re.compile(r"([a-z_]+)(?:<(.*)>)?\Z", re.DOTALL)
+_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+_ITEM = re.compile(rf'\s*(?:({_STRING}|[^\s,="]+)\s*=\s*)?({_STRING}|[^\s,="]+)\s*(?:,|\Z)')
+_INT = re.compile(r"-?[0-9]+\Z")
+_FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?\Z")
+_CONSTANTS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+@lru_cache(maxsize=1 << 14)
+def parse_facet(text: str) -> Facet:
+    """The facet that ``text`` spells, ``keyword<items>``. Raises ValueError with what was expected."""
+    match = _FACET.match(text)
+    if match is None:
+        raise ValueError(f"expected a facet such as cost<flops = 1> but found '{text[:40]}'")
+    keyword, inside = match.groups()
+    items: list[FacetItem] = []
+    at = 0
+    while inside and at < len(inside) and (at or inside.strip()):
+        found = _ITEM.match(inside, at)
+        if found is None:
+            raise ValueError(
+                f"facet '{keyword}': expected numbers, words or key = value, but found '{inside[at:].strip()[:40]}'"
+            )
+        key, value = found.groups()
+        items.append((_name(key) if key else None, _scalar(value)))
+        at = found.end()
+    return facet_from_items(keyword, items)
+
+
+def _name(text: str) -> str:
+    return unquote_text(text) if text[0] == '"' else text
+
+
+def _scalar(text: str) -> int | float | str:
+    if _INT.match(text):
+        return int(text)
+    return float(text) if _FLOAT.match(text) else _name(text)
 
 
 def facet_from_items(keyword: str, items: list[FacetItem]) -> Facet:
     """The facet that ``keyword<items>`` spells. Raises ValueError with what was expected."""
-    values = [value for key, value in items if key is None]
-    named = {key: value for key, value in items if key is not None}
     cls = FACETS.get(keyword)
     if cls is None:
         raise ValueError(f"unknown facet '{keyword}'; expected one of {', '.join(sorted(FACETS))}")
+    values = [value for key, value in items if key is None]
+    named = {key: value for key, value in items if key is not None}
+    kinds = {field.name: field.type for field in fields(cls)}
     try:
+        if len(named) + len(values) != len(items):
+            raise ValueError("a key stands twice")
         if cls is Time:
-            return Time(tuple(sorted((str(key), float(value)) for key, value in named.items())))
-        if cls is Transfer:
-            return Transfer(tuple(float(value) for value in values))
-        if cls is StageSet:
-            return StageSet(tuple(int(value) for value in values))
-        return cls(*values, **named)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        fields = ", ".join(cls.__dataclass_fields__)
-        raise ValueError(f"facet '{keyword}' does not take these items; it has: {fields or 'none'}") from error
+            if values:
+                raise ValueError("expected device type = seconds")
+            return Time(tuple(sorted((key, _as(value, "float")) for key, value in named.items())))
+        if cls is Transfer or cls is StageSet:
+            if named:
+                raise ValueError("expected numbers only")
+            kind = "float" if cls is Transfer else "int"
+            return cls(tuple(_as(value, kind) for value in values))
+        if len(values) > len(kinds):
+            raise ValueError(f"expected at most {len(kinds)} items")
+        given = dict(zip(kinds, values, strict=False))
+        if repeated := given.keys() & named:
+            raise ValueError(f"'{min(repeated)}' stands twice")
+        given |= named
+        if unknown := given.keys() - kinds:
+            raise ValueError(f"it has no '{min(unknown)}'")
+        if missing := [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]:
+            raise ValueError(f"'{missing[0]}' is missing")
+        return cls(**{name: _as(value, str(kinds[name])) for name, value in given.items()})
+    except ValueError as error:
+        known = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+        raise ValueError(f"facet '{keyword}': {error}; it has: {known or 'no items'}") from None
+
+
+def _as(value: int | float | str, kind: str) -> Any:
+    """``value`` as the field's kind. Raises ValueError."""
+    if kind == "float":
+        value = _CONSTANTS.get(value, value) if isinstance(value, str) else float(value)
+    if kind != {int: "int", float: "float", str: "str"}[type(value)]:
+        words = {"int": "an integer", "float": "a number", "str": "a word or text"}
+        raise ValueError(f"expected {words[kind]} but found '{value}'")
+    return value

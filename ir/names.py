@@ -1,8 +1,9 @@
 """Names: the spelling of identifiers, and when they need quotes.
 
 A name in the IR carries its sigil: ``%x`` is a value, ``@w`` a symbol of the module. Names come from ONNX and may hold
-any character; a name made of other than ``A-Z a-z 0-9 _ . / : $ -`` is printed in double quotes after the sigil, with
-JSON escapes. The absent operand is the empty string, printed ``_``.
+any character; a name made of other than ``A-Z a-z 0-9 _ . / : $ -``, or ending in a colon, is printed in double quotes after
+the sigil, with JSON escapes. The absent operand is the empty string, printed ``_``. Keys (of attributes, regions) and words
+(devices, kinds, methods: names without a sigil) are quoted where they would read as something else.
 """
 
 from __future__ import annotations
@@ -11,15 +12,41 @@ import json
 import re
 from functools import lru_cache
 
-_BARE = re.compile(r"[A-Za-z0-9_./:$\-]+\Z")
+_BARE = re.compile(r"[A-Za-z0-9_./:$\-]*[A-Za-z0-9_./$\-]\Z")
+_BARE_KEY = re.compile(r"(?:[A-Za-z]|_[A-Za-z0-9_.\-])[A-Za-z0-9_.\-]*\Z")
+_BARE_WORD = re.compile(r"@?[A-Za-z_][A-Za-z0-9_./:$\-]*\Z")
+# Legal inside a JSON string, but a terminal, an editor or an encoder would act on them: C1 controls, line separators, lone
+# surrogates, byte order marks.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]")
 _BARE_DIM = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 ABSENT = ""
 """The operand of an optional input that is not given."""
 
 
 def quote_text(text: str) -> str:
-    """A string as the IR spells it: double quotes, JSON escapes, non-ASCII kept."""
-    return json.dumps(text, ensure_ascii=False)
+    """A string as the IR spells it: double quotes, JSON escapes, printable non-ASCII kept."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return quoted if quoted.isascii() and "\x7f" not in quoted else _ESCAPED.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
+
+
+def unquote_text(quoted: str) -> str:
+    """The string that a quoted text spells. Raises ValueError for a bad escape."""
+    if "\\" not in quoted:
+        return quoted[1:-1]
+    text: str = json.loads(quoted, strict=False)
+    return text
+
+
+@lru_cache(maxsize=1 << 12)
+def quote_key(key: str) -> str:
+    """Text of a key: of an attribute, a region, a table."""
+    return key if _BARE_KEY.match(key) else quote_text(key)
+
+
+@lru_cache(maxsize=1 << 12)
+def quote_word(word: str) -> str:
+    """Text of a name without a sigil (a device, a method); quoted where it would read as a number or several words."""
+    return word if _BARE_WORD.match(word) else quote_text(word)
 
 
 @lru_cache(maxsize=1 << 17)

@@ -1,0 +1,320 @@
+"""The printer: a module as text that parses back equal.
+
+Deterministic: the order of the module, sorted attributes and facets as they stand, the shortest exact numbers; nothing of the
+machine, the date or the process. One op a line, its result types and facets behind it, so that a diff of two modules shows the
+ops that differ. Texts of types, attributes and facets are kept per object while one module is printed: equal parts are usually
+shared, and an identity is cheaper to look up than a structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ir.attributes import Attribute, Attributes, AttrKind, Dense
+from ir.dense import bytes_text, element_texts
+from ir.facets import Facets, facet_text
+from ir.module import (
+    Declared,
+    External,
+    Func,
+    Inline,
+    Mesh,
+    Module,
+    Plan,
+    Random,
+    Resource,
+    ResourceData,
+    Schedule,
+    Splat,
+    Stage,
+    Symbol,
+)
+from ir.names import ABSENT, quote_key, quote_name, quote_text, quote_word
+from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+from ir.records import float_text, record_items, record_text, words_text
+from ir.topology import Topology
+from ir.types import TensorType, Type
+
+WIDTH = 120
+"""A signature longer than this is broken into one argument a line."""
+
+
+def print_module(module: Module) -> str:
+    """The text of ``module``, ending in a newline."""
+    return _Printer().module(module)
+
+
+def print_symbol(symbol: Symbol) -> str:
+    """The text of one symbol as it stands in its module, without the indentation."""
+    printer = _Printer()
+    printer.symbol(symbol, "")
+    return "\n".join(printer.lines) + "\n"
+
+
+def print_op(op: Op) -> str:
+    """The text of one op, its regions included."""
+    printer = _Printer()
+    printer.ops((op,), "")
+    return "\n".join(printer.lines)
+
+
+class _Printer:
+    """Lines of one module; texts by identity of objects, all of which the module keeps alive."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.types: dict[int, str] = {}
+        self.attributes: dict[int, str] = {}
+        self.facets: dict[int, str] = {}
+
+    def module(self, module: Module) -> str:
+        self.lines.append(f"module {quote_name(module.name)}{self.attribute_text(module.attributes)} {{")
+        for symbol in module.symbols:
+            self.symbol(symbol, "  ")
+        self.lines.append("}")
+        return "\n".join(self.lines) + "\n"
+
+    def symbol(self, symbol: Symbol, indent: str) -> None:
+        match symbol:
+            case Resource():
+                self.resource(symbol, indent)
+            case Func():
+                self.program(f"{indent}func {quote_name(symbol.name)}", symbol, indent)
+            case Stage():
+                mesh = f" mesh {quote_name(symbol.mesh)}" if symbol.mesh else ""
+                head = f"{indent}stage {quote_name(symbol.name)} index {symbol.index} on {words_text(symbol.devices)}{mesh} "
+                self.program(head, symbol, indent)
+            case Topology():
+                self.topology(symbol, indent)
+            case Mesh():
+                axes = ", ".join(f"{quote_key(axis)} = {size}" for axis, size in symbol.axes)
+                self.lines.append(f"{indent}mesh {quote_name(symbol.name)} [{axes}] on {words_text(symbol.devices)}")
+            case Schedule():
+                self.schedule(symbol, indent)
+            case Plan():
+                self.plan(symbol, indent)
+
+    def resource(self, resource: Resource, indent: str) -> None:
+        digest = f" digest {quote_text(resource.digest)}" if resource.digest else ""
+        data = resource_data_text(resource.data, resource.type)
+        facets = self.facets_text(resource.facets)
+        self.lines.append(f"{indent}resource {quote_name(resource.name)} : {self.type(resource.type)} = {data}{digest}{facets}")
+
+    def program(self, head: str, symbol: Func | Stage, indent: str) -> None:
+        args = [self.typed(value) for value in symbol.args]
+        results = [self.typed(value) for value in symbol.results]
+        tail = f"{self.attribute_text(symbol.attributes)} {{"
+        line = f"{head}({', '.join(args)}) -> ({', '.join(results)}){tail}"
+        if len(line) > WIDTH and len(args) + len(results) > 1:
+            line = f"{head}({_broken(args, indent)}) -> ({_broken(results, indent)}){tail}"
+        self.lines.append(line)
+        self.ops(symbol.ops, indent + "  ")
+        self.lines.append(f"{indent}}}")
+
+    def ops(self, ops: Iterable[Op], indent: str) -> None:
+        lines, type_text, quote = self.lines, self.type, quote_name
+        for op in ops:
+            results = op.results
+            if len(results) == 1:
+                result = results[0]
+                head = f"{indent}{quote(result.name)} = {op_name_text(op.name)}("
+                tail = f" : {type_text(result.type)}"
+            elif results:
+                head = f"{indent}{', '.join([quote(r.name) for r in results])} = {op_name_text(op.name)}("
+                tail = f" : {', '.join([type_text(r.type) for r in results])}"
+            else:
+                head, tail = f"{indent}{op_name_text(op.name)}(", ""
+            operands = ", ".join([quote(name) for name in op.operands])
+            attributes = self.attribute_text(op.attributes) if op.attributes else ""
+            facets = self.facets_text(op.facets) if op.facets else ""
+            lines.append(f"{head}{operands}){attributes}{tail}{facets} {location_text(op.location)}")
+            for key, region in op.regions:
+                self.region(key, region, indent + "  ")
+
+    def region(self, key: str, region: Region, indent: str) -> None:
+        args = ", ".join([self.typed(value) for value in region.args])
+        self.lines.append(f"{indent}region {quote_key(key)}({args}) {{")
+        self.ops(region.ops, indent + "  ")
+        if region.results:
+            self.lines.append(f"{indent}  yield {', '.join(map(quote_name, region.results))}")
+        self.lines.append(f"{indent}}}")
+
+    def topology(self, topology: Topology, indent: str) -> None:
+        self.lines.append(f"{indent}topology {quote_name(topology.name)} {{")
+        parts: list[tuple[str, Iterable[Any]]] = [
+            ("type", topology.types),
+            ("host", topology.hosts),
+            ("device", topology.devices),
+            ("switch", topology.switches),
+            ("link", topology.links),
+        ]
+        for keyword, records in parts:
+            for record in records:
+                text = record_text(record, ("name",)) or ("" if keyword in ("host", "switch") else "{}")
+                self.lines.append(f"{indent}  {keyword} {quote_word(record.name)}{text and ' ' + text}")
+        for route in topology.routes:
+            self.lines.append(f"{indent}  route {record_text(route)}")
+        self.lines.append(f"{indent}}}")
+
+    def schedule(self, schedule: Schedule, indent: str) -> None:
+        self.lines.append(f"{indent}schedule {quote_name(schedule.name)} {{")
+        self.lines += [f"{indent}  {item}" for item in record_items(schedule, ("name", "rows"))]
+        for device, actions in schedule.rows:
+            texts = []
+            for action in actions:
+                microbatch = "_" if action.microbatch is None else str(action.microbatch)
+                channel = "" if action.channel is None else f", {action.channel}"
+                texts.append(f"{quote_key(action.kind)}({action.stage}, {microbatch}{channel})")
+            self.lines.append(f"{indent}  row {quote_word(device)} [{', '.join(texts)}]")
+        self.lines.append(f"{indent}}}")
+
+    def plan(self, plan: Plan, indent: str) -> None:
+        self.lines.append(f"{indent}plan {quote_name(plan.name)} {{")
+        self.lines += [f"{indent}  {item}" for item in record_items(plan, ("name", "stages"))]
+        self.lines += [f"{indent}  stage {record_text(stage)}" for stage in plan.stages]
+        self.lines.append(f"{indent}}}")
+
+    def typed(self, value: Value) -> str:
+        return f"{quote_name(value.name)} : {self.type(value.type)}"
+
+    def type(self, type_: Type) -> str:
+        text = self.types.get(id(type_))
+        if text is None:
+            text = self.types[id(type_)] = str(type_)
+        return text
+
+    def attribute_text(self, attributes: Attributes) -> str:
+        """`` {key = value, ..}`` with its leading space; nothing when empty."""
+        if not attributes:
+            return ""
+        text = self.attributes.get(id(attributes))
+        if text is None:
+            items = ", ".join([f"{quote_key(key)} = {attribute_text(attribute)}" for key, attribute in attributes])
+            text = self.attributes[id(attributes)] = f" {{{items}}}"
+        return text
+
+    def facets_text(self, facets: Facets) -> str:
+        """The facets, each with its leading space."""
+        texts = self.facets
+        line = ""
+        for facet in facets:
+            text = texts.get(id(facet))
+            if text is None:
+                text = texts[id(facet)] = " " + facet_text(facet)
+            line += text
+        return line
+
+
+def _broken(items: list[str], indent: str) -> str:
+    return "".join(f"\n{indent}    {item}," for item in items)[:-1] if items else ""
+
+
+def op_name_text(name: str) -> str:
+    """An op's name; quoted where it is not ``dialect.Name`` of ordinary characters."""
+    text = _OP_NAMES.get(name)
+    if text is None:
+        head, _, rest = name.partition(".")
+        bare = _is_word(head, "_$-") and bool(rest) and all(_is_word(part, "_$:/-", "") for part in rest.split("."))
+        text = name if bare else quote_text(name)
+        if len(_OP_NAMES) < 1 << 14:
+            _OP_NAMES[name] = text
+    return text
+
+
+_OP_NAMES: dict[str, str] = {}
+
+
+def _is_word(text: str, extra: str, not_first: str = "0123456789-$") -> bool:
+    return bool(text) and text.isascii() and text[0] not in not_first and all(c.isalnum() or c in extra for c in text)
+
+
+def location_text(location: Location) -> str:
+    """``loc("path", "node", "scope")`` with empty texts at the end left out; ``loc(?)`` when unknown."""
+    if location.scope:
+        return f"loc({quote_text(location.path)}, {quote_text(location.node)}, {quote_text(location.scope)})"
+    if location.node:
+        return f"loc({quote_text(location.path)}, {quote_text(location.node)})"
+    return "loc(?)" if location == UNKNOWN_LOCATION else f"loc({quote_text(location.path)})"
+
+
+def single_text(value: float) -> str:
+    """The shortest text that reads back as the same IEEE single."""
+    from ir.attributes import single
+
+    if value != value or value in (float("inf"), float("-inf")):
+        return float_text(value)
+    for digits in (6, 7, 8, 9):
+        text = f"{value:.{digits}g}"
+        if single(float(text)) == value:
+            return repr(float(text))
+    return repr(value)
+
+
+def attribute_text(attribute: Attribute) -> str:
+    """The text of one attribute's value."""
+    kind, value = attribute.kind, attribute.value
+    listed = _ELEMENT_KIND.get(kind)
+    if listed is not None:
+        texts = [attribute_value_text(listed, item) for item in value]
+        return f"[{', '.join(texts)}]" if texts else f"{kind.value}[]"
+    return attribute_value_text(kind, value)
+
+
+def attribute_value_text(kind: AttrKind, value: Any) -> str:
+    match kind:
+        case AttrKind.INT:
+            return str(int(value))
+        case AttrKind.FLOAT:
+            return single_text(value)
+        case AttrKind.STRING:
+            return quote_text(value)
+        case AttrKind.BYTES:
+            return bytes_text(value)
+        case AttrKind.TENSOR:
+            return dense_text(value)
+        case AttrKind.SYMBOL:
+            return quote_name(value)
+    return str(value)
+
+
+_ELEMENT_KIND = {
+    AttrKind.INTS: AttrKind.INT,
+    AttrKind.FLOATS: AttrKind.FLOAT,
+    AttrKind.STRINGS: AttrKind.STRING,
+    AttrKind.TENSORS: AttrKind.TENSOR,
+    AttrKind.TYPES: AttrKind.TYPE,
+}
+
+
+def dense_text(dense: Dense) -> str:
+    """``dense(tensor<2xf32>, [1.0, 2.0])``, or raw bytes where there are many elements or no exact text."""
+    return f"dense({dense.type}, {elements_text(dense.type, dense.data)})"
+
+
+def elements_text(type_: Type, data: bytes | tuple[bytes, ...]) -> str:
+    if isinstance(type_, TensorType):
+        texts = element_texts(type_.dtype, data, type_.elements)
+        if texts is not None:
+            return f"[{', '.join(texts)}]"
+    if isinstance(data, tuple):
+        return f"[{', '.join(bytes_text(item) for item in data)}]"
+    return bytes_text(data)
+
+
+def resource_data_text(data: ResourceData, type_: Type) -> str:
+    """What stands behind the ``=`` of a resource."""
+    match data:
+        case External(file, offset, length):
+            return f"external({quote_text(file)}, offset = {offset}, length = {length})"
+        case Inline(inline):
+            return f"inline({elements_text(type_, inline)})"
+        case Splat(value):
+            return f"splat({str(int(value)) if isinstance(value, int) else float_text(value)})"
+        case Random():
+            return f"random({quote_word(data.distribution)}, {', '.join(record_items(data, ('distribution',)))})"
+        case Declared():
+            return "declared"
+
+
+__all__ = ["ABSENT", "dense_text", "location_text", "print_module", "print_op", "print_symbol"]
