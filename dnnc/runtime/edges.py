@@ -1,0 +1,290 @@
+"""Edges: how one process hands the tensors of a microbatch to another, without copying them twice.
+
+An edge joins two processes (a stage, or ``FEEDER``: the process that started the run) and carries all tensors that go from
+one to the other. Its memory is a ring of *slots*, anonymous (it has no name, so it is gone as soon as the last process that
+maps it is). Two pipes carry tokens: ``data`` says which slot was filled, ``free`` which one may be filled again. A sender
+that finds no free slot waits: that is the back-pressure.
+
+A slot holds each tensor of known size at a fixed, aligned offset, so that ONNX Runtime can read and write in place, then one
+area for the rest (``codec``). A message that is larger than the area streams through further slots, so any size works.
+
+Invariants: at least two slots; a token is two bytes (slot, whether more follows), which a pipe writes and reads whole; a slot
+belongs to exactly one side at a time; edges are used in the order (producer, consumer) within a microbatch by each process, so
+that processes waiting for each other's large messages never form a circle.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dnnc.runtime.codec import ALIGNMENT, Raw, aligned, decode, encode, raw_view
+from dnnc.runtime.elements import BY_NUMBER, Array, nbytes
+
+FEEDER = -1
+"""The process that started the run: it feeds the model's inputs and collects its outputs."""
+DYNAMIC_BYTES = 1 << 22
+"""Size of a slot's area for values of unknown size. Memory is only taken for what is touched."""
+_TOKEN = struct.Struct("BB")
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSpec:
+    """A value that crosses an edge. ``element``: ONNX's number, 0 where the value is no tensor of fixed-width elements.
+    ``shape``: None unless every dimension is a number."""
+
+    name: str
+    element: int = 0
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int | None:
+        """Bytes, or None when they are not known before the value is."""
+        return nbytes(BY_NUMBER[self.element], self.shape) if self.element and self.shape is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """All that goes from ``producer`` to ``consumer``, in ``slots`` slots."""
+
+    producer: int
+    consumer: int
+    values: tuple[ValueSpec, ...]
+    slots: int = 2
+    dynamic_bytes: int = DYNAMIC_BYTES
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Offset in a slot of each value of known size."""
+        offsets, position = {}, 0
+        for value in self.values:
+            if value.size is not None:
+                offsets[value.name] = position
+                position += aligned(value.size)
+        return offsets
+
+    @property
+    def static_bytes(self) -> int:
+        return sum(aligned(value.size) for value in self.values if value.size is not None)
+
+    @property
+    def has_dynamic(self) -> bool:
+        return any(value.size is None for value in self.values)
+
+    @property
+    def slot_bytes(self) -> int:
+        return self.static_bytes + (aligned(self.dynamic_bytes) if self.has_dynamic else 0)
+
+    def to_json(self) -> list[Any]:
+        values = [[v.name, v.element, v.shape] for v in self.values]
+        return [self.producer, self.consumer, values, self.slots, self.dynamic_bytes]
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> Edge:
+        producer, consumer, values, slots, dynamic = data
+        specs = tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in values)
+        return cls(producer, consumer, specs, slots, dynamic)
+
+
+def anonymous_memory(size: int) -> int:
+    """A file descriptor of ``size`` zero bytes of memory that have no name. Raises OSError."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("dnnc", os.MFD_CLOEXEC)
+    else:  # a file that is unlinked at once is as anonymous, though it may be on a disk
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, max(size, mmap.PAGESIZE))
+    return descriptor
+
+
+def map_memory(descriptor: int, size: int) -> Array:
+    """The memory behind a descriptor as bytes; stays mapped as long as an array refers to it."""
+    return np.frombuffer(mmap.mmap(descriptor, max(size, mmap.PAGESIZE)), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """File descriptors of one side of an edge: its memory, the pipe it reads tokens from and the pipe it writes them to."""
+
+    memory: int
+    read: int
+    write: int
+
+
+class Side:
+    """What both ends of an edge share: the slots."""
+
+    def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
+        self.edge = edge
+        self.descriptors = descriptors
+        self._offsets = edge.offsets
+        self._specs = {value.name: value for value in edge.values}
+        self._memory = (
+            map_memory(descriptors.memory, edge.slots * edge.slot_bytes) if edge.slot_bytes else np.empty(0, np.uint8)
+        )
+
+    def view(self, slot: int, name: str) -> Raw:
+        """The tensor ``name`` of known size in ``slot``: a view."""
+        spec = self._specs[name]
+        assert spec.shape is not None
+        assert spec.size is not None
+        start = slot * self.edge.slot_bytes + self._offsets[name]
+        return raw_view(spec.element, spec.shape, self._memory[start : start + spec.size])
+
+    def area(self, slot: int) -> Array:
+        """The area of ``slot`` for values of unknown size."""
+        start = slot * self.edge.slot_bytes + self.edge.static_bytes
+        return self._memory[start : start + self.edge.slot_bytes - self.edge.static_bytes]
+
+    def close(self) -> None:
+        """Lets go of the memory (a mapping holds a descriptor as long as it lives)."""
+        self._memory = np.empty(0, np.uint8)
+
+    def _tokens(self) -> list[tuple[int, int]]:
+        """Reads what tokens there are, at least one (blocks for it). Raises EOFError when the other side has gone."""
+        data = os.read(self.descriptors.read, 64)
+        if not data:
+            raise EOFError
+        return list(_TOKEN.iter_unpack(data))
+
+    def _put(self, slot: int, more: int = 0) -> None:
+        try:
+            os.write(self.descriptors.write, _TOKEN.pack(slot, more))
+        except BrokenPipeError:
+            raise EOFError from None
+
+
+class Sender(Side):
+    """The producer's end."""
+
+    def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
+        super().__init__(edge, descriptors)
+        self.free = list(range(edge.slots))
+
+    def wait(self) -> None:
+        """Takes back slots that the consumer has done with; blocks until there is one. Raises EOFError."""
+        self.free += [slot for slot, _ in self._tokens()]
+
+    def acquire(self) -> int:
+        """A free slot; blocks until there is one. Raises EOFError."""
+        while not self.free:
+            self.wait()
+        return self.free.pop(0)
+
+    def send(self, slot: int, dynamic: Mapping[str, Any]) -> None:
+        """Hands over ``slot``, whose tensors of known size are in place, with the other values. Blocks when they need more
+        slots."""
+        for _ in self.sending(slot, dynamic):
+            self.wait()
+
+    def sending(self, slot: int, dynamic: Mapping[str, Any]) -> Iterator[None]:
+        """As ``send``, yielding each time it needs a free slot."""
+        if not self.edge.has_dynamic:
+            self._put(slot)
+            return
+        pieces = encode(dynamic)
+        total = sum(piece.nbytes for piece in pieces)
+        area, used = self.area(slot), ALIGNMENT
+        area[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(total), np.uint8)
+        for piece in pieces:
+            start = 0
+            while start < piece.nbytes:
+                if used == area.size:
+                    self._put(slot, 1)
+                    while not self.free:
+                        yield
+                    slot = self.free.pop(0)
+                    area, used = self.area(slot), 0
+                count = min(piece.nbytes - start, area.size - used)
+                area[used : used + count] = np.frombuffer(piece[start : start + count], np.uint8)
+                start, used = start + count, used + count
+        self._put(slot)
+
+    def feeding(self, values: Mapping[str, Any]) -> Iterator[None]:
+        """Sends a whole microbatch by copying it, yielding each time a free slot is needed."""
+        while not self.free:
+            yield
+        slot = self.free.pop(0)
+        for name in self._offsets:
+            np.copyto(self.view(slot, name).data, values[name].data.reshape(self.view(slot, name).data.shape))
+        yield from self.sending(slot, {v.name: values[v.name] for v in self.edge.values if v.size is None})
+
+
+@dataclass(slots=True)
+class Received:
+    """A microbatch's values on one edge: views that are valid until ``slot`` is released."""
+
+    slot: int
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class Receiver(Side):
+    """The consumer's end."""
+
+    def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
+        super().__init__(edge, descriptors)
+        self._queue: list[tuple[int, int]] = []
+        self._first = 0
+        self._buffer: Array | None = None
+        self._filled = 0
+
+    def receive(self) -> Received:
+        """The next microbatch; blocks for it. Raises EOFError when the sender has gone."""
+        while True:
+            message = self.poll()
+            if message is not None:
+                return message
+            self.read_tokens()
+
+    def read_tokens(self) -> None:
+        """Reads tokens into the queue; blocks for one. Raises EOFError."""
+        self._queue += self._tokens()
+
+    def poll(self) -> Received | None:
+        """The next microbatch when the tokens read so far complete one."""
+        while self._queue:
+            slot, more = self._queue.pop(0)
+            if self._buffer is not None:
+                self._append(self.area(slot))
+                self._put(slot)
+                if not more:
+                    dynamic, self._buffer = decode(self._buffer), None
+                    return self._message(self._first, dynamic)
+            elif more:
+                (total,) = _LENGTH.unpack(self.area(slot)[: _LENGTH.size].tobytes())
+                self._first, self._buffer, self._filled = slot, np.empty(total, np.uint8), 0
+                self._append(self.area(slot)[ALIGNMENT:])
+            else:
+                return self._message(slot, decode(self.area(slot)[ALIGNMENT:]) if self.edge.has_dynamic else {})
+        return None
+
+    def release(self, message: Received) -> None:
+        """Lets the sender fill the slot again. Raises EOFError when it has gone."""
+        self._put(message.slot)
+
+    def close(self) -> None:
+        super().close()
+        self._buffer = None
+
+    def _append(self, chunk: Array) -> None:
+        assert self._buffer is not None
+        count = min(chunk.size, self._buffer.size - self._filled)
+        self._buffer[self._filled : self._filled + count] = chunk[:count]
+        self._filled += count
+
+    def _message(self, slot: int, dynamic: dict[str, Any]) -> Received:
+        return Received(slot, {**{name: self.view(slot, name) for name in self._offsets}, **dynamic})
+
+
+def config_text(data: Mapping[str, Any]) -> bytes:
+    """One line of JSON."""
+    return json.dumps(data).encode() + b"\n"

@@ -1,0 +1,130 @@
+"""Element types: what ONNX Runtime calls them, what numpy calls them, and how their bytes travel.
+
+A tensor crosses a process border as raw bytes in ONNX's layout: row-major, sub-byte elements packed, low bits first. The
+*carrier* of an element type is a plain numpy dtype of the same width (``uint8`` for everything narrower than two bytes and
+for packed ones), so a stage process needs no ml_dtypes. A person's arrays have the *user* dtype: numpy's own, or ml_dtypes'
+for bfloat16, float8, int4...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element type: ONNX's number, numpy's (or ml_dtypes') name, bits of one element, and the carrier's name."""
+
+    number: int
+    name: str
+    bits: int
+    carrier: str
+
+
+STRING = 8
+"""ONNX's number of the string type, which has no fixed width and no carrier."""
+
+_ELEMENTS = (
+    Element(1, "float32", 32, "float32"),
+    Element(2, "uint8", 8, "uint8"),
+    Element(3, "int8", 8, "int8"),
+    Element(4, "uint16", 16, "uint16"),
+    Element(5, "int16", 16, "int16"),
+    Element(6, "int32", 32, "int32"),
+    Element(7, "int64", 64, "int64"),
+    Element(9, "bool", 8, "bool"),
+    Element(10, "float16", 16, "float16"),
+    Element(11, "float64", 64, "float64"),
+    Element(12, "uint32", 32, "uint32"),
+    Element(13, "uint64", 64, "uint64"),
+    Element(14, "complex64", 64, "complex64"),
+    Element(15, "complex128", 128, "complex128"),
+    Element(16, "bfloat16", 16, "uint16"),
+    Element(17, "float8_e4m3fn", 8, "uint8"),
+    Element(18, "float8_e4m3fnuz", 8, "uint8"),
+    Element(19, "float8_e5m2", 8, "uint8"),
+    Element(20, "float8_e5m2fnuz", 8, "uint8"),
+    Element(21, "uint4", 4, "uint8"),
+    Element(22, "int4", 4, "uint8"),
+    Element(23, "float4_e2m1fn", 4, "uint8"),
+    Element(24, "float8_e8m0fnu", 8, "uint8"),
+    Element(25, "uint2", 2, "uint8"),
+    Element(26, "int2", 2, "uint8"),
+    Element(27, "float6_e2m3fn", 6, "uint8"),
+    Element(28, "float6_e3m2fn", 6, "uint8"),
+)
+BY_NUMBER = {element.number: element for element in _ELEMENTS}
+BY_NAME = {element.name: element for element in _ELEMENTS}
+
+
+@cache
+def user_dtype(name: str) -> np.dtype[Any]:
+    """The dtype that a person sees. ``string`` is an object array of str."""
+    if name == "string":
+        return np.dtype(object)
+    if name in BY_NAME and (BY_NAME[name].carrier == name):
+        return np.dtype(name)
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
+def packed(element: Element) -> bool:
+    """Whether several elements share a byte in ONNX's layout. Six-bit floats are kept one a byte by ONNX Runtime and numpy."""
+    return element.bits in (2, 4)
+
+
+def to_carrier(array: Array, element: Element) -> Array:
+    """A contiguous array of the carrier dtype with the same bytes; packed elements become a flat array of bytes."""
+    if packed(element):
+        return pack(array.astype(np.int8 if element.name.startswith(("i", "u")) else array.dtype), element.bits)
+    contiguous = np.ascontiguousarray(array).reshape(array.shape)
+    return contiguous if contiguous.dtype == np.dtype(element.carrier) else contiguous.view(np.dtype(element.carrier))
+
+
+def from_carrier(array: Array, element: Element, shape: tuple[int, ...]) -> Array:
+    """A copy with the user dtype and ``shape``; the inverse of ``to_carrier``."""
+    dtype = user_dtype(element.name)
+    if not packed(element):
+        copied: Array = np.array(array, copy=True).reshape(shape)
+        return copied if copied.dtype == dtype else copied.view(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    codes = unpack(array.reshape(-1).view(np.uint8), element.bits, count)
+    if element.name.startswith("int"):
+        sign = 1 << (element.bits - 1)
+        return ((codes.astype(np.int8) ^ sign) - sign).astype(dtype).reshape(shape)
+    return (codes.astype(dtype) if element.name.startswith("uint") else codes.view(dtype)).reshape(shape)
+
+
+def pack(array: Array, bits: int) -> Array:
+    """Codes of ``bits`` (2 or 4) bits, one a byte, packed low bits first into bytes; the last byte is padded with zeros."""
+    per_byte = 8 // bits
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & ((1 << bits) - 1)
+    padded = np.zeros(-(-codes.size // per_byte) * per_byte, np.uint8)
+    padded[: codes.size] = codes
+    result = np.zeros(padded.size // per_byte, np.uint8)
+    for position in range(per_byte):
+        result |= padded[position::per_byte] << (position * bits)
+    return result
+
+
+def unpack(array: Array, bits: int, count: int) -> Array:
+    """The first ``count`` codes of a packed array, one a byte."""
+    per_byte = 8 // bits
+    codes = np.empty(array.size * per_byte, np.uint8)
+    for position in range(per_byte):
+        codes[position::per_byte] = (array >> (position * bits)) & ((1 << bits) - 1)
+    return codes[:count]
+
+
+def nbytes(element: Element, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor in ONNX's layout."""
+    count = int(np.prod(shape, dtype=np.int64))
+    return -(-count * element.bits // 8) if packed(element) else count * np.dtype(element.carrier).itemsize

@@ -1,0 +1,125 @@
+"""``dnnc run``: microbatches from a file (or random ones) through the stages of a build, outputs to a file, times to a
+person."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dnnc.backend.build import Build
+from dnnc.runtime.generate import random_inputs
+from dnnc.runtime.inputs import Microbatches, join_outputs, read_npz, split_microbatches, write_npz
+from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult
+from ir.diagnostics import UsageError
+
+
+def run_build(
+    build: Build | Path | str,
+    microbatches: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    options: RunOptions | None = None,
+) -> RunResult:
+    """Runs the stages of a build on microbatches (input name to array each; one mapping is one microbatch, or several stacked).
+
+    Raises InvalidInput for inputs that the model does not take, RuntimeFailure when a stage dies, hangs or raises."""
+    build = build if isinstance(build, Build) else Build.open(build)
+    if isinstance(microbatches, Mapping):
+        items = split_microbatches(build.inputs, microbatches, where="inputs").items
+    else:
+        items = tuple(
+            split_microbatches(build.inputs, one, where=f"microbatch {i}").items[0] for i, one in enumerate(microbatches)
+        )
+    with Pipeline(build, options) as pipeline:
+        return pipeline.run(items)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """What ``dnnc run`` was asked to do. ``inputs`` absent: random ones, by ``seed``. ``microbatches``: how many to make, or to
+    split the first axis into. ``repeat``: how often to run all of them in the same processes, after ``warmup`` such rounds; the
+    last round's outputs and times count."""
+
+    build: Path
+    inputs: Path | None = None
+    outputs: Path | None = None
+    microbatches: int | None = None
+    repeat: int = 1
+    warmup: int = 0
+    seed: int = 0
+    options: RunOptions = field(default_factory=RunOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run showed. ``throughputs``: microbatches a second of each repetition; ``predicted``: the plan's."""
+
+    build: Build
+    result: RunResult
+    outputs: dict[str, Any]
+    microbatches: int
+    throughputs: tuple[float, ...]
+    random: bool
+
+    @property
+    def throughput(self) -> float:
+        return statistics.median(self.throughputs)
+
+    @property
+    def predicted(self) -> float:
+        """Seconds per microbatch that the plan promised."""
+        return self.build.plan.value
+
+    def to_json(self) -> dict[str, Any]:
+        measured = self.result.stage_seconds
+        return {
+            "schema": "dnnc.run/1",
+            "build": str(self.build.folder),
+            "microbatches": self.microbatches,
+            "inputs": "random" if self.random else "given",
+            "seconds": self.result.seconds,
+            "throughput": self.throughput,
+            "latency": self.result.latency,
+            "seconds_per_microbatch": {"measured": 1 / self.throughput, "predicted": self.predicted},
+            "stages": [
+                {
+                    "index": stage.index,
+                    "device": stage.device,
+                    "measured": measured[stage.index],
+                    "predicted": planned.compute,
+                    "cpu": self.result.cpu[stage.index],
+                }
+                for stage, planned in zip(self.build.stages, self.build.plan.stages, strict=True)
+            ],
+            "outputs": {
+                name: {"dtype": value.dtype.name, "shape": list(value.shape)}
+                for name, value in self.outputs.items()
+                if hasattr(value, "dtype")
+            },
+        }
+
+
+def run_command(command: RunCommand) -> RunReport:
+    """Does what ``dnnc run`` does: reads, runs, writes. Raises DnncError."""
+    if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
+        raise UsageError("--repeat and --microbatches are at least 1, --warmup at least 0")
+    build = Build.open(command.build)
+    if command.inputs is not None:
+        arrays = read_npz(command.inputs)
+        batches = split_microbatches(build.inputs, arrays, microbatches=command.microbatches, where=str(command.inputs))
+    else:
+        count = command.microbatches or 1
+        items = tuple(random_inputs(build, seed=command.seed + i) for i in range(count))
+        batches = Microbatches(items, "stacked" if count > 1 else "single")
+    with Pipeline(build, command.options) as pipeline:
+        for _ in range(command.warmup):
+            pipeline.run(batches.items, events=False)
+        throughputs = []
+        for _ in range(command.repeat):
+            result = pipeline.run(batches.items)
+            throughputs.append(result.throughput)
+    outputs = join_outputs(result.outputs, batches.mode)
+    if command.outputs is not None:
+        write_npz(command.outputs, outputs)
+    return RunReport(build, result, outputs, len(batches.items), tuple(throughputs), command.inputs is None)

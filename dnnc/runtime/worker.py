@@ -1,0 +1,250 @@
+"""One stage as a process: receive, run, send, for ever. Started as ``python -m dnnc.runtime.worker`` by
+``dnnc.runtime.pipeline``.
+
+Standard input holds one line of JSON (the configuration) and then stays open as a life line: when it ends, whatever the reason
+(the run is over, the starter was killed), the process exits at once. Lines on it ask for the events recorded so far. Answers
+and errors go as lines of JSON to the control pipe. The process imports numpy, onnxruntime and the standard library only.
+
+Inputs are read where they lie in a slot and outputs of known size are written by ONNX Runtime into the slot of the next
+stage; an output that goes to several stages is copied to the others. Values that are no tensors of fixed-width elements go
+the slow way, through ``InferenceSession.run``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dnnc.runtime.codec import Raw, from_user
+from dnnc.runtime.edges import Descriptors, Edge, Receiver, Sender, ValueSpec, map_memory
+from dnnc.runtime.elements import BY_NUMBER, nbytes
+
+STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING = range(6)
+"""What a stage is doing. WAITING: for a free slot of a consumer."""
+STATUS_WORDS = 4
+"""Words (int64) of a stage's status: state, microbatch, nanoseconds of the monotonic clock when it changed, microbatches
+done."""
+PEER_GONE = 75
+"""Exit status of a stage whose neighbour went away; the neighbour has the fault."""
+FAILED = 70
+"""Exit status after an error that was reported on the control pipe."""
+
+
+class Program:
+    """A stage model in an ONNX Runtime session. Knows nothing of processes, so that ``check`` uses it too."""
+
+    def __init__(
+        self,
+        model: str | bytes,
+        outputs: tuple[ValueSpec, ...],
+        *,
+        threads: int = 1,
+        spin: bool = False,
+        optimize: bool = True,
+        folder: str = "",
+    ) -> None:
+        """``folder``: where external data lies when ``model`` is bytes. Raises what onnxruntime raises."""
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # errors come as exceptions
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+        if not optimize:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if folder:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        self.session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self.input_names = tuple(value.name for value in self.session.get_inputs())
+        self.outputs = outputs
+        self._value = ort.OrtValue
+        inputs_plain = all(
+            value.type.startswith("tensor(") and "string" not in value.type for value in self.session.get_inputs()
+        )
+        self._bound = inputs_plain and all(spec.element for spec in outputs)
+        self._binding = self.session.io_binding()
+
+    def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw] | None = None) -> dict[str, Any]:
+        """Outputs by name. Those in ``targets`` are written there in place. Raises what onnxruntime raises."""
+        return (self._run_bound if self._bound else self._run_plain)(feeds, targets or {})
+
+    def _run_bound(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
+        binding = self._binding
+        for name in self.input_names:
+            raw: Raw = feeds[name]
+            binding.bind_input(name, "cpu", 0, raw.element, list(raw.shape), raw.data.ctypes.data)
+        # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on here.
+        computed = [spec for spec in self.outputs if spec.name not in self.input_names]
+        for spec in computed:
+            target = targets.get(spec.name)
+            if target is None:
+                binding.bind_output(spec.name, "cpu")
+            else:
+                binding.bind_output(spec.name, "cpu", 0, target.element, list(target.shape), target.data.ctypes.data)
+        if computed:
+            self.session.run_with_iobinding(binding)
+        results: dict[str, Any] = {}
+        for spec, value in zip(computed, binding.get_outputs() if computed else (), strict=True):
+            results[spec.name] = targets.get(spec.name) or _raw_of(value)
+        return results | {spec.name: feeds[spec.name] for spec in self.outputs if spec.name in self.input_names}
+
+    def _run_plain(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
+        names = [spec.name for spec in self.outputs]
+        values = self.session.run(names, {name: self._plain(feeds[name]) for name in self.input_names})
+        return {name: from_user(value) for name, value in zip(names, values, strict=True)}
+
+    def _plain(self, value: Any) -> Any:
+        """What ``InferenceSession.run`` takes: an OrtValue for a tensor, since numpy lacks some element types."""
+        if isinstance(value, Raw):
+            if BY_NUMBER[value.element].carrier == BY_NUMBER[value.element].name:
+                return value.data
+            return self._value.ortvalue_from_numpy_with_onnx_type(value.data, value.element)
+        return [self._plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _raw_of(value: Any) -> Raw:
+    """The tensor in an OrtValue, as a view that keeps it alive."""
+    element, shape = value.element_type(), tuple(value.shape())
+    kind = BY_NUMBER[element]
+    size = nbytes(kind, shape)
+    if size == 0:
+        return Raw(element, shape, np.empty(shape if kind.bits >= 6 else (0,), np.dtype(kind.carrier)))
+    block: Any = (ctypes.c_uint8 * size).from_address(value.data_ptr())
+    block.owner = value  # the buffer lives as long as the view
+    data = np.frombuffer(block, np.dtype(kind.carrier))
+    return Raw(element, shape, data if kind.bits in (2, 4) else data.reshape(shape))
+
+
+class Worker:
+    """The loop of a stage process and its conversation with the starter."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.control = int(config["control"])
+        self.status = map_memory(config["status"], 8 * STATUS_WORDS * config["stages"]).view(np.int64)
+        self.status = self.status[config["stage"] * STATUS_WORDS :][:STATUS_WORDS]
+        self.events: list[tuple[str, int, float, float]] = []
+        self.done = 0
+        self.write_lock = threading.Lock()
+
+    def mark(self, state: int) -> None:
+        """Publishes what the stage is doing, for the starter's messages and time limit."""
+        self.status[1] = self.done
+        self.status[2] = time.monotonic_ns()
+        self.status[0] = state
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """One line of JSON to the starter; lost when it has gone."""
+        line, start = json.dumps(message).encode() + b"\n", 0
+        with self.write_lock:
+            try:
+                while start < len(line):
+                    start += os.write(self.control, line[start:])
+            except BrokenPipeError:
+                os._exit(PEER_GONE)
+
+    def obey(self, buffered: bytes) -> None:
+        """Thread: answers requests; ends the process when the life line ends, at any time."""
+        wanted: list[int] = []  # per request: report once all microbatches below this number are done
+        while True:
+            readable = select.select([0], [], [], 0.0005 if wanted else None)[0]
+            if readable:
+                data = os.read(0, 4096)
+                if not data:
+                    os._exit(0)
+                *lines, buffered = (buffered + data).split(b"\n")
+                wanted += [int(line) for line in lines]
+            while wanted and self.done >= wanted[0]:
+                wanted.pop(0)
+                events, self.events = self.events, []
+                self.say({"events": events, "cpu": time.process_time()})
+
+    def run(self) -> None:
+        config = self.config
+        self.mark(LOADING)
+        outputs = tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in config["outputs"])
+        program = Program(config["model"], outputs, threads=config["threads"], spin=config["spin"], optimize=config["optimize"])
+        receivers = [Receiver(Edge.from_json(e), Descriptors(*d)) for e, d in config["receives"]]
+        senders = [Sender(Edge.from_json(e), Descriptors(*d)) for e, d in config["sends"]]
+        self.say({"ready": True})
+        try:
+            while True:
+                self.step(program, receivers, senders)
+                self.done += 1
+                self.status[3] = self.done
+        except EOFError:
+            os._exit(PEER_GONE)
+
+    def step(self, program: Program, receivers: list[Receiver], senders: list[Sender]) -> None:
+        """One microbatch."""
+        self.mark(RECEIVING)
+        messages = [receiver.receive() for receiver in receivers]
+        self.mark(WAITING)
+        slots = [sender.acquire() for sender in senders]
+        feeds = {name: value for message in messages for name, value in message.values.items()}
+        targets: dict[str, Raw] = {}
+        for sender, slot in zip(senders, slots, strict=True):
+            for spec in sender.edge.values:
+                if spec.size is not None and spec.name not in targets:
+                    targets[spec.name] = sender.view(slot, spec.name)
+        start = time.monotonic()
+        self.mark(RUNNING)
+        results = program.run(feeds, targets)
+        end = time.monotonic()
+        self.events.append(("F", self.done, start, end))
+        self.mark(SENDING)
+        for sender, slot in zip(senders, slots, strict=True):
+            dynamic = {}
+            for spec in sender.edge.values:
+                if spec.size is None:
+                    dynamic[spec.name] = results[spec.name]
+                    continue
+                target, result = sender.view(slot, spec.name), results[spec.name]
+                if result.data.ctypes.data != target.data.ctypes.data:
+                    if result.shape != target.shape:
+                        raise ValueError(f"'{spec.name}' has shape {result.shape}, the plan says {target.shape}")
+                    np.copyto(target.data, result.data)
+            sender.send(slot, dynamic)
+        for receiver, message in zip(receivers, messages, strict=True):
+            receiver.release(message)
+        if senders:
+            self.events.append(("send", self.done, end, time.monotonic()))
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the starter ends the run
+    buffered = b""
+    while b"\n" not in buffered:
+        data = os.read(0, 1 << 16)
+        if not data:
+            return
+        buffered += data
+    line, _, rest = buffered.partition(b"\n")
+    config = json.loads(line)
+    if config["cores"] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, config["cores"])
+    worker = Worker(config)
+    threading.Thread(target=worker.obey, args=(rest,), daemon=True).start()
+    try:
+        worker.run()
+    except MemoryError:
+        worker.say({"error": "out of memory", "microbatch": worker.done})
+    except Exception as error:  # whatever a model can raise is reported by the starter, with the stage's name
+        worker.say({"error": f"{type(error).__name__}: {error}", "microbatch": worker.done})
+    sys.stderr.flush()
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()
