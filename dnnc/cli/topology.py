@@ -70,8 +70,14 @@ def validate(
 @app.command()
 def presets(json: opt.JsonOption = False) -> None:
     """List the machines that come with dnnc."""
+    from dnnc.costs import preset_names
+    from dnnc.report import Table, columns, table_text
 
-    raise NotImplementedError
+    names = preset_names()
+    if json:
+        put_json("presets", {"presets": [{"name": name, "help": text} for name, text in names]})
+    else:
+        put(table_text(Table(columns("<preset <machine"), tuple((f"preset:{name}", text) for name, text in names))))
 
 
 def _contents(topology: Topology) -> str:

@@ -6,26 +6,18 @@ from itertools import groupby
 
 from dnnc.report.tables import Table, columns, table_text
 from dnnc.report.units import bytes_text, rate_text, seconds_text
-from ir.topology import Link, Topology
+from ir.topology import DeviceType, Link, Topology
 
 
 def topology_text(topology: Topology) -> str:
     """Tables of types, devices and links; runs of equal devices and links share a row."""
-    parts = [f"topology {topology.name.removeprefix('@')}: {len(topology.devices)} devices on {len(topology.hosts)} hosts\n"]
+    parts = [f"{topology.name.removeprefix('@')}: {len(topology.devices)} devices, {len(topology.hosts)} hosts\n"]
     rows = []
     for type_ in topology.types:
-        rates = ", ".join(f"{dtype} {rate_text(rate, 'flop/s')}" for dtype, rate in type_.rates)
         bandwidth = rate_text(type_.memory_bandwidth, "B/s") if type_.memory_bandwidth else "-"
-        rows.append(
-            (
-                type_.name.removeprefix("@"),
-                type_.kind,
-                _limit(type_.memory),
-                bandwidth,
-                seconds_text(type_.overhead),
-                rates or "-",
-            )
-        )
+        cells = (type_.name.removeprefix("@"), type_.kind, _limit(type_.memory), bandwidth, seconds_text(type_.overhead))
+        for number, peak in enumerate(_peaks(type_) or ("-",)):
+            rows.append((*(cells if number == 0 else ("",) * len(cells)), peak))
     parts.append(table_text(Table(columns("<type <kind memory bandwidth per_op <peak"), tuple(rows))))
     devices = []
     for _, run in groupby(topology.devices, key=lambda d: (d.type, d.host, topology.memory(d))):
@@ -47,6 +39,14 @@ def topology_text(topology: Topology) -> str:
             )
         parts.append(table_text(Table(columns("<links count <ends bandwidth latency <mode"), tuple(links))))
     return "\n".join(parts)
+
+
+def _peaks(type_: DeviceType) -> list[str]:
+    """Peak rates, the fastest first, element types of one rate together."""
+    by_rate: dict[float, list[str]] = {}
+    for dtype, rate in type_.rates:
+        by_rate.setdefault(rate, []).append(dtype)
+    return [f"{rate_text(rate, 'flop/s')} {'/'.join(by_rate[rate])}" for rate in sorted(by_rate, reverse=True)]
 
 
 def _limit(memory: int | None) -> str:
