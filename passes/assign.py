@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ from ir.module import Func, Module, Plan, PlanStage
 from ir.ops import Op
 from ir.topology import Topology
 from passes.base import Pass, PassContext
-from passes.lower import describe, insert_symbols, stage_members
+from passes.lower import describe, insert_symbols, listing, stage_members
 
 SHOWN = 5
 """How many faults of one kind are listed; the rest are counted."""
@@ -173,12 +173,6 @@ def plan_bound(func: Func, module: Module, objective: str, comm: str) -> tuple[f
     """A bound that no plan of ``func`` on the module's topology beats, the best single device's value, and how the bound was
     reached."""
     return 0.0, math.inf, ()
-
-
-def listing(names: Iterable[str]) -> str:
-    """Names for a message; a long list is cut."""
-    names = list(names)
-    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
 
 
 def _shorten(problems: list[Diagnostic], rest: str) -> list[Diagnostic]:

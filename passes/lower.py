@@ -190,6 +190,12 @@ def describe(op: Op) -> str:
     return f"{node} ({op.id})" if op.location.node else op.id
 
 
+def listing(names: Iterable[str]) -> str:
+    """Names for a message; a long list is cut."""
+    names = list(names)
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
+
+
 def insert_symbols(module: Module, symbols: Iterable[Symbol]) -> Module:
     """The module with ``symbols``, all of one class, behind those of its class and the classes printed before it."""
     added = tuple(symbols)

@@ -10,7 +10,8 @@ from passes.simulate import simulate
 
 
 def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
-    """What each device does while ``microbatches`` samples flow through: simulated from the schedule; devices in stage order."""
+    """What each device does while ``microbatches`` samples flow through: simulated from the schedule; devices in stage
+    order."""
     tensors = [bare(cut.tensor.name) for cut in cuts_of(module.entry)]
     found = []
     for event in simulate(module, microbatches):

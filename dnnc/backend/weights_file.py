@@ -12,20 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ir.diagnostics import InvalidInput
-from ir.module import Declared, External, Inline, Module, Resource, Splat
+from ir.module import External, Inline, Module, Random, Resource, Splat
 from ir.types import DType, TensorType, type_bytes
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 INLINE_LIMIT = 1024
 """Resources up to this many bytes stay inside the models (onnx's own default)."""
 PIECE = 8 << 20
-"""Bytes read, generated and written at once."""
+"""Bytes read and written at once."""
+ELEMENTS = 1 << 20
+"""Elements generated at once; a multiple of eight, so that elements below a byte fill whole bytes."""
 
 
 def in_file(resource: Resource) -> bool:
@@ -90,80 +91,56 @@ def write_weights(
                 raise InvalidInput(message, where=name)
 
 
-def pieces(resource: Resource, source: Path) -> Iterator[bytes | memoryview]:
+def pieces(resource: Resource, source: Path) -> Iterator[bytes]:
     """The bytes of a resource as ONNX stores them, a piece at a time. Raises InvalidInput as ``write_weights``."""
-    from dnnc.frontends.weights import read_resource
-
+    type_ = resource.type
+    assert isinstance(type_, TensorType)
     match resource.data:
         case External() as data:
             yield from _external(resource.name, data, source)
         case Inline(data=bytes(raw)):
             yield raw
-        case Splat():
-            yield from _splat(resource, resource.data)
-        case Declared():
-            hint = "it can be planned: use --plan-only"
-            raise InvalidInput("the weight has no data, so nothing can be written for it", where=resource.name, hint=hint)
+        case Splat() as data:
+            yield from _splat(type_, data)
+        case Random() as data:
+            from dnnc.frontends.weights import random_pieces
+
+            for array in random_pieces(type_, data, ELEMENTS):
+                yield _packed(array, type_)
         case _:
-            from dnnc.frontends.arrays import to_data
-
-            data_bytes = to_data(read_resource(resource, source), _tensor(resource).dtype)
-            assert isinstance(data_bytes, bytes)
-            yield data_bytes
+            hint = "the model can be planned: use --plan-only"
+            raise InvalidInput("the weight has no data, so nothing can be written for it", where=resource.name, hint=hint)
 
 
-def _external(name: str, data: External, source: Path) -> Iterator[bytes | memoryview]:
-    path = contained(source, data.file, name)
-    try:
-        with path.open("rb") as file:
-            file.seek(data.offset)
-            left = data.length
-            while left:
-                piece = file.read(min(PIECE, left))
-                if not piece:
-                    size = path.stat().st_size
-                    message = f"the file has {size} bytes, the weight ends at byte {data.offset + data.length}"
-                    raise InvalidInput(
-                        message, where=f"{name} in {data.file}", hint="the weight file is incomplete: fetch it again"
-                    )
-                left -= len(piece)
-                yield piece
-    except FileNotFoundError:
-        raise InvalidInput(
-            "the weight file is missing", where=f"{name} in {data.file}", hint=f"expected it at {path}"
-        ) from None
+def _external(name: str, data: External, source: Path) -> Iterator[bytes]:
+    from dnnc.frontends.weights import data_path
+
+    with data_path(data.file, source, name).open("rb") as file:
+        file.seek(data.offset)
+        left = data.length
+        while left and (piece := file.read(min(PIECE, left))):
+            left -= len(piece)
+            yield piece
 
 
-def contained(folder: Path, file: str, name: str) -> Path:
-    """The path of an external file. Raises InvalidInput when it leaves the model's folder, by ``..`` or by a link."""
-    path = folder / file
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise InvalidInput(
-            "the weight file lies outside the folder of the model", where=f"{name} in {file}", hint="copy it beside the model"
-        )
-    return path
-
-
-def _splat(resource: Resource, data: Splat) -> Iterator[bytes]:
+def _splat(type_: TensorType, data: Splat) -> Iterator[bytes]:
     import numpy as np
 
-    from dnnc.frontends.arrays import numpy_dtype, to_data
+    from dnnc.frontends.arrays import numpy_dtype
 
-    type_ = _tensor(resource)
     left = type_.elements or 0
-    step = PIECE  # a multiple of eight elements, so that sub-byte elements fill whole bytes
-    array: NDArray[np.generic] = np.full(min(step, left), data.value).astype(numpy_dtype(type_.dtype))
-    whole = to_data(array, type_.dtype)
-    assert isinstance(whole, bytes)
-    while left >= len(array) > 0:
+    array = np.full(min(ELEMENTS, left), data.value).astype(numpy_dtype(type_.dtype))
+    whole = _packed(array, type_)
+    while left >= ELEMENTS:
         yield whole
-        left -= len(array)
+        left -= ELEMENTS
     if left:
-        rest = to_data(array[:left], type_.dtype)
-        assert isinstance(rest, bytes)
-        yield rest
+        yield _packed(array[:left], type_)
 
 
-def _tensor(resource: Resource) -> TensorType:
-    assert isinstance(resource.type, TensorType)
-    return resource.type
+def _packed(array: NDArray[Any], type_: TensorType) -> bytes:
+    from dnnc.frontends.arrays import to_data
+
+    data = to_data(array, type_.dtype)
+    assert isinstance(data, bytes)
+    return data

@@ -81,8 +81,8 @@ def write_build(
 
 
 def write_plan(module: Module, out: Path) -> dict[str, Any]:
-    """Writes the plan alone, ``plan.json`` and ``plan.ir``, with a manifest without stages, and returns that. Such a directory is
-    replaced like a build but cannot be run. Raises as ``write_build``."""
+    """Writes the plan alone, ``plan.json`` and ``plan.ir``, with a manifest without stages, and returns that. Such a directory
+    is replaced like a build but cannot be run. Raises as ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build) as target:
         _write_plan(module, target)
@@ -117,11 +117,15 @@ def _write_models(
     module: Module, stages: tuple[Stage, ...], folder: Path, target: Path, weights: str, progress: Progress
 ) -> None:
     """Stage models, their weights, and the annotated model."""
+    from dnnc.frontends.weights import check_weights
+
     (target / "stages").mkdir()
     resources = module.resources
     functions = [stage_function(stage) for stage in stages]
     used = [[resources[name] for name in _resource_names(func) if name in resources] for func in functions]
     _refuse_declared(used, weights)
+    if weights != "none":
+        check_weights(replace(module, symbols=tuple({r.name: r for of_stage in used for r in of_stage}.values())), folder)
     if weights == "per-stage":
         places = [layout(of_stage, f"stage{index}.data") for index, of_stage in enumerate(used)]
     else:

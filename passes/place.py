@@ -1,0 +1,255 @@
+"""Place: stages onto concrete devices, and the plan's value on the real links.
+
+``partition`` decides with the port model (each transfer at the best its device can do). Here every stage gets a device of its
+type, each channel the route between its two devices, and the plan the numbers that the runtime will see:
+
+- a stage's seconds: compute + receives + sends, combined by the plan's ``comm``; one transfer per channel and direction, at the
+  route's latency + bytes / bandwidth; a device with free transfers pays nothing for its own part; what carries a ``Transfer``
+  facet costs that;
+- a shared or half-duplex link is busy for the bytes of all that crosses it;
+- the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
+  port model's, hence not below the bound, which stays as it is.
+
+Which device: stages that a plan or a pin put on devices stay there; the others are chosen to minimise (value, then seconds of
+all transfers). The start is the better of two greedy placements, improved by exchanging and moving stages; if that does not
+reach the least value that ports allow, a branch and bound proves or improves it, trying one device of those that can be
+exchanged (``device_classes``). It ends after ``nodes`` nodes; statistics say whether it was complete.
+
+Invariants: a device runs at most one stage; a stage fits its device's memory, else Infeasible says by how many bytes not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
+from ir.facets import Transfer
+from ir.module import Module, Plan, PlanStage
+from ir.topology import Topology
+from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace
+from passes.analyses.network import Network, network
+from passes.analyses.seconds import func_seconds
+from passes.base import Pass, PassContext
+from passes.lower import Cut, cuts_of, listing, stage_members
+from passes.partition.problem import load as combined
+from passes.placement import Message, Placement, PlacementProblem, search
+from passes.simulate import Wire, Workload
+
+
+@dataclass(frozen=True)
+class PlacePass(Pass):
+    """Put stages on concrete devices and evaluate the plan on the real links.
+
+    ``nodes``: how many nodes of the search for the best placement are visited at most.
+    """
+
+    name: ClassVar[str] = "place"
+    nodes: int = 20_000
+
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises Infeasible when a stage fits no free device, InvalidInput when the module has no plan or topology."""
+        plan, topology = module.first(Plan), module.first(Topology)
+        if plan is None or topology is None:
+            missing = "plan" if plan is None else "topology"
+            raise InvalidInput(f"the module has no {missing}", where=module.name, hint="run 'partition' before 'place'")
+        problem = placement_problem(module, plan, topology, context.analyses.get(network, topology))
+        chosen, complete = search(problem, self.nodes)
+        if chosen is None:
+            raise Infeasible(_crowded(problem, plan), where=topology.name, hint="use fewer stages or more devices")
+        own = stage_ops(module, plan)
+        memory = stage_memory(module, own, cuts_of(module.entry))
+        stages = []
+        for stage, devices in enumerate(chosen):
+            compute, receive, send = problem.parts(stage, chosen)
+            stages.append(
+                PlanStage(
+                    index=stage,
+                    device_type=topology.devices[devices[0]].type,
+                    devices=tuple(problem.names[device] for device in devices),
+                    ops=len(own[stage]),
+                    compute=compute,
+                    receive=receive,
+                    send=send,
+                    weights=memory[stage].weights,
+                    workspace=memory[stage].workspace,
+                    buffers=memory[stage].buffers,
+                )
+            )
+        value = problem.value(chosen)
+        port_value = plan.port_value if math.isfinite(plan.port_value) else problem.port_value(chosen)
+        optimal = value <= plan.bound * (1 + 1e-9)
+        status = "optimal" if optimal else "feasible"
+        placed = replace(plan, stages=tuple(stages), value=value, port_value=port_value, status=status)
+        context.count(self.name, value=value, port_value=port_value, complete=int(complete))
+        return module.replace(plan, placed)
+
+
+def placement_problem(module: Module, plan: Plan, topology: Topology, net: Network) -> PlacementProblem:
+    """The numbers of a partitioned module. Raises InvalidInput for an unknown or doubled device, Infeasible for a stage that no
+    device it may use can hold."""
+    entry = module.entry
+    own = stage_ops(module, plan)
+    fixed = _fixed(plan, topology, len(own))
+    cuts = cuts_of(entry)
+    memory = stage_memory(module, own, cuts)
+    by_type = {}
+    for type_ in topology.types:
+        seconds = func_seconds(entry, type_)
+        by_type[type_.name] = [math.fsum(seconds[entry.ops[i].id] for i in ops) for ops in own]
+    compute = []
+    problems: list[Diagnostic] = []
+    for stage, needed in enumerate(memory):
+        row = []
+        for i, device in enumerate(topology.devices):
+            limit = topology.memory(device)
+            allowed = i in fixed[stage] if fixed[stage] else plan.stages[stage].device_type in ("", device.type)
+            fits = limit is None or needed.total <= limit
+            row.append(by_type[device.type][stage] if allowed and fits else math.inf)
+        compute.append(tuple(row))
+        wanted = fixed[stage] or [i for i, d in enumerate(topology.devices) if plan.stages[stage].device_type in ("", d.type)]
+        good = [i for i in wanted if math.isfinite(row[i])]
+        if not good or (fixed[stage] and len(good) < len(wanted)):
+            seconds_of = {i: by_type[topology.devices[i].type][stage] for i in wanted}
+            problems.append(_misfit(stage, needed, wanted, seconds_of, plan.stages[stage].device_type, topology))
+    if problems:
+        raise Infeasible(problems)
+    stated = {value.name: (op.facet(Transfer), i) for op in entry.ops for i, value in enumerate(op.results)}
+    messages = []
+    for cut in cuts:
+        facet, position = stated[cut.tensor.name]
+        seconds_stated = facet.seconds[position] if facet is not None else None
+        messages.append(Message(cut.tensor.name, cut.source, cut.target, cut.nbytes or 0, seconds_stated))
+    return PlacementProblem(topology, net, plan.comm, tuple(compute), tuple(messages), fixed)
+
+
+def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Positions of each stage's ops in the entry function. Raises InvalidInput when plan and ops disagree on the stages."""
+    members = stage_members(module.entry)
+    count = 1 + max((s for stages in members for s in stages), default=0)
+    if [stage.index for stage in plan.stages] != list(range(count)):
+        found = f"the plan has stages {[stage.index for stage in plan.stages]}, the ops are in {count}"
+        raise InvalidInput(found, where=module.name, hint="run 'partition' again")
+    return tuple(tuple(i for i, stages in enumerate(members) if stage in stages) for stage in range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a stage needs on its device."""
+
+    weights: int
+    workspace: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.workspace + self.buffers
+
+
+def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut]) -> tuple[Memory, ...]:
+    """Memory of each stage, given the positions of its ops in the entry function. An edge over other stages has one buffer
+    more for each of them, or it would stall the pipeline (``passes/simulate.py``, rule 3)."""
+    entry, sizes = module.entry, resource_bytes(module)
+    found = []
+    for stage, positions in enumerate(own):
+        names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
+        if stage == 0:
+            names |= {value.name for value in entry.results if value.name in sizes}
+        buffers = sum((SLOTS + cut.target - cut.source - 1) * (cut.nbytes or 0) for cut in cuts if cut.target == stage)
+        found.append(Memory(sum(sizes[name] for name in names), stage_workspace(entry, positions), buffers))
+    return tuple(found)
+
+
+def workload(module: Module) -> Workload:
+    """What the simulator runs: the placed plan's seconds on the routes between its devices. Raises InvalidInput when the plan
+    is not placed."""
+    plan, topology = module.first(Plan), module.first(Topology)
+    if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
+        raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
+    problem = placement_problem(module, plan, topology, network(topology))
+    chosen = problem.fixed
+    wires = []
+    for channel, message in enumerate(problem.messages):
+        pairs = [(a, b) for a in chosen[message.source] for b in chosen[message.target]]
+        wires.append(
+            Wire(
+                source=message.source,
+                target=message.target,
+                send=max(problem.send_seconds(channel, a, b) for a, b in pairs),
+                receive=max(problem.receive_seconds(channel, a, b) for a, b in pairs),
+                media=problem.media(channel, *pairs[0]),
+            )
+        )
+    return Workload(
+        compute=tuple(problem.parts(stage, chosen)[0] for stage in range(problem.size)),
+        replicas=tuple(tuple(topology.devices[d].name for d in devices) for devices in chosen),
+        wires=tuple(wires),
+        comm=plan.comm,
+        slots=SLOTS,
+    )
+
+
+def _fixed(plan: Plan, topology: Topology, count: int) -> Placement:
+    """Devices that the plan gives its stages. Raises InvalidInput for an unknown one, and for one that two stages share."""
+    positions = {device.name: i for i, device in enumerate(topology.devices)}
+    fixed: list[tuple[int, ...]] = [()] * count
+    holder: dict[str, int] = {}
+    for stage in plan.stages:
+        for name in stage.devices:
+            if name not in positions:
+                hint = f"{topology.name} has {listing(positions)}"
+                raise InvalidInput(f"no device is called '{name}'", where=f"stage {stage.index}", hint=hint)
+            if name in holder:
+                message = f"device '{name}' already runs stage {holder[name]}"
+                raise InvalidInput(message, where=f"stage {stage.index}", hint="a device runs one stage")
+            holder[name] = stage.index
+        fixed[stage.index] = tuple(positions[name] for name in stage.devices)
+    return tuple(fixed)
+
+
+def _misfit(
+    stage: int, memory: Memory, wanted: Sequence[int], seconds: Mapping[int, float], type_: str, topology: Topology
+) -> Diagnostic:
+    """Why no device will do: each lacks memory, or cannot run an op."""
+    where = f"stage {stage}"
+    if not wanted:
+        return Diagnostic(f"there is no device of type '{type_}'", where=where, hint="the plan is of another topology")
+    able = [i for i in wanted if math.isfinite(seconds[i])]
+    if not able:
+        names = listing(topology.devices[i].name for i in wanted)
+        return Diagnostic(
+            f"it holds an op that {names} cannot run", where=where, hint="an op without a time for a type cannot run there"
+        )
+    device = max((topology.devices[i] for i in able), key=lambda d: topology.memory(d) or 0)
+    limit = topology.memory(device) or 0
+    return Diagnostic(
+        f"it needs {memory.total} bytes on {device.name}, which has {limit}: {memory.total - limit} bytes too many "
+        f"({memory.weights} of weights, {memory.workspace} of workspace, {memory.buffers} of buffers)",
+        where=where,
+        hint="move ops to another stage, use more stages, or a device with more memory",
+    )
+
+
+def _crowded(problem: PlacementProblem, plan: Plan) -> str:
+    wanted = [
+        f"stage {s.index} ({s.device_type or 'any type'}: {len(problem.candidates(s.index))} devices)" for s in plan.stages
+    ]
+    return f"the {problem.size} stages do not all find a device of their own: {listing(wanted)}"
+
+
+def plan_value(plan: Plan, load: Workload) -> float:
+    """The largest load of a device or shared link under ``load``, in seconds per sample: the period of the stream."""
+    receive, send = [0.0] * len(load.compute), [0.0] * len(load.compute)
+    media: dict[str, float] = {}
+    for wire in load.wires:
+        receive[wire.target] += wire.receive
+        send[wire.source] += wire.send
+        for name, seconds in wire.media:
+            media[name] = media.get(name, 0.0) + seconds
+    loads = [
+        combined(load.comm, *parts) / len(devices)
+        for *parts, devices in zip(load.compute, receive, send, load.replicas, strict=True)
+    ]
+    return max((*loads, *media.values()), default=0.0)

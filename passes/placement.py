@@ -1,0 +1,425 @@
+"""The placement problem as numbers, and its search: which device runs which stage.
+
+Stages exchange messages over channels. A stage on a device costs its compute there and, for each of its channels, the seconds
+of the message on the route between the two devices; a link that transfers share is busy for the bytes of all that crosses it.
+The value of a placement is the largest of these loads, a replicated stage counting for each r-th message.
+
+``search`` keeps what is fixed and minimises (value, seconds of all transfers). The start is the better of two greedy
+placements, improved by exchanging and moving stages around the bottleneck. If that leaves a distance to the least value that
+ports allow, a branch and bound proves it or improves it, trying one of several devices that can be exchanged: of one class
+(``device_classes``), or on hosts that nothing runs on yet and that are alike. Both count the placements they look at and stop
+at a given number, so the result does not depend on the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from ir.topology import Link, Topology
+from passes.analyses.network import Network, device_classes
+from passes.partition.problem import load as combined
+
+SLACK = 1e-12
+"""Relative difference below which two values count as equal."""
+
+Placement: TypeAlias = tuple[tuple[int, ...], ...]
+"""Devices of each stage, as positions in the topology; one each, more when the stage is replicated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a channel carries: ``tensor`` from stage ``source`` to stage ``target``, ``size`` bytes. ``stated``: seconds at each
+    end whatever the route, for workloads that state them."""
+
+    tensor: str
+    source: int
+    target: int
+    size: int
+    stated: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementProblem:
+    """``compute[stage][device]``: seconds, inf where the stage may not run or does not fit; ``fixed[stage]``: given devices,
+    else empty; ``comm``: how compute and transfers of a device add up."""
+
+    topology: Topology
+    network: Network
+    comm: str
+    compute: tuple[tuple[float, ...], ...]
+    messages: tuple[Message, ...]
+    fixed: Placement
+
+    @property
+    def size(self) -> int:
+        return len(self.compute)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.topology.devices)
+
+    @cached_property
+    def free(self) -> tuple[bool, ...]:
+        """Whether each device pays nothing for its own transfers."""
+        types = {type_.name: type_.free_transfers for type_ in self.topology.types}
+        return tuple(types[device.type] for device in self.topology.devices)
+
+    @cached_property
+    def received(self) -> tuple[tuple[int, ...], ...]:
+        """Channels into each stage."""
+        return tuple(tuple(c for c, m in enumerate(self.messages) if m.target == stage) for stage in range(self.size))
+
+    @cached_property
+    def sent(self) -> tuple[tuple[int, ...], ...]:
+        """Channels out of each stage."""
+        return tuple(tuple(c for c, m in enumerate(self.messages) if m.source == stage) for stage in range(self.size))
+
+    def candidates(self, stage: int) -> list[int]:
+        """Devices that the stage may run on."""
+        return [device for device, seconds in enumerate(self.compute[stage]) if math.isfinite(seconds)]
+
+    def send_seconds(self, channel: int, source: int, target: int) -> float:
+        """Seconds that device ``source`` spends on one message of ``channel`` to device ``target``."""
+        return 0.0 if self.free[source] else self._seconds(channel, source, target)
+
+    def receive_seconds(self, channel: int, source: int, target: int) -> float:
+        """Seconds that device ``target`` spends on one message of ``channel`` from device ``source``."""
+        return 0.0 if self.free[target] else self._seconds(channel, source, target)
+
+    def _seconds(self, channel: int, source: int, target: int) -> float:
+        message = self.messages[channel]
+        if message.stated is not None:
+            return message.stated
+        return self.network.seconds(self.names[source], self.names[target], message.size)
+
+    def port_seconds(self, channel: int, device: int) -> float:
+        """The least that ``device`` can spend on a message of ``channel``."""
+        if self.free[device]:
+            return 0.0
+        message = self.messages[channel]
+        return message.stated if message.stated is not None else self.network.port(self.names[device]).seconds(message.size)
+
+    def media(self, channel: int, source: int, target: int) -> tuple[tuple[str, float], ...]:
+        """Links of the route that transfers share, each with the seconds one message occupies it; a direction of a full-duplex
+        link is a medium of its own. The rules are those of ``Network.busy``."""
+        message = self.messages[channel]
+        if message.stated is not None:
+            return ()
+        found = []
+        for name, entered, _ in self.network.path(self.names[source], self.names[target]).hops:
+            link = self.network.links[name]
+            if link.shared or link.duplex != "full":
+                one_way = link.duplex == "full" and len(link.ends) == 2
+                found.append((f"{name} from {entered}" if one_way else name, message.size / link.bandwidth))
+        return tuple(found)
+
+    def parts(self, stage: int, chosen: Placement) -> tuple[float, float, float]:
+        """Compute, receive and send seconds per message of the stage on its slowest device, over its slowest routes."""
+        receive = send = 0.0
+        for channel in self.received[stage]:
+            source = self.messages[channel].source
+            receive += max(self.receive_seconds(channel, a, b) for a in chosen[source] for b in chosen[stage])
+        for channel in self.sent[stage]:
+            target = self.messages[channel].target
+            send += max(self.send_seconds(channel, a, b) for a in chosen[stage] for b in chosen[target])
+        return max(self.compute[stage][device] for device in chosen[stage]), receive, send
+
+    def loads(self, chosen: Placement) -> list[float]:
+        """Seconds per sample of each stage's devices."""
+        return [combined(self.comm, *self.parts(stage, chosen)) / len(chosen[stage]) for stage in range(self.size)]
+
+    def busy(self, chosen: Placement) -> dict[str, float]:
+        """Seconds per sample that each medium is occupied; replicas share the messages evenly."""
+        total: dict[str, float] = defaultdict(float)
+        for channel, message in enumerate(self.messages):
+            pairs = [(a, b) for a in chosen[message.source] for b in chosen[message.target]]
+            for a, b in pairs:
+                for name, seconds in self.media(channel, a, b):
+                    total[name] += seconds / len(pairs)
+        return dict(total)
+
+    def value(self, chosen: Placement) -> float:
+        """Seconds per sample in the steady state: the largest load of a device or medium."""
+        return max((*self.loads(chosen), *self.busy(chosen).values()), default=0.0)
+
+    def transfers(self, chosen: Placement) -> float:
+        """Seconds of all transfers: what decides between placements of one value."""
+        return math.fsum(sum(self.parts(stage, chosen)[1:]) for stage in range(self.size))
+
+    def least(self, stage: int, device: int) -> float:
+        """A load that the stage cannot go below on ``device``, wherever the others are."""
+        receive = math.fsum(self.port_seconds(channel, device) for channel in self.received[stage])
+        send = math.fsum(self.port_seconds(channel, device) for channel in self.sent[stage])
+        return combined(self.comm, self.compute[stage][device], receive, send)
+
+    @cached_property
+    def floor(self) -> float:
+        """A value that no placement goes below."""
+        ports = (
+            min(self.least(s, d) for d in (self.fixed[s] or self.candidates(s))) / max(1, len(self.fixed[s]))
+            for s in range(self.size)
+        )
+        return max(ports, default=0.0)
+
+    def port_value(self, chosen: Placement) -> float:
+        """The value under the port model: every device at its best port, a tensor once per direction however many stages read
+        it."""
+        worst = 0.0
+        for stage, devices in enumerate(chosen):
+            sent = list({self.messages[c].tensor: c for c in self.sent[stage]}.values())
+            for device in devices:
+                receive = math.fsum(self.port_seconds(channel, device) for channel in self.received[stage])
+                send = math.fsum(self.port_seconds(channel, device) for channel in sent)
+                worst = max(worst, combined(self.comm, self.compute[stage][device], receive, send) / len(devices))
+        return worst
+
+
+def search(problem: PlacementProblem, nodes: int) -> tuple[Placement | None, bool]:
+    """The best placement found and whether it is proven best; None when the stages do not all find a device."""
+    starts = [start for start in (_in_order(problem), _greedy(problem)) if start is not None]
+    if not starts:
+        found = _matched(problem)
+        if found is None:
+            return None, True
+        starts = [found]
+    best = min(starts, key=lambda start: _key(problem, start))
+    best = _improve(problem, best, nodes)
+    if problem.value(best) <= problem.floor * (1 + SLACK):
+        return best, True
+    tree = _Tree(problem, nodes, best, problem.value(best))
+    tree.run()
+    return tree.best, tree.visited < nodes
+
+
+def _key(problem: PlacementProblem, chosen: Placement) -> tuple[float, float]:
+    return problem.value(chosen), problem.transfers(chosen)
+
+
+def _in_order(problem: PlacementProblem) -> Placement | None:
+    """Stages on the devices in the topology's order: neighbours there are near each other. None where a stage is left over."""
+    used = {device for devices in problem.fixed for device in devices}
+    chosen: list[tuple[int, ...]] = []
+    for stage, given in enumerate(problem.fixed):
+        device = next((d for d in problem.candidates(stage) if d not in used), None)
+        if not given and device is None:
+            return None
+        chosen.append(given or (device if device is not None else -1,))
+        used.update(chosen[-1])
+    return tuple(chosen)
+
+
+def _greedy(problem: PlacementProblem) -> Placement | None:
+    """Stages one after the other, each where it costs least beside those before it."""
+    used = {device for devices in problem.fixed for device in devices}
+    chosen: list[tuple[int, ...]] = list(problem.fixed)
+    for stage, given in enumerate(problem.fixed):
+        if given:
+            continue
+        options = [d for d in problem.candidates(stage) if d not in used]
+        if not options:
+            return None
+
+        def cost(device: int, stage: int = stage) -> float:
+            near = sum(
+                problem.receive_seconds(c, chosen[problem.messages[c].source][0], device)
+                for c in problem.received[stage]
+                if chosen[problem.messages[c].source]
+            )
+            return problem.compute[stage][device] + near
+
+        chosen[stage] = (min(options, key=lambda d: (cost(d), d)),)
+        used.update(chosen[stage])
+    return tuple(chosen)
+
+
+def _matched(problem: PlacementProblem) -> Placement | None:
+    """Any placement: augmenting paths, for stages that compete for few devices with enough memory."""
+    taken = {device: -1 for devices in problem.fixed for device in devices}
+    holder: dict[int, int] = dict(taken)
+
+    def place(stage: int, seen: set[int]) -> bool:
+        for device in problem.candidates(stage):
+            if device in seen or device in taken:
+                continue
+            seen.add(device)
+            if device not in holder or place(holder[device], seen):
+                holder[device] = stage
+                return True
+        return False
+
+    if not all(given or place(stage, set()) for stage, given in enumerate(problem.fixed)):
+        return None
+    device_of = {stage: device for device, stage in holder.items()}
+    return tuple(given or (device_of[stage],) for stage, given in enumerate(problem.fixed))
+
+
+def _improve(problem: PlacementProblem, start: Placement, limit: int) -> Placement:
+    """Local search: the first exchange or move of a stage at the bottleneck, or beside it, that lowers the key; until none
+    does."""
+    best, key, looked = start, _key(problem, start), 0
+    improved = True
+    while improved and looked < limit and key[0] > problem.floor * (1 + SLACK):
+        improved = False
+        for candidate in _moves(problem, best):
+            looked += 1
+            found = _key(problem, candidate)
+            if found < (key[0] * (1 - SLACK), 0.0) or (found[0] <= key[0] and found[1] < key[1] * (1 - SLACK)):
+                best, key, improved = candidate, found, True
+                break
+            if looked >= limit:
+                break
+    return best
+
+
+def _moves(problem: PlacementProblem, chosen: Placement) -> Iterator[Placement]:
+    loads, busy = problem.loads(chosen), problem.busy(chosen)
+    worst = max((*loads, *busy.values()))
+    hot = {stage for stage, load in enumerate(loads) if load >= worst * (1 - SLACK)}
+    for channel, message in enumerate(problem.messages):
+        ends = {message.source, message.target}
+        media = problem.media(channel, chosen[message.source][0], chosen[message.target][0])
+        if ends & hot or any(busy[name] >= worst * (1 - SLACK) for name, _ in media):
+            hot = hot | {stage for stage in ends if any(busy[name] >= worst * (1 - SLACK) for name, _ in media)}
+    near = {s for m in problem.messages if m.source in hot or m.target in hot for s in (m.source, m.target)}
+    used = {device for devices in chosen for device in devices}
+    for stage in sorted(hot | near):
+        if problem.fixed[stage]:
+            continue
+        for device in problem.candidates(stage):
+            if device not in used:
+                yield (*chosen[:stage], (device,), *chosen[stage + 1 :])
+        for other in range(problem.size):
+            if other == stage or problem.fixed[other]:
+                continue
+            here, there = chosen[stage][0], chosen[other][0]
+            if math.isfinite(problem.compute[stage][there]) and math.isfinite(problem.compute[other][here]):
+                swapped = list(chosen)
+                swapped[stage], swapped[other] = (there,), (here,)
+                yield tuple(swapped)
+
+
+@dataclass
+class _Tree:
+    """Branch and bound over stages in order: a partial placement costs at least what its stages cost with the rest at their
+    ports."""
+
+    problem: PlacementProblem
+    limit: int
+    best: Placement
+    value: float
+    visited: int = 0
+    chosen: list[tuple[int, ...]] = field(default_factory=list)
+
+    def run(self) -> None:
+        topology = self.problem.topology
+        numbers = {device.name: i for i, device in enumerate(topology.devices)}
+        self.class_of = {numbers[name]: c for c, names in enumerate(device_classes(topology)) for name in names}
+        self.host_of = [device.host for device in topology.devices]
+        self.like = host_classes(topology)
+        ordinals: dict[str, dict[int, int]] = defaultdict(dict)
+        self.ordinal = []
+        for device, host in enumerate(self.host_of):
+            classes = ordinals[host]
+            self.ordinal.append(classes.setdefault(self.class_of[device], len(classes)))
+        self.chosen = list(self.problem.fixed)
+        self._descend(0)
+
+    def _descend(self, stage: int) -> None:
+        problem = self.problem
+        while stage < problem.size and problem.fixed[stage]:
+            stage += 1
+        if stage == problem.size:
+            value = problem.value(tuple(self.chosen))
+            if value < self.value * (1 - SLACK):
+                self.best, self.value = tuple(self.chosen), value
+            return
+        options = []
+        for device in self._distinct(stage):
+            if self.visited >= self.limit:
+                return
+            self.visited += 1
+            self.chosen[stage] = (device,)
+            options.append((self._bound(), device))
+        for bound, device in sorted(options):
+            if bound >= self.value * (1 - SLACK) or self.value <= problem.floor * (1 + SLACK):
+                break
+            self.chosen[stage] = (device,)
+            self._descend(stage + 1)
+        self.chosen[stage] = ()
+
+    def _distinct(self, stage: int) -> Iterator[int]:
+        """Free devices for the stage, one of those that can be exchanged."""
+        used = {device for devices in self.chosen for device in devices}
+        busy_hosts = {self.host_of[device] for device in used}
+        tried: set[tuple[int, ...]] = set()
+        for device in self.problem.candidates(stage):
+            host = self.host_of[device]
+            key = (self.class_of[device],) if host in busy_hosts else (self.like[host], self.ordinal[device])
+            if device not in used and key not in tried:
+                tried.add(key)
+                yield device
+
+    def _bound(self) -> float:
+        problem, chosen = self.problem, self.chosen
+        worst = 0.0
+        busy: dict[str, float] = defaultdict(float)
+        for stage, devices in enumerate(chosen):
+            if not devices:
+                continue
+            receive = send = 0.0
+            for channel in problem.received[stage]:
+                source = chosen[problem.messages[channel].source]
+                receive += (
+                    max(problem.receive_seconds(channel, a, b) for a in source for b in devices)
+                    if source
+                    else min(problem.port_seconds(channel, b) for b in devices)
+                )
+            for channel in problem.sent[stage]:
+                target = chosen[problem.messages[channel].target]
+                if not target:
+                    send += min(problem.port_seconds(channel, a) for a in devices)
+                    continue
+                send += max(problem.send_seconds(channel, a, b) for a in devices for b in target)
+                for a in devices:
+                    for b in target:
+                        for name, seconds in problem.media(channel, a, b):
+                            busy[name] += seconds / (len(devices) * len(target))
+            compute = max(problem.compute[stage][device] for device in devices)
+            worst = max(worst, combined(problem.comm, compute, receive, send) / len(devices))
+        return max((worst, *busy.values()))
+
+
+def host_classes(topology: Topology) -> dict[str, int]:
+    """Hosts by class: exchanging two of one class with all their devices, in order, changes nothing but names. Explicit routes
+    make every host its own class."""
+    members = {host.name: [d for d in topology.devices if d.host == host.name] for host in topology.hosts}
+    every = Counter(_shape(link, link.ends) for link in topology.links)
+    leaders: list[str] = []
+    found: dict[str, int] = {}
+    for host in topology.hosts:
+        for number, leader in enumerate(leaders):
+            one, other = members[host.name], members[leader]
+            alike = [replace(d, name="", host="") for d in one] == [replace(d, name="", host="") for d in other]
+            if topology.routes or not alike:
+                continue
+            pairs = [(host.name, leader), *((a.name, b.name) for a, b in zip(one, other, strict=True))]
+            swap = dict(pairs) | {b: a for a, b in pairs}
+            if Counter(_shape(link, [swap.get(end, end) for end in link.ends]) for link in topology.links) == every:
+                found[host.name] = number
+                break
+        else:
+            found[host.name] = len(leaders)
+            leaders.append(host.name)
+    return found
+
+
+def _shape(link: Link, ends: Iterable[str]) -> tuple[object, ...]:
+    return tuple(sorted(ends)), link.bandwidth, link.latency, link.duplex, link.shared
+
+
+__all__ = ["Message", "Placement", "PlacementProblem", "host_classes", "search"]

@@ -1,0 +1,65 @@
+"""Schedule: the order of work per device for a stream of samples.
+
+A device repeats one row for ever: receive what its stage reads, run the stage, send what it makes. Rows are periodic: the
+numbers of microbatches are offsets from the number of the period, such that in one period every stage works on the sample that
+its inputs arrived for: stage s of S is S-1-s samples ahead of the last stage, and with transfers in a lane of their own the
+receives run one sample ahead of the compute.
+
+``period`` is the plan's value, the largest load of a device or shared link; ``latency`` is simulated: one sample through empty
+devices.
+
+Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its stage once, channels ascending, in an order that
+the simulator (``passes/simulate.py``) completes; ``tests/passes/test_schedule.py`` checks that it reaches the period.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ir.diagnostics import InvalidInput
+from ir.module import Action, Module, Plan, Schedule
+from passes.analyses.memory import SLOTS
+from passes.base import Pass, PassContext
+from passes.lower import insert_symbols
+from passes.place import plan_value, workload
+from passes.simulate import COMPUTE, Workload, run_rows, unrolled
+
+
+@dataclass(frozen=True)
+class SchedulePass(Pass):
+    """Order receives, compute and sends per device for streamed inference."""
+
+    name: ClassVar[str] = "schedule"
+
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput when the module has no placed plan."""
+        plan = module.first(Plan)
+        if plan is None:
+            raise InvalidInput(
+                "the module has no plan", where=module.name, hint="run 'partition' and 'place' before 'schedule'"
+            )
+        load = workload(module)
+        schedule = stream(load, plan_value(plan, load))
+        context.count(self.name, period=schedule.period, latency=schedule.latency)
+        return insert_symbols(module.without(Schedule), (schedule,))
+
+
+def stream(load: Workload, period: float) -> Schedule:
+    """The periodic schedule of a workload whose largest load is ``period`` seconds."""
+    ahead = 0 if load.comm == "sum" else 1
+    rows = []
+    for stage, devices in enumerate(load.replicas):
+        offset = len(load.replicas) - 1 - stage
+        received = [c for c, wire in enumerate(load.wires) if wire.target == stage]
+        sent = [c for c, wire in enumerate(load.wires) if wire.source == stage]
+        actions = (
+            *(Action("recv", stage, offset + ahead, channel) for channel in received),
+            Action(COMPUTE, stage, offset),
+            *(Action("send", stage, offset, channel) for channel in sent),
+        )
+        rows += [(device, actions) for device in devices]
+    schedule = Schedule("@schedule", "stream", tuple(rows), periodic=True, period=period, slots=SLOTS)
+    events = run_rows(load, unrolled(schedule, 1))
+    latency = max((event.end for event in events), default=0.0)
+    return Schedule("@schedule", "stream", tuple(rows), periodic=True, period=period, latency=latency, slots=SLOTS)
