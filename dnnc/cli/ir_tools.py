@@ -135,16 +135,14 @@ def _read(file: Path) -> tuple[str, str]:
     """The text and what to call it. Raises InvalidInput when it cannot be read as text."""
     import sys
 
-    if str(file) == "-":
-        return sys.stdin.read(), "<stdin>"
+    from ir import read_text
+
+    if str(file) != "-":
+        return read_text(file), str(file)
     try:
-        return file.read_text(encoding="utf-8"), str(file)
+        return sys.stdin.buffer.read().decode(), "<stdin>"
     except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"byte {error.start} is not UTF-8; expected IR text", where=str(file), hint="an ONNX file is read by 'dnnc import'"
-        ) from None
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(file)) from None
+        raise InvalidInput(f"byte {error.start} is not UTF-8; expected IR text", where="<stdin>") from None
 
 
 def _write(module: Module, out: Path | None) -> None:
