@@ -1,5 +1,25 @@
 """Passes: module in, module out; and what runs, names and lists them. Importing this package loads no pass and no grammar."""
 
 from passes.base import AnalysisCache, ConstantEvaluator, Pass, PassContext
+from passes.manager import PassCrash, PassManager, PassReport, pipeline_of
+from passes.pipeline import parse_pipeline, pass_text, pipeline_text
+from passes.registry import PASSES, PIPELINES, OptionInfo, PassInfo, describe
 
-__all__ = ["AnalysisCache", "ConstantEvaluator", "Pass", "PassContext"]
+__all__ = [
+    "PASSES",
+    "PIPELINES",
+    "AnalysisCache",
+    "ConstantEvaluator",
+    "OptionInfo",
+    "Pass",
+    "PassContext",
+    "PassCrash",
+    "PassInfo",
+    "PassManager",
+    "PassReport",
+    "describe",
+    "parse_pipeline",
+    "pass_text",
+    "pipeline_of",
+    "pipeline_text",
+]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from ir import print_module, verify
+import ir
 from ir.diagnostics import DnncError, InvariantError
 from ir.module import Func, Module, Stage
 from passes.base import Pass, PassContext
@@ -117,7 +117,7 @@ class PassManager:
             seconds = time.perf_counter() - start
             changed = result is not module and result != module
             start = time.perf_counter()
-            if self.verify and changed and (faults := verify(result)):
+            if self.verify and changed and (faults := ir.verify(result)):
                 raise InvariantError(faults, step.name)
         except (DnncError, KeyboardInterrupt):
             raise
@@ -139,11 +139,11 @@ class PassManager:
         if self.print_folder is not None:
             self._write(f"{label}.ir", module)
         else:
-            print(f"// ----- {title} -----\n{print_module(module)}", file=self.stream or sys.stderr)
+            print(f"// ----- {title} -----\n{ir.print_module(module)}", file=self.stream or sys.stderr)
 
     def _write(self, name: str, module: Module) -> None:
         assert self.print_folder is not None
-        (self.print_folder / name).write_text(print_module(module), encoding="utf-8")
+        (self.print_folder / name).write_text(ir.print_module(module), encoding="utf-8")
 
     def _reproduce(self, number: int, module: Module, error: BaseException) -> Path | None:
         """Writes the module before pass ``number`` with the rest of the pipeline in its first line."""
@@ -155,7 +155,7 @@ class PassManager:
             f"// RUN: dnnc opt %s --passes {shlex.quote(pipeline)}\n// Pass '{self.passes[number - 1].name}' failed: {words}\n"
         )
         self.reproducer.parent.mkdir(parents=True, exist_ok=True)
-        self.reproducer.write_text(header + print_module(module), encoding="utf-8")
+        self.reproducer.write_text(header + ir.print_module(module), encoding="utf-8")
         return self.reproducer
 
 

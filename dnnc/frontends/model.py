@@ -69,7 +69,7 @@ def bind_module(module: Module, dims: Mapping[str, int | str]) -> Module:
     """A module of IR with its symbolic dimensions bound. Raises UsageError for a name that it lacks."""
     if not dims:
         return module
-    from dnnc.frontends.rebind import bind_types
+    from passes.canonicalize.bind import bind_types
 
     return bind_types(module, dims)
 

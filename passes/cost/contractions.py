@@ -15,7 +15,7 @@ SOFTMAX = TRANSCENDENTAL + 4
 
 
 def product(facts: OpFacts, flops: int, factors: tuple[int, int], *, extra: int = 0, bias: int | None = None) -> Work:
-    """Work of a product of the operands ``factors``; ``extra`` flops stand beside it; operand ``bias`` is added to the result."""
+    """Work of a product of the operands ``factors``; ``extra`` flops beside it; operand ``bias`` is added to the result."""
     backward = dict.fromkeys(factors, flops)
     out = facts.size(-1)
     if bias is not None and facts.present(bias):

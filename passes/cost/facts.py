@@ -5,7 +5,8 @@ is a formula's answer; bytes that it leaves out are those of all operands and re
 
 Conventions: a multiply-add is 2 flops; a comparison, an arithmetic operation or a conversion of one element is 1; a
 transcendental function is ``TRANSCENDENTAL``. Gradients exist of floating-point results for floating-point operands only; a
-resource of one element is a constant, not a weight to train. ``saved`` looks at one op alone: a tensor that two ops keep counts twice.
+resource of one element is a constant, not a weight to train. ``saved`` looks at one op alone: a tensor that two ops keep
+counts twice.
 """
 
 from __future__ import annotations
