@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dnnc.frontends.model import ImportedModel, bind_module, dim_flags, free_symbols, load_model, require_static
-from dnnc.frontends.topology import load_topology
+from dnnc.frontends.topology import load_topology, read_topology
+from dnnc.frontends.topology_writer import topology_to_toml
 from ir.diagnostics import DiagnosticSink
 
 
@@ -30,5 +31,7 @@ __all__ = [
     "import_model",
     "load_model",
     "load_topology",
+    "read_topology",
     "require_static",
+    "topology_to_toml",
 ]

@@ -100,6 +100,7 @@ class _Scanner:
                     last = number == len(keys) - 1
                     if array and last:
                         lengths[table] = lengths.get(table, 0) + 1
+                        self.found.values.setdefault(table, (start, self.at))
                     if table in lengths:
                         table = (*table, lengths[table] - 1)
                 self.found.values.setdefault(table, (start, self.at))

@@ -110,7 +110,7 @@ def _unknown_unit(text: str, unit: str) -> str:
 
 
 _WRITTEN: dict[Quantity, tuple[str, ...]] = {
-    Quantity.MEMORY: ("TiB", "GiB", "MiB", "KiB", "B"),
+    Quantity.MEMORY: ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB", "B"),
     Quantity.BANDWIDTH: ("TB/s", "GB/s", "MB/s", "kB/s", "B/s"),
     Quantity.TIME: ("s", "ms", "us", "ns"),
     Quantity.RATE: ("TFLOP/s", "GFLOP/s", "MFLOP/s", "FLOP/s"),
@@ -119,7 +119,7 @@ _WRITTEN: dict[Quantity, tuple[str, ...]] = {
 
 def quantity_text(value: float, kind: Quantity) -> str:
     """The shortest exact text of ``value`` (finite, not negative) in the largest unit that leaves at least 1 before the
-    point; memory only in binary units that leave a short number."""
+    point; memory in the first unit, binary ones before SI ones, that leaves a short number."""
     exact = Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))
     if exact == 0:
         return f"0 {_WRITTEN[kind][-1] if kind is not Quantity.TIME else 's'}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from dnnc.costs import find_preset
 from dnnc.frontends.topology_document import file_syntax, parse_document, read_file
 from dnnc.frontends.topology_reader import VERSION, Reader
-from ir.diagnostics import DiagnosticSink, Severity
+from ir.diagnostics import Diagnostic, DiagnosticSink, Severity
 from ir.topology import Topology
 
 
@@ -47,8 +47,14 @@ def read_topology(
     for diagnostic in faults.diagnostics:
         if diagnostic.severity is not Severity.ERROR and sink is not None:
             sink.emit(diagnostic)
+    faults.diagnostics.sort(key=_place)
     faults.raise_errors()
     return topology
+
+
+def _place(diagnostic: Diagnostic) -> tuple[str, int, int]:
+    span = diagnostic.span
+    return (diagnostic.where, span.line, span.column) if span else (diagnostic.where, 0, 0)
 
 
 def slowed(topology: Topology, factor: float) -> Topology:

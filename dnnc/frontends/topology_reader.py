@@ -88,9 +88,11 @@ class Reader:
         if not self.devices and not self.faults.diagnostics:
             doc.fault((), "found no devices, expected at least one in [[devices]] or in a template of [[hosts]]")
         used = {device.type for device in self.devices.values()}
+        # The file's own types all, in its order; of those that it includes, what its devices are.
+        own = {key: self.types[key] for key in doc.table(("types",), doc.data) if key in self.types}
         result = Topology(
             f"@{name}",
-            tuple(type_ for type_ in self.types.values() if type_.name in used),
+            (*(type_ for name, type_ in self.types.items() if name not in own and name in used), *own.values()),
             tuple(self.hosts.values()),
             tuple(self.devices.values()),
             tuple(self.switches.values()),
@@ -371,8 +373,9 @@ class Reader:
                             "'mesh' (one for each pair)")  # fmt: skip
             return []
         form = forms[0]
+        before = len(self.faults.diagnostics)
         chosen = self.select(doc, (*path, form), table, scope)
-        if not chosen:
+        if not chosen or len(self.faults.diagnostics) > before:
             return []
         if form == "ends":
             return [tuple(chosen)]
@@ -488,10 +491,15 @@ class Reader:
         for device in topology.devices:
             islands.setdefault(root(device.name), []).append(device.name)
         groups = list(islands.values())
-        for group in groups[1:]:
-            here, there = _some(groups[0]), _some(group)
-            example = f'[[links]] ends = ["{groups[0][0]}", "{group[0]}"], bandwidth = "16 GB/s", latency = "5 us"'
-            doc.fault(("links",), f"no links lead from {here} to {there}", hint=f"for example: {example}")
+        if len(groups) > 1:
+            listed = "; ".join(map(_some, groups[:6])) + ("; ..." if len(groups) > 6 else "")
+            place = next((key for key in ("links", "devices", "hosts") if key in doc.data), "version")
+            example = f'[[links]] ends = ["{groups[0][0]}", "{groups[1][0]}"], bandwidth = "16 GB/s", latency = "5 us"'
+            doc.fault(
+                (place,),
+                f"no links join {groups[0][0]!r} to {groups[1][0]!r}; devices that reach each other: {listed}",
+                hint=f"for example: {example}",
+            )
 
 
 def _some(names: list[str]) -> str:

@@ -1,0 +1,156 @@
+"""A topology as TOML text that reads back equal: ``read_topology(topology_to_toml(t)) == t``.
+
+Neighbours that differ only by a running number are written as one entry with a pattern, so that eight hosts of eight devices
+stay readable. Holds for every topology whose names the format allows and whose types state rates and a memory bandwidth.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+from dnnc.frontends.quantities import Quantity, quantity_text
+from dnnc.frontends.topology_reader import VERSION
+from ir.topology import Device, DeviceType, Host, Link, Topology
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
+_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})([^0-9]*)\Z")
+T = TypeVar("T")
+Fields = Sequence[tuple[str, str]]
+
+
+def topology_to_toml(topology: Topology) -> str:
+    """The text of ``topology`` in the format of ``dnnc/costs/README.md``."""
+    lines = [f"version = {VERSION}", f"name = {_text(topology.name[1:])}"]
+    if topology.switches:
+        lines.append(f"switches = {_list(_patterns(switch.name for switch in topology.switches))}")
+    for type_ in topology.types:
+        lines += ["", f"[types.{_key(type_.name)}]", *_assignments(_type(type_))]
+    for names, host in _runs(topology.hosts, lambda host: host.name, _host):
+        lines += ["", "[[hosts]]", f"name = {_text(names)}", *_assignments(host)]
+    for names, device in _runs(topology.devices, lambda device: device.name, _device):
+        lines += ["", "[[devices]]", f"name = {_text(names)}", *_assignments(device)]
+    for fields in _links(topology.links):
+        lines += ["", "[[links]]", *_assignments(fields)]
+    for route in topology.routes:
+        fields = [("from", _text(route.source)), ("to", _text(route.target)), ("links", _list(route.links))]
+        lines += ["", "[[routes]]", *_assignments(fields)]
+    return "\n".join(lines) + "\n"
+
+
+def _type(type_: DeviceType) -> Fields:
+    fields = [("kind", _text(type_.kind))]
+    rates = [f"{dtype} = {_text(quantity_text(rate, Quantity.RATE))}" for dtype, rate in type_.rates]
+    fields.append(("rates", f"{{ {', '.join(rates)} }}"))
+    fields.append(("memory_bandwidth", _text(quantity_text(type_.memory_bandwidth, Quantity.BANDWIDTH))))
+    if type_.memory is not None:
+        fields.append(("memory", _text(quantity_text(type_.memory, Quantity.MEMORY))))
+    if type_.overhead:
+        fields.append(("overhead", _text(quantity_text(type_.overhead, Quantity.TIME))))
+    if type_.efficiency:
+        parts = [f"{_key(kind)} = {fraction!r}" for kind, fraction in type_.efficiency]
+        fields.append(("efficiency", f"{{ {', '.join(parts)} }}"))
+    if type_.free_transfers:
+        fields.append(("free_transfers", "true"))
+    if type_.source:
+        fields.append(("source", _text(type_.source)))
+    return fields
+
+
+def _host(host: Host) -> Fields:
+    fields = [] if host.cores is None else [("cores", str(host.cores))]
+    return fields if host.memory is None else [*fields, ("memory", _text(quantity_text(host.memory, Quantity.MEMORY)))]
+
+
+def _device(device: Device) -> Fields:
+    fields = [("type", _text(device.type)), ("host", _text(device.host))]
+    if device.memory is not None:
+        fields.append(("memory", _text(quantity_text(device.memory, Quantity.MEMORY))))
+    return fields
+
+
+def _links(links: Sequence[Link]) -> Iterable[Fields]:
+    """Entries of the links: stars that the reader would name the same become one, the others stand alone."""
+    taken: set[str] = set()
+    for _, group in groupby(links, key=_star_key):
+        run = list(group)
+        pattern = _pattern([link.ends[0] for link in run]) if len(run) > 1 else None
+        plain = all(link.name == "-".join(link.ends) and link.name not in taken for link in run)
+        targets = {link.ends[1] for link in run}
+        target = targets.pop() if len(targets) == 1 else _pattern([link.ends[1] for link in run])
+        if pattern is not None and target is not None and plain and len({link.ends[0] for link in run}) == len(run):
+            yield [("each", _text(pattern)), ("to", _text(target)), *_link(run[0])]
+        else:
+            for link in run:
+                yield [("name", _text(link.name)), ("ends", _list(link.ends)), *_link(link)]
+        taken |= {link.name for link in run}
+
+
+def _star_key(link: Link) -> tuple[object, ...]:
+    """Equal for neighbours that may be one entry: two ends each, alike in all but the running numbers of the ends."""
+    shape = tuple(re.sub(r"[0-9]+(?=[^0-9]*\Z)", "#", end) for end in link.ends[:2])
+    heads = tuple(end.rpartition(".")[0] for end in link.ends[:2])
+    alone = link.name if len(link.ends) != 2 else ""
+    return (shape, heads, alone, link.bandwidth, link.latency, link.duplex, link.shared)
+
+
+def _link(link: Link) -> Fields:
+    fields = [("bandwidth", _text(quantity_text(link.bandwidth, Quantity.BANDWIDTH)))]
+    if link.latency:
+        fields.append(("latency", _text(quantity_text(link.latency, Quantity.TIME))))
+    if link.duplex != "full":
+        fields.append(("duplex", _text(link.duplex)))
+    return [*fields, ("shared", "true")] if link.shared else fields
+
+
+def _runs(items: Iterable[T], name: Callable[[T], str], fields: Callable[[T], Fields]) -> Iterable[tuple[str, Fields]]:
+    """Neighbours with equal fields and consecutive numbers, as one pattern each."""
+    for shown, group in groupby(items, key=fields):
+        for pattern in _patterns([name(item) for item in group]):
+            yield pattern, shown
+
+
+def _patterns(names: Iterable[str]) -> list[str]:
+    """As few patterns as neighbours allow."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _pattern([*runs[-1][-1:], name]) is not None:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return [_pattern(run) or run[0] for run in runs]
+
+
+def _pattern(names: Sequence[str]) -> str | None:
+    """``gpu{0..7}`` for gpu0 to gpu7 in that order; None where the names are no such run."""
+    found = [_NUMBERED.match(name) for name in names]
+    first = found[0]
+    if first is None or len(names) < 2:
+        return None
+    start = int(first[2])
+    for offset, match in enumerate(found):
+        if match is None or (match[1], match[3]) != (first[1], first[3]) or int(match[2]) != start + offset:
+            return None
+    return f"{first[1]}{{{start}..{start + len(names) - 1}}}{first[3]}"
+
+
+def _assignments(fields: Fields) -> list[str]:
+    return [f"{key} = {value}" for key, value in fields]
+
+
+def _key(name: str) -> str:
+    return name if _BARE.match(name) else _text(name)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _list(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"
+
+
+__all__ = ["topology_to_toml"]
