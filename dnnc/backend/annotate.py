@@ -26,7 +26,7 @@ IR_VERSION = 11
 def annotate(model: onnx_ir.Model, func: Func, stages: tuple[Stage, ...]) -> None:
     """Adds the annotations to ``model``, which holds the ops of ``func`` under the same value names. Raises ValueError when a
     node of the graph makes nothing that an op of ``func`` makes."""
-    model.ir_version = IR_VERSION
+    model.ir_version = max(model.ir_version, IR_VERSION)
     devices = [stage.devices[0] for stage in stages]
     configuration = model.add_device_configuration(CONFIGURATION, device_names=devices)
     members = {value.name[1:]: op.facet(StageSet, StageSet(())).stages for op in func.ops for value in op.results}
