@@ -103,7 +103,8 @@ def compile_model(
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
     from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import load_model, load_topology
-    from passes import PassManager, pipeline_text
+    from passes.manager import PassManager
+    from passes.pipeline import pipeline_text
 
     sink = sink if sink is not None else DiagnosticSink()
     clock = _Clock()
@@ -139,7 +140,7 @@ def compile_model(
 def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     """The passes that the options ask for. Raises UsageError for options that contradict each other or need a pass that is
     not there."""
-    from passes import parse_pipeline
+    from passes.pipeline import parse_pipeline
 
     pipeline = parse_pipeline(options.pipeline or PIPELINE)
     if options.plan is not None:

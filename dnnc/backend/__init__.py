@@ -2,7 +2,7 @@
 
 from dnnc.backend.build import Build, Channel, Port, Source, StageProgram, read_manifest
 from dnnc.backend.plan_json import plan_from_json, plan_to_json, read_plan
-from dnnc.backend.write import WEIGHTS, check_target, write_build, write_plan
+from dnnc.backend.write import WEIGHTS, check_target, write_build, write_model, write_plan
 
 __all__ = [
     "WEIGHTS",
@@ -17,5 +17,6 @@ __all__ = [
     "read_manifest",
     "read_plan",
     "write_build",
+    "write_model",
     "write_plan",
 ]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,30 @@ def write_plan(module: Module, out: Path) -> dict[str, Any]:
         manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""})
         _write_json(target / MANIFEST, manifest)
     return manifest
+
+
+def write_model(
+    module: Module, folder: Path, out: Path, *, progress: Progress = lambda label, fraction: None
+) -> tuple[Path, ...]:
+    """Writes the entry function as one ONNX file and its larger weights to ``OUT.data`` beside it; returns what was written.
+    ``folder`` is where external resources lie. Raises InvalidInput when data is missing or the disk refuses."""
+    resources = module.resources
+    used = [[resources[name] for name in _resource_names(module.entry) if name in resources]]
+    _refuse_declared(used, "shared")
+    places = layout(used[0], f"{out.name}.data")
+    kept = moved(_inlined(module, used, folder), places)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
+            _save(kept, module.entry, Path(temporary) / out.name)
+            if places:
+                write_weights(Path(temporary) / f"{out.name}.data", resources, places, folder, progress)
+            # The model last: it is what a reader looks for.
+            written = tuple(out.with_name(name) for name in ([f"{out.name}.data"] if places else []) + [out.name])
+            for path in written:
+                os.replace(Path(temporary) / path.name, path)
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(out)) from error
+    return written
 
 
 def check_target(out: Path) -> None:

@@ -48,7 +48,8 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tup
     from dnnc.driver import pass_context
     from dnnc.frontends import load_model
     from ir.facets import Cost
-    from passes import PassManager, parse_pipeline
+    from passes.manager import PassManager
+    from passes.pipeline import parse_pipeline
 
     module = load_model(subject, dims, sink).module
     if any(op.facet(Cost) for op in module.entry.ops):

@@ -42,11 +42,11 @@ def export(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Write a model as an ONNX file, its weights in FILE.onnx.data beside it."""
-    from dnnc.backend import export_model
+    from dnnc.backend import write_model
     from dnnc.zoo import build
 
     with progress(not quiet) as report:
         report("export", None)
         module = build(model)
-        export_model(module, Path(), out)
-    talk(f"wrote {out}", quiet)
+        written = write_model(module, Path(), out, progress=report)
+    talk(f"wrote {' and '.join(map(str, written))}", quiet)
