@@ -36,7 +36,7 @@ from passes.base import Pass, PassContext
 from passes.lower import Cut, cuts_of, listing, stage_members
 from passes.partition.problem import load as combined
 from passes.placement import Message, Placement, PlacementProblem, search
-from passes.simulate import Wire, Workload
+from passes.simulate import Wire, Workload, edge_slots
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class PlacePass(Pass):
         if chosen is None:
             raise Infeasible(_crowded(problem, plan), where=topology.name, hint="use fewer stages or more devices")
         own = stage_ops(module, plan)
-        memory = stage_memory(module, own, cuts_of(module.entry))
+        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm)
         stages = []
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
@@ -94,7 +94,7 @@ def placement_problem(module: Module, plan: Plan, topology: Topology, net: Netwo
     own = stage_ops(module, plan)
     fixed = _fixed(plan, topology, len(own))
     cuts = cuts_of(entry)
-    memory = stage_memory(module, own, cuts)
+    memory = stage_memory(module, own, cuts, plan.comm)
     by_type = {}
     for type_ in topology.types:
         seconds = func_seconds(entry, type_)
@@ -148,16 +148,16 @@ class Memory:
         return self.weights + self.workspace + self.buffers
 
 
-def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut]) -> tuple[Memory, ...]:
-    """Memory of each stage, given the positions of its ops in the entry function. An edge over other stages has one buffer
-    more for each of them, or it would stall the pipeline (``passes/simulate.py``, rule 3)."""
+def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str) -> tuple[Memory, ...]:
+    """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
+    of them for each tensor."""
     entry, sizes = module.entry, resource_bytes(module)
     found = []
     for stage, positions in enumerate(own):
         names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
         if stage == 0:
             names |= {value.name for value in entry.results if value.name in sizes}
-        buffers = sum((SLOTS + cut.target - cut.source - 1) * (cut.nbytes or 0) for cut in cuts if cut.target == stage)
+        buffers = sum(edge_slots(comm, cut.source, stage, SLOTS) * (cut.nbytes or 0) for cut in cuts if cut.target == stage)
         found.append(Memory(sum(sizes[name] for name in names), stage_workspace(entry, positions), buffers))
     return tuple(found)
 

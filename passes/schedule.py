@@ -5,8 +5,9 @@ numbers of microbatches are offsets from the number of the period, such that in 
 its inputs arrived for: stage s of S is S-1-s samples ahead of the last stage, and with transfers in a lane of their own the
 receives run one sample ahead of the compute.
 
-``period`` is the plan's value, the largest load of a device or shared link; ``latency`` is simulated: one sample through empty
-devices.
+``period`` is the largest load of a device or shared link, which a stream reaches; where transfers share a link, devices
+may wait for it in turn, and the period is what a long simulated stream shows. ``latency`` is simulated too: one sample
+through empty devices.
 
 Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its stage once, channels ascending, in an order that
 the simulator (``passes/simulate.py``) completes; ``tests/passes/test_schedule.py`` checks that it reaches the period.
@@ -14,7 +15,7 @@ the simulator (``passes/simulate.py``) completes; ``tests/passes/test_schedule.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ir.diagnostics import InvalidInput
@@ -60,6 +61,19 @@ def stream(load: Workload, period: float) -> Schedule:
         )
         rows += [(device, actions) for device in devices]
     schedule = Schedule("@schedule", "stream", tuple(rows), periodic=True, period=period, slots=SLOTS)
+    if any(wire.media for wire in load.wires):
+        schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
     events = run_rows(load, unrolled(schedule, 1))
-    latency = max((event.end for event in events), default=0.0)
-    return Schedule("@schedule", "stream", tuple(rows), periodic=True, period=period, latency=latency, slots=SLOTS)
+    return replace(schedule, latency=max((event.end for event in events), default=0.0))
+
+
+def steady_period(load: Workload, schedule: Schedule) -> float:
+    """Seconds between two samples in the middle of a long stream, filling and draining left out."""
+    depth = len(load.compute)
+    first, last = 4 * depth, 4 * depth + 40
+    ends = {
+        event.action.microbatch: event.end
+        for event in run_rows(load, unrolled(schedule, last + 4 * depth))
+        if event.action.kind == COMPUTE and event.action.stage == depth - 1
+    }
+    return (ends[last] - ends[first]) / (last - first)

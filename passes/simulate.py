@@ -7,8 +7,8 @@ Rules (``comm`` of the plan says which *lanes* a device has):
    sending have one each.
 2. ``send`` of a tensor waits for its stage's ``F`` of that microbatch and occupies the sender for its seconds; ``recv`` waits
    for the end of that ``send`` and occupies the receiver; ``F`` waits for all ``recv`` of its stage and microbatch.
-3. Back-pressure: an edge has ``slots`` buffers, and one more for each stage that it passes over. ``F`` writes into them, so it
-   waits until the receiver is done with the microbatch that many before.
+3. Back-pressure: an edge has ``edge_slots`` buffers (two, and one more for each stage that it passes over). ``F`` writes into
+   them, so it waits until the receiver is done with the microbatch that many before.
 4. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
 5. A replicated stage gives microbatch m to its replica m mod r.
 
@@ -18,8 +18,9 @@ them.
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import InvalidInput
@@ -64,7 +65,15 @@ class Workload:
     def slots_of(self, channel: int) -> int:
         """Buffers of the edge that the channel belongs to."""
         wire = self.wires[channel]
-        return self.slots + max(0, wire.target - wire.source - 1)
+        return edge_slots(self.comm, wire.source, wire.target, self.slots)
+
+
+def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
+    """Buffers of an edge: one for each phase that can work on a message of it at the same time, or the edge would hold up the
+    stages between its ends. With one lane a stage is one phase; with lanes for transfers it is three (the message is made,
+    sent, received, read)."""
+    skipped = target - source - 1
+    return slots + skipped if comm == "sum" else 2 * slots + 3 * skipped
 
 
 class DeadlockError(Exception):
@@ -127,8 +136,11 @@ class _Lane:
 
 @dataclass(slots=True)
 class _State:
-    """What has happened: end of each action, when a stage let go of a microbatch's inputs, and how long media are busy."""
+    """What has happened: the end of each action, until when media are busy; and the channels of each stage."""
 
+    load: Workload
+    inputs: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    outputs: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     done: dict[Action, float] = field(default_factory=dict)
     media: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -138,44 +150,57 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
 
     Among actions that can start, the one that can start first does (ties: order of rows); so a medium serves transfers in the
     order in which they become ready."""
+    state = _State(load)
+    for channel, wire in enumerate(load.wires):
+        state.inputs[wire.target].append(channel)
+        state.outputs[wire.source].append(channel)
     lanes = [
         _Lane(device, [action for action in actions if _lane_of(action, load.comm) == lane])
         for device, actions in rows.items()
         for lane in ("compute", "in", "out")
     ]
-    inputs: dict[int, list[int]] = defaultdict(list)
-    outputs: dict[int, list[int]] = defaultdict(list)
-    for channel, wire in enumerate(load.wires):
-        inputs[wire.target].append(channel)
-        outputs[wire.source].append(channel)
-    state = _State()
+    heap: list[tuple[float, int]] = []
+    waiting: dict[Action, list[int]] = defaultdict(list)  # lanes, by an action that their next one waits for
+    for number in range(len(lanes)):
+        _wake(number, lanes, state, heap, waiting)
     events: list[Event] = []
-    left = sum(len(lane.queue) for lane in lanes)
-    while left:
-        best: tuple[float, int] | None = None
-        for number, lane in enumerate(lanes):
-            if lane.position < len(lane.queue):
-                ready = _ready(lane.queue[lane.position], load, state, inputs, outputs)
-                if ready is not None and (best is None or max(ready, lane.free) < best[0]):
-                    best = (max(ready, lane.free), number)
-        if best is None:
-            waiting = [
-                f"{_text(lane.queue[lane.position])} on {lane.device}" for lane in lanes if lane.position < len(lane.queue)
-            ]
-            raise DeadlockError(waiting)
-        start, number = best
+    while heap:
+        start, number = heapq.heappop(heap)
         lane = lanes[number]
         action = lane.queue[lane.position]
-        end = start + _seconds(action, load)
-        if action.kind == "send" and action.channel is not None:
-            for name, busy in load.wires[action.channel].media:
-                state.media[name] = start + busy
-        state.done[action] = lane.free = end
+        media = load.wires[action.channel].media if action.kind == "send" and action.channel is not None else ()
+        free = max((start, *(state.media[name] for name, _ in media)))
+        if free > start:
+            heapq.heappush(heap, (free, number))
+            continue
+        state.media.update((name, start + busy) for name, busy in media)
+        end = state.done[action] = lane.free = start + _seconds(action, load)
         lane.position += 1
-        left -= 1
         events.append(Event(lane.device, action, start, end))
+        for other in (number, *waiting.pop(action, ())):
+            _wake(other, lanes, state, heap, waiting)
+    stuck = [f"{_text(lane.queue[lane.position])} on {lane.device}" for lane in lanes if lane.position < len(lane.queue)]
+    if stuck:
+        raise DeadlockError(stuck)
     order = {device: number for number, device in enumerate(rows)}
     return sorted(events, key=lambda event: (order[event.device], event.start, event.end))
+
+
+def _wake(
+    number: int, lanes: Sequence[_Lane], state: _State, heap: list[tuple[float, int]], waiting: dict[Action, list[int]]
+) -> None:
+    """Puts the next action of a lane on the heap, or the lane on the list of what it waits for."""
+    lane = lanes[number]
+    if lane.position == len(lane.queue):
+        return
+    start = lane.free
+    for needed in _needs(lane.queue[lane.position], state):
+        end = state.done.get(needed)
+        if end is None:
+            waiting[needed].append(number)
+            return
+        start = max(start, end)
+    heapq.heappush(heap, (start, number))
 
 
 def _lane_of(action: Action, comm: str) -> str:
@@ -193,33 +218,23 @@ def _seconds(action: Action, load: Workload) -> float:
     return wire.send if action.kind == "send" else wire.receive
 
 
-def _ready(
-    action: Action, load: Workload, state: _State, inputs: Mapping[int, list[int]], outputs: Mapping[int, list[int]]
-) -> float | None:
-    """When what the action waits for has happened; None while it has not."""
-    stage, number = action.stage, action.microbatch or 0
-    if action.kind == "recv":
-        sender = load.wires[action.channel].source if action.channel is not None else stage
-        return state.done.get(Action("send", sender, number, action.channel))
-    if action.kind == "send":
-        begin = state.done.get(Action(COMPUTE, stage, number))
-        if begin is None or action.channel is None:
-            return begin
-        return max((begin, *(state.media[name] for name, _ in load.wires[action.channel].media)))
-    needed = [state.done.get(Action("recv", stage, number, channel)) for channel in inputs.get(stage, ())]
-    for channel in outputs.get(stage, ()):
-        before = number - load.slots_of(channel)
-        if before >= 0:
-            needed.append(_released(load.wires[channel].target, before, load, state, outputs))
-    return None if None in needed else max((0.0, *(time for time in needed if time is not None)))
-
-
-def _released(stage: int, number: int, load: Workload, state: _State, outputs: Mapping[int, list[int]]) -> float | None:
-    """When the stage let go of the inputs of a microbatch: after its compute, and with one lane after its sends too."""
-    ends = [state.done.get(Action(COMPUTE, stage, number))]
-    if load.comm == "sum":
-        ends += [state.done.get(Action("send", stage, number, channel)) for channel in outputs.get(stage, ())]
-    return None if None in ends else max(end for end in ends if end is not None)
+def _needs(action: Action, state: _State) -> Iterator[Action]:
+    """What must have ended before the action starts."""
+    load, stage, number = state.load, action.stage, action.microbatch or 0
+    if action.kind == "recv" and action.channel is not None:
+        yield Action("send", load.wires[action.channel].source, number, action.channel)
+    elif action.kind == "send":
+        yield Action(COMPUTE, stage, number)
+    elif action.kind == COMPUTE:
+        for channel in state.inputs.get(stage, ()):
+            yield Action("recv", stage, number, channel)
+        for channel in state.outputs.get(stage, ()):
+            before = number - load.slots_of(channel)
+            if before >= 0:
+                target = load.wires[channel].target
+                yield Action(COMPUTE, target, before)
+                if load.comm == "sum":  # its one lane lets go of the inputs when its sends are done too
+                    yield from (Action("send", target, before, out) for out in state.outputs.get(target, ()))
 
 
 def _text(action: Action) -> str:
@@ -227,4 +242,4 @@ def _text(action: Action) -> str:
     return f"{action.kind} of stage {action.stage}, microbatch {action.microbatch}{channel}"
 
 
-__all__ = ["DeadlockError", "Event", "Wire", "Workload", "run_rows", "simulate", "unrolled"]
+__all__ = ["DeadlockError", "Event", "Wire", "Workload", "edge_slots", "run_rows", "simulate", "unrolled"]
