@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, talk, write_whole
 from ir.diagnostics import InvalidInput
+
+if TYPE_CHECKING:
+    from dnnc.runtime import CheckReport, Event
+    from dnnc.runtime.run import RunReport
 
 InputsOption = Annotated[
     Path | None,
@@ -67,7 +71,7 @@ def run(
         talk(f"the measured timeline is in {build / 'trace.json'}; open it at https://ui.perfetto.dev", quiet)
 
 
-def _add_measured(path: Path, events: Iterable[Any]) -> None:
+def _add_measured(path: Path, events: Iterable[Event]) -> None:
     """Puts the runtime's events beside the predicted timeline in the trace file, in the place of those of a former run."""
     import json
 
@@ -94,7 +98,7 @@ def _add_measured(path: Path, events: Iterable[Any]) -> None:
     write_whole(path, text)
 
 
-def _print_run(done: Any) -> None:
+def _print_run(done: RunReport) -> None:
     """Outputs, predicted against measured, and the pace."""
     from dnnc.report import compare_table, key_values, print_table, seconds_text
 
@@ -118,11 +122,42 @@ def check(
     build: opt.BuildArgument,
     inputs: InputsOption = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of random inputs.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, metavar="N", help="How many random microbatches.")] = 1,
+    threads: ThreadsOption = 1,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Compare the stage programs of DIR with the unsplit model, at every cut; exit 5 names the first stage that differs."""
-    raise NotImplementedError
+    from dnnc.runtime import CheckOptions, check_build
+
+    with progress(not quiet) as say:
+        found = check_build(build, CheckOptions(inputs, seed, samples, threads), progress=say)
+    for note in found.notes:
+        talk(f"note: {note}", quiet)
+    if json:
+        fields = found.to_json()
+        put_json(fields.pop("schema").removeprefix("dnnc.").partition("/")[0], fields)
+    elif not quiet:
+        _print_check(found)
+    if (error := found.error()) is not None:
+        raise error
+
+
+def _print_check(found: CheckReport) -> None:
+    """Every compared tensor with its difference and what is allowed, then the verdict."""
+    from dnnc.report import Table, columns, print_table
+
+    rows = []
+    for c in found.comparisons:
+        alone, chained = ("-" if value is None else f"{value:.1e}" for value in (c.alone, c.chained))
+        rows.append((str(c.stage), c.device, c.kind, alone, chained, f"{c.allowed:.0e}", c.verdict, c.tensor))
+    print_table(Table(columns("stage <device <kind alone chained allowed <verdict <tensor"), tuple(rows)))
+    put("\nlargest difference over the range of each tensor; alone: on the unsplit model's own values, chained: on the stages'")
+    if found.random:
+        put(f"left out, for they are random: {', '.join(found.random)}")
+    if found.passed:
+        inputs = "random" if found.random_inputs else "given"
+        put(f"passed: the stages compute what {found.reference} computes ({found.samples} x {inputs} inputs)")
 
 
 def simulate(
@@ -131,7 +166,8 @@ def simulate(
     json: opt.JsonOption = False,
 ) -> None:
     """Predict the timeline of DIR: how long each device is busy while M microbatches flow through."""
-    from dnnc.backend import Build, predicted
+    from dnnc.backend import Build
+    from dnnc.backend.timeline import predicted
     from dnnc.report import print_table, seconds_text, summarize_timeline, timeline_table
     from ir import parse_module
 
