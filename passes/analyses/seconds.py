@@ -6,6 +6,13 @@ Roofline (Williams, Waterman, Patterson, "Roofline: an insightful visual perform
 
 ``rate``, ``efficiency``, ``memory_bandwidth``, ``overhead`` are the device type's; flops, bytes and kind the ``Cost`` facet's.
 
+*Weights on a core.* On device types of kind ``cpu`` the bytes of weights do not hide behind arithmetic: they come from main
+memory once per execution, and one core waits for them. Measured (``tests/bench/calibrate_cpu.py``) on ResNet-50, whose late
+convolutions take a fifth longer than their flops say, and on BERT:
+
+    seconds = max(flops / (rate[dtype] * efficiency[kind]), (read + write - weight) / memory_bandwidth)
+              + weight / memory_bandwidth + overhead
+
 *Epilogues.* Runtimes fuse what follows a convolution or matrix product element by element (batch norm, bias, activation,
 residual sum) into it, so its data never leave the registers. Where a device type has an efficiency for ``epilogue``, such an op
 costs the extra operand it reads at memory bandwidth and its flops at that efficiency, and no overhead. It is an epilogue
@@ -55,9 +62,10 @@ def op_seconds(op: Op, device_type: DeviceType) -> float:
         return device_type.overhead
     rate = rate_of(op, device_type) * efficiency_of(cost.kind, device_type)
     arithmetic = cost.flops / rate if cost.flops and rate else 0.0
-    moved = cost.read + cost.write
-    memory = moved / device_type.memory_bandwidth if moved and device_type.memory_bandwidth else 0.0
-    return max(arithmetic, memory) + device_type.overhead
+    waited = cost.weight if device_type.kind == "cpu" else 0
+    moved = cost.read + cost.write - waited
+    bandwidth = device_type.memory_bandwidth or math.inf
+    return max(arithmetic, moved / bandwidth) + waited / bandwidth + device_type.overhead
 
 
 def body_seconds(ops: Iterable[Op], device_type: DeviceType) -> list[float]:
