@@ -22,9 +22,12 @@ from ir.facets import StageSet
 from ir.module import Func, Module, Plan, PlanStage
 from ir.ops import Op
 from ir.topology import Topology
+from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import describe, insert_symbols, listing, stage_members
 
+COMM = ("sum", "overlap", "duplex")
+OBJECTIVES = ("throughput",)
 SHOWN = 5
 """How many faults of one kind are listed; the rest are counted."""
 
@@ -50,8 +53,11 @@ class AssignPass(Pass):
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
-        if self.comm not in ("sum", "overlap", "duplex"):
-            raise InvalidInput(f"comm is '{self.comm}', expected sum, overlap or duplex", where=self.source)
+        if self.comm not in COMM:
+            raise InvalidInput(f"comm is '{self.comm}', expected one of {', '.join(COMM)}", where=self.source)
+        if self.objective not in OBJECTIVES:
+            found = f"objective is '{self.objective}', expected {', '.join(OBJECTIVES)}"
+            raise InvalidInput(found, where=self.source)
         entry = module.entry
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
@@ -66,7 +72,10 @@ class AssignPass(Pass):
             raise InvalidInput(problems)
         assigned = replace(entry, ops=tuple(op.with_facets(StageSet(stages[op.id])) for op in entry.ops))
         stage_members(assigned)
-        bound, single, certificate = plan_bound(assigned, module, self.objective, self.comm)
+        placed = module.replace(entry, assigned)
+        replicated = any(len(names) > 1 for names in devices.values())
+        net = context.analyses.get(network, topology)
+        bound, single, certificate = plan_bound(placed, topology, net, self.comm, replicated)
         plan = Plan(
             name="@plan",
             objective=self.objective,
@@ -88,7 +97,7 @@ class AssignPass(Pass):
             certificate=certificate,
         )
         context.count(self.name, ops=len(stages), stages=count)
-        return insert_symbols(module.replace(entry, assigned).without(Plan), (plan,))
+        return insert_symbols(placed.without(Plan), (plan,))
 
     def _stages(self, entry: Func, problems: list[Diagnostic]) -> Mapping[str, tuple[int, ...]]:
         """Stages of each op, by the op's id."""
@@ -169,10 +178,25 @@ class AssignPass(Pass):
         return f"{self.source}: stage {index}" if self.source else f"stage {index}"
 
 
-def plan_bound(func: Func, module: Module, objective: str, comm: str) -> tuple[float, float, tuple[tuple[str, str], ...]]:
-    """A bound that no plan of ``func`` on the module's topology beats, the best single device's value, and how the bound was
-    reached."""
-    return 0.0, math.inf, ()
+def plan_bound(
+    module: Module, topology: Topology, net: Network, comm: str, replicated: bool
+) -> tuple[float, float, tuple[tuple[str, str], ...]]:
+    """A bound that no plan of the module's entry function on the topology beats, the best single device's value (inf: it
+    fits none), and how the bound was reached. Quick: load balance and largest op, no search."""
+    from passes.partition.bounds import lower_bound, node_weights, prices
+    from passes.partition.from_ir import problem_of
+    from passes.partition.problem import stage_cost
+
+    problem = problem_of(module, topology, net, comm=comm)
+    price = prices(problem)
+    bound, reason = lower_bound(problem, price)
+    if replicated:  # an op of a replicated stage costs each device a part only
+        bound, reason = float(node_weights(problem, price).sum()), "load balance: all compute spread evenly over all devices"
+    whole = [stage_cost(problem, range(problem.size), kind) for kind in range(len(problem.kinds))]
+    fits = [
+        cost.load for cost, kind in zip(whole, problem.kinds, strict=True) if kind.memory is None or cost.memory <= kind.memory
+    ]
+    return bound, min(fits, default=math.inf), (("bound", reason), ("plan", "given, not searched for"))
 
 
 def _shorten(problems: list[Diagnostic], rest: str) -> list[Diagnostic]:
