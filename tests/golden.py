@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ir
+from dnnc.driver import pass_context, with_topology
+from dnnc.frontends import import_model, load_topology
 from ir import parse_module, print_module
 from ir.diagnostics import Diagnostic, DiagnosticSink, DnncError, InvalidInput, Severity, UsageError
 from ir.module import Module
-from passes.base import PassContext
 from passes.manager import PassManager
 from passes.pipeline import parse_pipeline
 
@@ -166,7 +167,7 @@ def _check_output(path: Path, text: str) -> None:
     module = parse_module(text, path.name)
     if (again := print_module(module)) != text:
         raise GoldenMismatch(f"what is printed does not print back the same:\n{diff(path, text, again)}")
-    if hasattr(ir, 'verify') and (faults := ir.verify(module)):
+    if hasattr(ir, "verify") and (faults := ir.verify(module)):
         raise GoldenMismatch(f"{path.name} does not verify:\n" + "\n".join(map(str, faults)))
 
 
@@ -223,7 +224,7 @@ def _run_opt(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
     options = parser.parse_args(case.argv[1:])
     pipeline = parse_pipeline(options.passes)
     module = parse_module(case.path.read_text(encoding="utf-8"), case.path.name)
-    if hasattr(ir, 'verify') and (faults := ir.verify(module)):
+    if hasattr(ir, "verify") and (faults := ir.verify(module)):
         raise InvalidInput(faults)
     return _run_pipeline(case, module, pipeline, sink, options)
 
@@ -231,8 +232,6 @@ def _run_opt(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
 def _run_import(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
     """``dnnc import %s [--dim NAME=VALUE].. [--passes PIPELINE]`` on ONNX text: ``onnx.parser``'s format."""
     import onnx
-
-    from dnnc.frontends import import_model
 
     parser = _Parser(case)
     parser.add_argument("input")
@@ -260,12 +259,8 @@ def _run_pipeline(
     case: Case, module: Module, pipeline: tuple[object, ...], sink: DiagnosticSink, options: argparse.Namespace
 ) -> dict[Path, str]:
     if options.topology:
-        from dnnc.frontends import load_topology
-
-        module = module.extend([load_topology(options.topology, sink)])
-    from dnnc.frontends.evaluate import OnnxEvaluator
-
-    context = PassContext(sink=sink, evaluate=OnnxEvaluator())
+        module = with_topology(module, load_topology(options.topology, sink))
+    context = pass_context(sink)
     with tempfile.TemporaryDirectory() as folder:
         printed = Path(folder) / "printed"
         manager = PassManager(pipeline, print_folder=printed if case.prints_folder else None)  # type: ignore[arg-type]
