@@ -154,14 +154,18 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
     if options.stages is not None:
         changes["stages"] = options.stages
-    if options.comm:
-        changes["comm"] = options.comm
     if options.time_limit is not None:
         changes["time_limit"] = options.time_limit
     if changes and not any(step.name == "partition" for step in pipeline):
-        given = ", ".join(f"--{name.rstrip('s') if name in ('cuts', 'pins') else name.replace('_', '-')}" for name in changes)
+        given = ", ".join(_FLAGS[name] for name in changes)
         raise UsageError(f"{given}: the pipeline has no pass 'partition' that could follow it", where="--passes")
-    return tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
+    pipeline = tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
+    if options.comm:  # every pass that adds up compute and transfers must do it the same way
+        pipeline = tuple(replace(step, comm=options.comm) if hasattr(step, "comm") else step for step in pipeline)
+    return pipeline
+
+
+_FLAGS = {"cuts": "--cut", "pins": "--pin", "stages": "--stages", "time_limit": "--time-limit"}
 
 
 def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
@@ -183,8 +187,6 @@ def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, 
     if not any(step.name == "partition" for step in pipeline):
         raise UsageError("--plan takes the place of the pass 'partition', which the pipeline lacks", where="--passes")
     assign = read_plan(options.plan)
-    if options.comm:
-        assign = replace(assign, comm=options.comm)
     # Groups serve the search alone; the plan is per op.
     kept = (step for step in pipeline if step.name != "contract")
     return tuple(assign if step.name == "partition" else step for step in kept)

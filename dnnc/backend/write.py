@@ -2,10 +2,10 @@
 
 What is in it (``dnnc/backend/build.py`` reads it back)::
 
-    manifest.json    versions, source, stages with their channels, size and digest of every other file
+    manifest.json    versions, source, stages with their channels, size and digest of every other file but the trace
     plan.json        the decision, to read, edit and replay (``plan_json.py``)
     plan.ir          the whole final module as text
-    trace.json       the predicted timeline, for Perfetto
+    trace.json       the predicted timeline, for Perfetto; a run may add the measured one
     annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
     stages/          stageK.onnx, and weights.data (``shared``) or stageK.data (``per-stage``)
 
@@ -39,6 +39,7 @@ from passes.lower import cuts_of, stage_function
 Progress: TypeAlias = Callable[[str, float | None], None]
 WEIGHTS = ("shared", "per-stage", "none")
 SHARED_FILE = "weights.data"
+TRACE = "trace.json"
 
 
 def write_build(
@@ -72,7 +73,7 @@ def write_build(
     with whole_directory(out, is_build) as target:
         progress("write the plan", None)
         _write_plan(module, target)
-        _write_json(target / "trace.json", to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
+        _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
         _write_models(module, stages, folder, target, weights, progress)
         progress("digest", None)
         manifest = _manifest(module, stages, target, weights, _source(source, out))
@@ -224,7 +225,8 @@ def _manifest(
         Channel.of(id_, bare(cut.tensor.name), cut.tensor.type, cut.source, cut.target)
         for id_, cut in enumerate(cuts_of(module.entry))
     ]
-    files = sorted(path for path in target.rglob("*") if path.is_file())
+    # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
+    files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
     return {
         "schema": SCHEMA,
         "versions": _versions(),

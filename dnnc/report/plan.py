@@ -1,7 +1,7 @@
 """A plan for a person: what runs where, what it costs, and how good that is.
 
-Seconds are per sample. A stage's share is its seconds over those of the slowest stage, which sets the pace of the pipeline.
-Fits 80 columns for names of ordinary length.
+Seconds are per microbatch: one run of the model. A stage's share is its seconds over those of the slowest stage, which sets
+the pace of the pipeline. Fits 80 columns for names of ordinary length.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from ir.module import Plan, PlanStage
 
 
 def stage_seconds(stage: PlanStage, comm: str) -> float:
-    """Seconds per sample that the stage keeps its device busy: transfers are added to the compute (``sum``), hidden behind it
-    (``overlap``), or both directions run at once beside each other (``duplex``)."""
-    if comm == "overlap":
-        return max(stage.compute, stage.receive + stage.send)
-    if comm == "duplex":
-        return stage.compute + max(stage.receive, stage.send)
-    return stage.compute + stage.receive + stage.send
+    """Seconds per microbatch that the stage keeps its device busy, under the plan's rule for compute and transfers."""
+    from passes.partition.problem import load
+
+    return load(comm, stage.compute, stage.receive, stage.send)
 
 
 def plan_table(plan: Plan) -> Table:
@@ -47,8 +44,8 @@ def plan_table(plan: Plan) -> Table:
 def plan_headline(plan: Plan) -> str:
     """The objective against one device and against the bound, in two lines."""
     count = len(plan.stages)
-    rate = f" ({1 / plan.value:.4g} samples/s)" if plan.value > 0 and plan.objective == "throughput" else ""
-    lines = [f"{plan.objective}: {seconds_text(plan.value)} per sample{rate}, {count} stage{'s' if count != 1 else ''}"]
+    rate = f" ({1 / plan.value:.4g} a second)" if plan.value > 0 and plan.objective == "throughput" else ""
+    lines = [f"{plan.objective}: {seconds_text(plan.value)} per microbatch{rate}, {count} stage{'s' if count != 1 else ''}"]
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
         lines.append(f"  {faster} ({seconds_text(plan.single)})")
