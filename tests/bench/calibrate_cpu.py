@@ -2,8 +2,8 @@
 
     python -m tests.bench.calibrate_cpu [SPEC ...]
 
-Each distinct op of the zoo models is run alone in ONNX Runtime on one thread; its kernel time comes from the profiler, so that layout
-changes around a lone convolution do not count. Per class (``Cost.kind``) it prints the fraction of the peak rate and the
+Each distinct op of the zoo models is run alone in ONNX Runtime on one thread; its kernel time comes from the profiler, so that
+layout changes around a lone convolution do not count. Per class (``Cost.kind``) it prints the fraction of the peak rate and the
 bytes per second; then, for each whole model, predicted and measured seconds. Quiet machine wanted: the median of the
 kernel times is taken, but a busy neighbour shows.
 """
@@ -77,9 +77,9 @@ def kernel_seconds(module: Module, op: Op, types: dict[str, Value]) -> float:
         events = json.loads(Path(running.end_profiling()).read_text())
     durations = defaultdict(list)
     for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            if event["args"]["op_name"] not in _LAYOUT:
-                durations[event["name"]].append(event["dur"])
+        kernel = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        if kernel and event["args"]["op_name"] not in _LAYOUT:
+            durations[event["name"]].append(event["dur"])
     return sum(statistics.median(times[2:]) for times in durations.values()) * 1e-6
 
 
@@ -111,7 +111,8 @@ def main(specs: list[str]) -> None:
             measured[cost.kind].append((seconds, cost.flops, cost.read + cost.write, rate))
             print(
                 f"{op.name:28} {cost.kind:12} {seconds * 1e6:9.0f} us {cost.flops / seconds / 1e9:7.1f} GFLOP/s "
-                f"{(cost.read + cost.write) / seconds / 1e9:6.1f} GB/s  predicted {op_seconds(op, core) * 1e6:9.0f} us  {key[2:]}"
+                f"{(cost.read + cost.write) / seconds / 1e9:6.1f} GB/s  predicted {op_seconds(op, core) * 1e6:9.0f} us  "
+                f"{', '.join(map(str, key[2:]))}"
             )
         whole = session(module, func, None)
         given = feeds(func)
