@@ -1,0 +1,99 @@
+"""Bytes of a program at inference: what each op keeps alive, and what a stage of it needs.
+
+A stage runs its ops one after another in the order of the function, so a stage's memory has three parts:
+
+- *weights*: each resource that an op of the stage reads, once, however many ops read it;
+- *workspace*: the most bytes of activations alive at once;
+- *buffers*: ``SLOTS`` copies of every tensor received from another stage (one is filled while the other is read).
+
+Two answers for the workspace. ``live_bytes`` gives, per op, the bytes alive *in the whole program* while the op runs;
+the maximum over a stage's ops is the planner's estimate. It is an upper bound: what is alive inside the stage is alive
+in the program too. It is also a maximum over ops, so it never shrinks when a stage grows, which the dynamic
+programme uses. ``stage_workspace`` walks one stage and is exact under the same rules; reports use it.
+
+Rules: a value lives from the op that makes it to its last reader; a received value lives in its buffer and is not counted
+again; a value nobody reads (or that leaves the stage) dies with its op, because it is sent as soon as it exists; an argument
+of the function lives from its first reader to its last. The bodies of an If, Loop or Scan count at their own peak
+while the op runs. A value of unknown size counts 0: the frontends bind dimensions before planning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ir.module import Func, Module
+from ir.names import ABSENT
+from ir.ops import Op, Region, Value
+from ir.types import type_bytes
+
+SLOTS = 2
+"""Buffers per received tensor: the sender fills one while the receiver reads the other."""
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """Names that ``op`` reads, operands first, then what its regions capture; each once, symbols included."""
+    found: dict[str, None] = {name: None for name in op.operands if name != ABSENT}
+    for _, region in op.regions:
+        found.update(dict.fromkeys(_captured(region)))
+    return tuple(found)
+
+
+def _captured(region: Region) -> Iterable[str]:
+    local = {arg.name for arg in region.args}
+    for op in region.ops:
+        yield from (name for name in reads(op) if name not in local)
+        local.update(value.name for value in op.results)
+    yield from (name for name in region.results if name not in local and name != ABSENT)
+
+
+def value_bytes(value: Value) -> int:
+    """Bytes of a value; 0 where its type does not tell."""
+    return type_bytes(value.type) or 0
+
+
+def resource_bytes(module: Module) -> dict[str, int]:
+    """Bytes of each resource, by name."""
+    return {resource.name: type_bytes(resource.type) or 0 for resource in module.resources.values()}
+
+
+def live_bytes(func: Func) -> tuple[int, ...]:
+    """Bytes of activations alive in the program while each op runs, in the order of ``func.ops``."""
+    return _live(func.args, func.ops, outside=frozenset())
+
+
+def stage_workspace(func: Func, members: Sequence[int]) -> int:
+    """Most bytes alive at once in a stage that runs the ops at ``members`` (ascending positions in ``func.ops``).
+
+    What other ops of the function make is received, hence counted with the buffers and not here."""
+    chosen = set(members)
+    received = frozenset(v.name for i, op in enumerate(func.ops) if i not in chosen for v in op.results)
+    return max(_live(func.args, [func.ops[i] for i in members], received), default=0)
+
+
+def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> tuple[int, ...]:
+    """Bytes alive while each of ``ops`` runs; names in ``outside`` and names defined elsewhere count nothing."""
+    size = {value.name: value_bytes(value) for value in args}
+    last: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for i, op in enumerate(ops):
+        for value in op.results:
+            size[value.name] = value_bytes(value)
+            first[value.name] = last[value.name] = i
+        for name in reads(op):
+            if name in size:
+                first.setdefault(name, i)
+                last[name] = i
+    change = [0] * (len(ops) + 1)
+    for name, start in first.items():
+        if name not in outside:
+            change[start] += size[name]
+            change[last[name] + 1] -= size[name]
+    alive, total = [], 0
+    for i, op in enumerate(ops):
+        total += change[i]
+        inner = max((max(_live(r.args, r.ops, frozenset()), default=0) for _, r in op.regions), default=0)
+        alive.append(total + inner)
+    return tuple(alive)
+
+
+__all__ = ["SLOTS", "live_bytes", "reads", "resource_bytes", "stage_workspace", "value_bytes"]

@@ -1,0 +1,24 @@
+"""Partition: a model into stages, one per device, with a proof of how good the split is.
+
+``problem`` states the problem as plain data; ``from_ir`` builds it from a module; ``throughput`` solves it (further
+objectives stand beside it); ``partition_pass`` is the pass. ``ideals``, ``dp``, ``bounds``, ``orders`` and ``reduce`` are the
+engine, shared by objectives; ``kernels`` holds its compiled loops and is loaded when the first search starts.
+"""
+
+from passes.partition.partition_pass import PartitionPass
+from passes.partition.problem import Kind, Problem, StageCost, load, plan_costs, stage_cost, violations
+from passes.partition.throughput import Budget, Solution, solve
+
+__all__ = [
+    "Budget",
+    "Kind",
+    "PartitionPass",
+    "Problem",
+    "Solution",
+    "StageCost",
+    "load",
+    "plan_costs",
+    "solve",
+    "stage_cost",
+    "violations",
+]

@@ -1,0 +1,177 @@
+"""Which ops must share a stage, before any cost is looked at.
+
+1. *Quantisation*: a DequantizeLinear with its first reader, a QuantizeLinear with the op whose result it quantises (or, on
+   a model input, with what dequantises it). What may then travel between stages is the quantised tensor, and a runtime
+   finds the pattern it fuses.
+2. *Values that cannot travel*: sequences, optionals, maps, strings and tensors whose size the types do not tell join the op
+   that makes them with all that read them: a stage border has slots of a fixed size.
+3. *Weights* read by several ops join these, when that pulls in nothing far away: at most ``SPAN`` ops, with all that lies
+   on paths between them. Else each stage that reads the weight holds a copy (weights are read-only at inference), and
+   memory counts it in each: the tied embedding of a language model is read by its first and its last op.
+
+An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
+
+Invariant: the classes form no cycle. Merging may close one (a path that leaves the class and returns); then everything on
+it joins too, since contiguous stages could not separate it anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ir.module import Func, Module
+from ir.ops import Value
+from ir.types import DType, TensorType
+from passes.analyses.memory import reads, resource_bytes
+
+SPAN = 8
+"""Most ops that a shared weight may pull together."""
+SMALL = 4096
+"""Bytes below which a shared weight is copied without a thought (scalars, epsilons, axes)."""
+
+
+def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
+    """Classes of ops of the entry function (positions, ascending), ordered by first member; every op is in one."""
+    func = module.entry
+    classes = _Classes(len(func.ops))
+    readers: dict[str, list[int]] = {}
+    maker: dict[str, int] = {}
+    for i, op in enumerate(func.ops):
+        for name in reads(op):
+            readers.setdefault(name, []).append(i)
+        maker.update((value.name, i) for value in op.results)
+    for i, op in enumerate(func.ops):
+        kind = op.name.rpartition(".")[2]
+        first_reader = min((r for value in op.results for r in readers.get(value.name, ())), default=None)
+        if kind == "DequantizeLinear" and first_reader is not None:
+            classes.join(i, first_reader)
+        elif kind == "QuantizeLinear":
+            source = maker.get(op.operands[0]) if op.operands else None
+            if source is not None and func.ops[source].name.rpartition(".")[2] != "DequantizeLinear":
+                classes.join(i, source)
+            elif first_reader is not None:
+                classes.join(i, first_reader)
+        for value in op.results:
+            if not _can_travel(value):
+                for reader in readers.get(value.name, ()):
+                    classes.join(i, reader)
+    edges = _edges(func)
+    merge_cycles(classes, edges)
+    for name, size in sorted(resource_bytes(module).items()):
+        users = readers.get(name, [])
+        if len(users) > 1 and size > SMALL:
+            near = _closure(users, edges, limit=SPAN)
+            if near is not None:
+                for user in near:
+                    classes.join(users[0], user)
+    merge_cycles(classes, edges)
+    return classes.listed()
+
+
+def _can_travel(value: Value) -> bool:
+    """Whether a stage border can carry the value: a dense tensor of known size."""
+    type_ = value.type
+    return isinstance(type_, TensorType) and type_.nbytes is not None and type_.dtype is not DType.STRING and not type_.sparse
+
+
+def _edges(func: Func) -> list[list[int]]:
+    """Successors of each op."""
+    maker: dict[str, int] = {}
+    following: list[list[int]] = [[] for _ in func.ops]
+    for i, op in enumerate(func.ops):
+        for source in {maker[name] for name in reads(op) if name in maker}:
+            following[source].append(i)
+        maker.update((value.name, i) for value in op.results)
+    return following
+
+
+def _closure(users: Sequence[int], edges: Sequence[Sequence[int]], limit: int) -> list[int] | None:
+    """``users`` with every op on a path between two of them; None when there are more than ``limit``."""
+    low, high = min(users), max(users)
+    after, before = set(users), set(users)
+    for i in range(low, high):
+        if i in after:
+            after.update(j for j in edges[i] if j <= high)
+    for i in range(high - 1, low - 1, -1):
+        if any(j in before for j in edges[i]):
+            before.add(i)
+    between = sorted(after & before)
+    return between if len(between) <= limit else None
+
+
+class _Classes:
+    """Disjoint sets of positions; the root is the least member."""
+
+    def __init__(self, size: int) -> None:
+        self.parent = list(range(size))
+
+    def root(self, i: int) -> int:
+        while self.parent[i] != i:
+            self.parent[i] = self.parent[self.parent[i]]
+            i = self.parent[i]
+        return i
+
+    def join(self, i: int, j: int) -> bool:
+        a, b = self.root(i), self.root(j)
+        self.parent[max(a, b)] = min(a, b)
+        return a != b
+
+    def listed(self) -> tuple[tuple[int, ...], ...]:
+        found: dict[int, list[int]] = {}
+        for i in range(len(self.parent)):
+            found.setdefault(self.root(i), []).append(i)
+        return tuple(tuple(members) for members in found.values())
+
+
+def merge_cycles(classes: _Classes, edges: Sequence[Sequence[int]]) -> None:
+    """Joins classes that lie on a common cycle of the quotient (Tarjan's strongly connected components, iterative)."""
+    following: dict[int, set[int]] = {}
+    for i, targets in enumerate(edges):
+        mine = classes.root(i)
+        following.setdefault(mine, set()).update(r for j in targets if (r := classes.root(j)) != mine)
+    for component in _components({node: sorted(targets) for node, targets in following.items()}):
+        for node in component[1:]:
+            classes.join(component[0], node)
+
+
+def _components(following: dict[int, list[int]]) -> Iterable[list[int]]:
+    number: dict[int, int] = {}
+    low: dict[int, int] = {}
+    on_stack: set[int] = set()
+    stack: list[int] = []
+    for start in following:
+        if start in number:
+            continue
+        work = [(start, 0)]
+        while work:
+            node, k = work.pop()
+            if k == 0:
+                number[node] = low[node] = len(number)
+                stack.append(node)
+                on_stack.add(node)
+            descended = False
+            for position in range(k, len(following[node])):
+                target = following[node][position]
+                if target not in number:
+                    work += [(node, position + 1), (target, 0)]
+                    descended = True
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], number[target])
+            if descended:
+                continue
+            if low[node] == number[node]:
+                component = []
+                while True:
+                    member = stack.pop()
+                    on_stack.discard(member)
+                    component.append(member)
+                    if member == node:
+                        break
+                yield component
+            if work:
+                parent = work[-1][0]
+                low[parent] = min(low[parent], low[node])
+
+
+__all__ = ["SMALL", "SPAN", "colocation", "merge_cycles"]

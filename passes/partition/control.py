@@ -1,0 +1,99 @@
+"""What a person asks for: cuts and pins, from text to positions, with every fault named.
+
+``cut`` names a tensor made by an op (with or without ``%``). ``pin`` is ``NODE=DEVICE``: the node by the id of its op (with or
+without ``%``) or by its ONNX node name where that is unique.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from ir.diagnostics import Diagnostic, InvalidInput
+from ir.module import Func
+from ir.topology import Topology
+from passes.analyses.memory import reads
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def read_cuts(func: Func, cuts: Sequence[str]) -> frozenset[str]:
+    """Names of the values to cut at. Raises InvalidInput naming every unknown or senseless one."""
+    made = {value.name for op in func.ops for value in op.results}
+    used = {name for op in func.ops for name in reads(op)}
+    given = {value.name for value in func.args}
+    found, problems = set(), []
+    for text in cuts:
+        name = text if text in made or text.startswith("%") else f"%{text}"
+        where = f"--cut {text}"
+        if name in given:
+            problems.append(
+                Diagnostic("this is an input of the model, which needs no cut", where=where, hint="inputs reach any stage")
+            )
+        elif name not in made:
+            hint = _near(name, made) or "dnnc inspect MODEL lists the tensors; canonicalize may have folded this one away"
+            problems.append(Diagnostic(f"no op makes a tensor called '{text}'", where=where, hint=hint))
+        elif name not in used:
+            problems.append(
+                Diagnostic("no op reads this tensor, so no stage can begin after it", where=where, hint="name one that is read")
+            )
+        else:
+            found.add(name)
+    if problems:
+        raise InvalidInput(problems)
+    return frozenset(found)
+
+
+def read_pins(func: Func, topology: Topology, pins: Sequence[str]) -> dict[int, str]:
+    """Device by position of the pinned op. Raises InvalidInput naming every fault."""
+    by_id = {op.id: i for i, op in enumerate(func.ops)}
+    by_result = {value.name: i for i, op in enumerate(func.ops) for value in op.results}
+    by_node: dict[str, list[int]] = {}
+    for i, op in enumerate(func.ops):
+        if op.location.node:
+            by_node.setdefault(op.location.node, []).append(i)
+    devices = [device.name for device in topology.devices]
+    found: dict[int, str] = {}
+    problems = []
+    for text in pins:
+        node, equals, device = text.rpartition("=")
+        where = f"--pin {text}"
+        if not equals or not node or not device:
+            problems.append(
+                Diagnostic(
+                    "expected NODE=DEVICE",
+                    where=where,
+                    hint=f"for example {func.ops[0].id[1:] if func.ops else 'x'}={devices[0]}",
+                )
+            )
+            continue
+        device = device.removeprefix("@")
+        if device not in devices:
+            hint = (
+                _near(device, devices) or f"{topology.name} has {', '.join(devices[:8])}{', ...' if len(devices) > 8 else ''}"
+            )
+            problems.append(Diagnostic(f"no device is called '{device}'", where=where, hint=hint))
+            continue
+        matches = [by_id[n] for n in (node, f"%{node}") if n in by_id] or by_node.get(node, [])
+        matches = matches or [by_result[n] for n in (node, f"%{node}") if n in by_result]
+        if len(matches) != 1:
+            message = f"{len(matches)} nodes are called '{node}'" if matches else f"no op is called '{node}'"
+            hint = (
+                "name its first result instead"
+                if matches
+                else _near(f"%{node.removeprefix('%')}", by_id) or _near(node, by_node)
+            )
+            problems.append(Diagnostic(message, where=where, hint=hint or "dnnc inspect MODEL lists the ops"))
+        elif found.setdefault(matches[0], device) != device:
+            problems.append(
+                Diagnostic(f"'{node}' is pinned to '{found[matches[0]]}' as well", where=where, hint="keep one of the two")
+            )
+    if problems:
+        raise InvalidInput(problems)
+    return found
+
+
+__all__ = ["read_cuts", "read_pins"]

@@ -1,0 +1,100 @@
+"""From a module to a ``Problem``: one node per op of the entry function, in the function's order.
+
+Seconds come from ``analyses.seconds``, transfers from each device's best port (``analyses.network``) or a ``Transfer`` facet,
+bytes from ``analyses.memory``. Model inputs, model outputs and resources cost no transfer. Devices of one type with equal
+memory and ports are one kind; a device that something is pinned to is a kind of its own, which alone runs what is pinned to
+it. So pins need no other rule: what is pinned to one device shares its only stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ir.facets import Transfer
+from ir.module import Module
+from ir.topology import Topology
+from passes.analyses.memory import live_bytes, reads, resource_bytes, value_bytes
+from passes.analyses.network import Network
+from passes.analyses.seconds import body_seconds
+from passes.partition.problem import Kind, Problem
+
+
+def kinds_of(topology: Topology, net: Network, pinned: frozenset[str] = frozenset()) -> tuple[Kind, ...]:
+    """Kinds of devices in the topology's order; each of ``pinned`` stands alone."""
+    found: dict[tuple[object, ...], list[str]] = {}
+    for device in topology.devices:
+        port = net.port(device.name)
+        alone = device.name if device.name in pinned else ""
+        found.setdefault((device.type, topology.memory(device), port.latency, port.bandwidth, alone), []).append(device.name)
+    return tuple(
+        Kind(topology.device(devices[0]).type, tuple(devices), topology.memory(topology.device(devices[0])))
+        for devices in found.values()
+    )
+
+
+def problem_of(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    *,
+    comm: str = "sum",
+    pins: Mapping[int, str] | None = None,
+    cuts: frozenset[str] = frozenset(),
+    stages: int | None = None,
+) -> Problem:
+    """The problem of the entry function. ``pins``: device by position of the op; ``cuts``: values that must cross stages."""
+    func = module.entry
+    pins = pins or {}
+    kinds = kinds_of(topology, net, frozenset(pins.values()))
+    rows = {type_.name: body_seconds(func.ops, type_) for type_ in topology.types}
+    seconds = np.array([rows[kind.type] for kind in kinds], dtype=np.float64).reshape(len(kinds), len(func.ops))
+    for position, device in pins.items():
+        for k, kind in enumerate(kinds):
+            if kind.devices != (device,):
+                seconds[k, position] = np.inf
+
+    readers: dict[str, list[int]] = {}
+    for i, op in enumerate(func.ops):
+        for name in reads(op):
+            readers.setdefault(name, []).append(i)
+    free = [topology.type(kind.type).free_transfers for kind in kinds]
+    ports = [net.port(kind.devices[0]) for kind in kinds]
+    producer, consumers, names, sizes, columns = [], [], [], [], []
+    for i, op in enumerate(func.ops):
+        stated = op.facet(Transfer)
+        for number, value in enumerate(op.results):
+            if value.name not in readers:
+                continue
+            size = value_bytes(value)
+            producer.append(i)
+            consumers.append(tuple(readers[value.name]))
+            names.append(value.name)
+            sizes.append(size)
+            columns.append(
+                [
+                    0.0 if free[k] else stated.seconds[number] if stated is not None else ports[k].seconds(size)
+                    for k in range(len(kinds))
+                ]
+            )
+    resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
+    return Problem(
+        names=tuple(op.id for op in func.ops),
+        kinds=kinds,
+        seconds=seconds,
+        producer=np.array(producer, np.int64),
+        consumers=tuple(consumers),
+        transfer=np.array(columns, dtype=np.float64).reshape(len(names), len(kinds)).T.copy(),
+        tensor_bytes=np.array(sizes, np.int64),
+        tensor_names=tuple(names),
+        live=np.array(live_bytes(func), np.int64),
+        weight_bytes=np.array([size for size, _ in resources], np.int64),
+        weight_readers=tuple(who for _, who in resources),
+        comm=comm,
+        forced=tuple(h for h, name in enumerate(names) if name in cuts),
+        stages=stages,
+    )
+
+
+__all__ = ["kinds_of", "problem_of"]

@@ -1,0 +1,261 @@
+"""Families of ideals, and the arrays that the kernels take.
+
+A ``Family`` is a set of ideals of one problem, sorted so that an ideal comes after those inside it, with what the programme
+needs to price a stage between two of them. The whole lattice makes the programme exact; any family that holds the empty
+and the full ideal makes its value an upper bound. Families here: every ideal in a window of weights, those near one
+topological order (``band``), and the prefixes of an order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from passes.analyses.memory import SLOTS
+from passes.partition.bounds import node_weights
+from passes.partition.problem import COMM, Floats, Ints, Problem
+
+BIG = 1e300
+"""A trial value that prunes nothing, finite so that 0 * BIG is 0."""
+
+
+def csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Rows of indices as (pointers, indices)."""
+    pointers = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=pointers[1:])
+    return pointers, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(pointers[-1]))
+
+
+@dataclass(frozen=True)
+class States:
+    """Vectors of devices used, numbered in mixed radix, with what is ahead and behind at the given prices.
+
+    ``next[S, T]``: the state with one more device of a kind, -1 where there is none; ``ahead[S]``: price of the devices
+    used; ``behind[S]``: of those that may still be used; ``final[S]``: the state may be the last; ``used[S]``: devices."""
+
+    next: Ints
+    ahead: Floats
+    behind: Floats
+    final: np.ndarray[Any, np.dtype[np.bool_]]
+    used: Ints
+
+
+def states(problem: Problem, price: Floats) -> States:
+    counts = [kind.count for kind in problem.kinds]
+    strides = np.cumprod([1, *(c + 1 for c in counts[:-1])]).astype(np.int64)
+    total = int(np.prod([c + 1 for c in counts]))
+    digits = (np.arange(total)[:, None] // strides) % (np.array(counts) + 1)
+    used = digits.sum(axis=1)
+    bound = problem.devices if problem.stages is None else problem.stages
+    can_add = (digits < np.array(counts)) & (used < bound)[:, None]
+    following = np.where(can_add, np.arange(total)[:, None] + strides, -1)
+    left = np.array(counts) - digits
+    remaining = np.maximum(bound - used, 0)
+    behind = np.zeros(total)
+    for kind in np.argsort(-price, kind="stable"):
+        taken = np.minimum(left[:, kind], remaining)
+        behind += taken * price[kind]
+        remaining = remaining - taken
+    final = np.ones(total, np.bool_) if problem.stages is None else used == problem.stages
+    return States(following, digits @ price, behind, final, used)
+
+
+class Tables:
+    """A problem as the kernels want it. ``weight``: node weights at the prices."""
+
+    def __init__(self, problem: Problem, price: Floats) -> None:
+        n = problem.size
+        self.problem = problem
+        self.price = price
+        self.weight = node_weights(problem, price)
+        self.states = states(problem, price)
+        self.reader_ptr, self.reader = csr(problem.consumers)
+        made: list[list[int]] = [[] for _ in range(n)]
+        read: list[list[int]] = [[] for _ in range(n)]
+        following: list[set[int]] = [set() for _ in range(n)]
+        for h, readers in enumerate(problem.consumers):
+            maker = int(problem.producer[h])
+            made[maker].append(h)
+            following[maker].update(readers)
+            for v in readers:
+                read[v].append(h)
+        self.successors = [sorted(s) for s in following]
+        self.made_ptr, self.made = csr(made)
+        self.read_ptr, self.read = csr(read)
+        self.succ_ptr, self.succ = csr(self.successors)
+        self.indegree = np.bincount(self.succ, minlength=n).astype(np.int64)
+        self.readers = np.diff(self.reader_ptr)
+        rows, self.port = np.unique(problem.transfer, axis=0, return_inverse=True)
+        self.port = self.port.reshape(-1).astype(np.int64)
+        self.transfer = np.vstack([rows, SLOTS * problem.tensor_bytes.astype(np.float64)[None, :]])
+        self.limit = np.array([-1 if k.memory is None else k.memory for k in problem.kinds], np.int64)
+        self.seconds = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+        self.lacking = np.isinf(problem.seconds)
+        self.own_weights = np.zeros(n, np.int64)
+        shared = []
+        for size, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
+            if len(readers) == 1:
+                self.own_weights[readers[0]] += size
+            elif readers:
+                shared.append((int(size), readers))
+        self.shared_ptr, self.shared = csr([readers for _, readers in shared])
+        self.shared_bytes = np.array([size for size, _ in shared], np.int64)
+        self.comm = COMM.index(problem.comm)
+        self.forced = np.array(problem.forced, np.int64)
+        self.slack = 1e-12 * max(n, 1)
+
+    @cached_property
+    def below(self) -> Floats:
+        """Weight of each node and of all that depends on it."""
+        n = self.problem.size
+        reach = [0] * n
+        result = np.zeros(n)
+        for v in range(n - 1, -1, -1):
+            mask = 1 << v
+            for u in self.successors[v]:
+                mask |= reach[u]
+            reach[v] = mask
+            members = np.unpackbits(np.frombuffer(mask.to_bytes((n + 7) // 8, "little"), np.uint8), bitorder="little")[:n]
+            result[v] = self.weight @ members
+        return result
+
+    def windows(self, trial: float) -> tuple[Floats, Floats]:
+        """Ascending, disjoint ranges of weight that a boundary may have when no load exceeds ``trial``."""
+        total = float(self.weight.sum())
+        most = trial * (1 + self.slack)
+        reachable = self.states
+        low = np.maximum(total - most * reachable.behind - 2 * self.slack * total, 0.0)
+        high = np.minimum(most * reachable.ahead, total) + self.slack * total
+        ranges = sorted((a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True) if a <= b)
+        merged: list[list[float]] = []
+        for a, b in [(0.0, 0.0), *ranges, (total - 2 * self.slack * total, total + self.slack * total)]:
+            if merged and a <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], b)
+            else:
+                merged.append([a, b])
+        return np.array([a for a, _ in merged]), np.array([b for _, b in merged])
+
+
+@dataclass(frozen=True)
+class Family:
+    """Ideals with their prices; see ``kernels.solve_family`` for the meaning of each array. ``complete``: it holds every
+    ideal that a plan of load at most ``trial`` can use. ``visited``: ideals walked over to find them."""
+
+    bits: np.ndarray[Any, np.dtype[np.uint64]]
+    weight: Floats
+    compute: Floats
+    unsupported: Ints
+    boundary: Floats
+    cut_start: Ints
+    cut_end: Ints
+    cut: np.ndarray[Any, np.dtype[np.int32]]
+    weights_before: Ints
+    trial: float
+    complete: bool
+    visited: int
+
+    @property
+    def size(self) -> int:
+        return len(self.weight)
+
+
+def family(
+    tables: Tables, bits: Any, weight: Any, cut_ptr: Any, cut: Any, trial: float, complete: bool, visited: int
+) -> Family:
+    """Sorts ideals and sums what the programme needs, a few thousand at a time to keep memory low."""
+    size = np.bitwise_count(bits).sum(axis=1)
+    order = np.lexsort((size, weight))
+    bits, weight = np.ascontiguousarray(bits[order]), weight[order]
+    n, kinds = tables.problem.size, len(tables.problem.kinds)
+    per_node = np.hstack(
+        [tables.seconds.T, tables.lacking.T.astype(np.float64), tables.own_weights[:, None].astype(np.float64)]
+    )
+    sums = np.empty((len(weight), per_node.shape[1]))
+    for start in range(0, len(weight), 2048):
+        block = np.unpackbits(bits[start : start + 2048].view(np.uint8), axis=1, bitorder="little")[:, :n]
+        sums[start : start + 2048] = block.astype(np.float64) @ per_node
+    boundary = np.zeros((len(weight), tables.transfer.shape[0]))
+    owner = np.repeat(np.arange(len(weight)), np.diff(cut_ptr))
+    for p, row in enumerate(tables.transfer):
+        boundary[:, p] = np.bincount(owner, weights=row[cut], minlength=len(weight))
+    return Family(
+        bits,
+        weight,
+        np.ascontiguousarray(sums[:, :kinds]),
+        np.rint(sums[:, kinds : 2 * kinds]).astype(np.int64),
+        np.ascontiguousarray(boundary[order]),
+        cut_ptr[:-1][order],
+        cut_ptr[1:][order],
+        cut,
+        np.rint(sums[:, -1]).astype(np.int64),
+        trial,
+        complete,
+        visited,
+    )
+
+
+def lattice(
+    tables: Tables, trial: float, *, band: int | None = None, max_visits: int = 10**7, max_words: int = 10**7
+) -> Family | None:
+    """Every ideal that can be a boundary of a plan of load at most ``trial``; None when over budget. With ``band``, only
+    those in which no node is in while one more than ``band`` places before it is out: near the problem's own order."""
+    from passes.partition import kernels
+
+    n = tables.problem.size
+    low, high = tables.windows(trial)
+    status, visited, bits, weight, cut_ptr, cut = kernels.enumerate_ideals(
+        tables.succ_ptr,
+        tables.succ,
+        tables.indegree,
+        tables.weight,
+        tables.below,
+        tables.made_ptr,
+        tables.made,
+        tables.read_ptr,
+        tables.read,
+        tables.readers,
+        low,
+        high,
+        n if band is None else band,
+        max_visits,
+        max_words,
+    )
+    if status != kernels.DONE:
+        return None
+    return family(tables, bits, weight, cut_ptr, cut, trial, band is None or band >= n, int(visited))
+
+
+def members(tables: Tables, bits: Any) -> tuple[int, ...]:
+    """Nodes of one ideal (or difference of two), ascending."""
+    flags = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")[: tables.problem.size]
+    return tuple(np.flatnonzero(flags).tolist())
+
+
+def permuted(problem: Problem, order: Iterable[int]) -> Problem:
+    """The same problem with node ``order[i]`` called i; ``order`` must be topological."""
+    old = list(order)
+    new = {v: i for i, v in enumerate(old)}
+    return Problem(
+        names=tuple(problem.names[v] for v in old),
+        kinds=problem.kinds,
+        seconds=np.ascontiguousarray(problem.seconds[:, old]),
+        producer=np.array([new[int(v)] for v in problem.producer], np.int64),
+        consumers=tuple(tuple(sorted(new[v] for v in readers)) for readers in problem.consumers),
+        transfer=problem.transfer,
+        tensor_bytes=problem.tensor_bytes,
+        tensor_names=problem.tensor_names,
+        live=problem.live[old],
+        weight_bytes=problem.weight_bytes,
+        weight_readers=tuple(tuple(sorted(new[v] for v in readers)) for readers in problem.weight_readers),
+        comm=problem.comm,
+        forced=problem.forced,
+        stages=problem.stages,
+    )
+
+
+__all__ = ["BIG", "Family", "States", "Tables", "csr", "family", "lattice", "members", "permuted", "states"]

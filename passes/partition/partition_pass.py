@@ -1,0 +1,205 @@
+"""The pass: from groups and a topology to stages, a plan and its proof.
+
+Reads the ``Group`` facets of ``contract`` (without them, or where a cut, a pin or a number of stages splits them, it goes back
+to the classes of ``colocation``), and the topology. Writes a ``StageSet`` facet on every op of the entry function (stages
+numbered in pipeline order) and a ``Plan``. A stage that holds pinned ops has its device filled in, the others are for
+``place``. The plan's certificate says how the bound was reached, what was searched, and what the user asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ir.diagnostics import InvalidInput
+from ir.facets import Group, StageSet
+from ir.module import Module, Plan, PlanStage
+from ir.names import unique
+from ir.topology import Topology
+from passes.analyses.network import Network, network
+from passes.base import Pass, PassContext
+from passes.partition.colocation import colocation
+from passes.partition.control import read_cuts, read_pins
+from passes.partition.explain import explain, inseparable
+from passes.partition.from_ir import problem_of
+from passes.partition.problem import COMM, Problem, StageCost, plan_costs, stage_cost
+from passes.partition.reduce import Groups, ordered, quotient, reduce
+from passes.partition.throughput import Budget, Solution, solve
+
+OBJECTIVES = {"throughput": solve}
+"""Solver by objective: a function of (problem, budget, progress)."""
+
+
+@dataclass(frozen=True)
+class PartitionPass(Pass):
+    """Split the model into stages, one per device, by dynamic programming over the lattice of ideals.
+
+    ``objective``: ``throughput`` (least largest load per sample). ``comm``: how compute and transfers of a device add up
+    (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
+    ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``max_ideals``: ideals walked over before the
+    search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds.
+    """
+
+    name: ClassVar[str] = "partition"
+    objective: str = "throughput"
+    comm: str = "sum"
+    cuts: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    stages: int = 0
+    max_ideals: int = 5_000_000
+    memory: int = 512
+    time_limit: float = 10.0
+
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput for a missing topology or an option that names nothing, Infeasible when no plan fits."""
+        started = time.perf_counter()
+        topology = module.first(Topology)
+        if topology is None:
+            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+        self._check(topology)
+        func = module.entry
+        net = context.analyses.get(network, topology)
+        cuts = read_cuts(func, self.cuts)
+        pins = read_pins(func, topology, self.pins)
+        fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
+        groups = self._groups(module, fine, frozenset(pins), context)
+        problem = quotient(fine, groups)
+        inseparable(fine, groups, problem, pins)
+        built = time.perf_counter()
+        budget = Budget(self.max_ideals, self.memory << 20, self.time_limit)
+        solution = OBJECTIVES[self.objective](problem, budget, context.progress)
+        if solution.stages is None:
+            raise explain(problem, solution, topology)
+        plan, stage_of = self._plan(module, topology, net, fine, groups, problem, solution, pins)
+        statistics = solution.statistics
+        context.count(
+            self.name,
+            nodes=problem.size,
+            ideals=statistics.ideals,
+            stored=statistics.stored,
+            tested=statistics.tested,
+            transitions=statistics.transitions,
+            stages=len(plan.stages),
+            build=built - started,
+            seconds=time.perf_counter() - started,
+            **statistics.seconds,
+        )
+        ops = tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops))
+        return module.replace(func, replace(func, ops=ops)).without(Plan).extend([plan])
+
+    def _check(self, topology: Topology) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InvalidInput(f"objective is '{self.objective}', expected {', '.join(OBJECTIVES)}", where=self.name)
+        if self.comm not in COMM:
+            raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
+        if self.stages < 0:
+            raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
+        if not topology.devices:
+            raise InvalidInput("the topology has no device", where=topology.name, hint="list at least one device")
+
+    def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> Groups:
+        """Nodes of the search. A group of ``contract`` stands for what some best plan keeps together when nothing else is
+        asked; where more is asked inside it, its classes stand instead."""
+        classes = context.analyses.get(colocation, module)
+        func = module.entry
+        labels = [op.facet(Group) for op in func.ops]
+        usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
+        if self.stages:
+            return ordered(fine, classes)
+        if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
+            base = ordered(fine, classes)
+            merged = reduce(quotient(fine, base))
+            return ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
+        by_label: dict[int, list[int]] = {}
+        for i, label in enumerate(labels):
+            assert label is not None
+            by_label.setdefault(label.group, []).append(i)
+        forced = [{int(fine.producer[h]), *fine.consumers[h]} for h in fine.forced]
+        result: list[tuple[int, ...]] = []
+        for members in by_label.values():
+            inside = set(members)
+            if inside & pinned or any(len(inside & ends) > 1 for ends in forced):
+                result += [c for c in classes if c[0] in inside]
+            else:
+                result.append(tuple(members))
+        return ordered(fine, result)
+
+    def _plan(
+        self,
+        module: Module,
+        topology: Topology,
+        net: Network,
+        fine: Problem,
+        groups: Groups,
+        problem: Problem,
+        solution: Solution,
+        pins: dict[int, str],
+    ) -> tuple[Plan, dict[int, int]]:
+        assert solution.stages is not None
+        members = [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in solution.stages]
+        stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
+        costs = plan_costs(problem, solution.stages)
+        pinned_devices = set(pins.values())
+        stages = []
+        for index, cost in enumerate(costs):
+            kind = problem.kinds[cost.kind]
+            holds_pin = len(kind.devices) == 1 and kind.devices[0] in pinned_devices
+            stages.append(_plan_stage(index, cost, kind.type, kind.devices if holds_pin else (), len(members[index])))
+        if not stages:
+            stages = [PlanStage(index=0, device_type=problem.kinds[0].type)]
+        counts = solution.statistics
+        certificate = {
+            "bound": solution.reason,
+            "search": f"{problem.size} nodes, {counts.ideals} ideals, {counts.transitions} transitions",
+        }
+        if self.cuts:
+            certificate["cuts"] = ", ".join(self.cuts)
+        if self.pins:
+            certificate["pins"] = ", ".join(self.pins)
+        if self.stages:
+            certificate["stages"] = str(self.stages)
+        taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
+        free = problem_of(module, topology, net, comm=self.comm) if pins else fine
+        plan = Plan(
+            name=unique("@plan", taken),
+            objective=self.objective,
+            comm=self.comm,
+            value=solution.value,
+            port_value=solution.value,
+            bound=solution.bound,
+            status=solution.status,
+            single=single_device(free),
+            stages=tuple(stages),
+            certificate=tuple(sorted(certificate.items())),
+        )
+        return plan, stage_of
+
+
+def _plan_stage(index: int, cost: StageCost, type_: str, devices: tuple[str, ...], ops: int) -> PlanStage:
+    return PlanStage(
+        index=index,
+        device_type=type_,
+        devices=devices,
+        ops=ops,
+        compute=cost.compute,
+        receive=cost.receive,
+        send=cost.send,
+        weights=cost.weights,
+        workspace=cost.workspace,
+        buffers=cost.buffers,
+    )
+
+
+def single_device(problem: Problem) -> float:
+    """The load of the whole model on the best single device; inf when none holds it."""
+    best = math.inf
+    for k, kind in enumerate(problem.kinds):
+        cost = stage_cost(problem, range(problem.size), k)
+        if kind.memory is None or cost.memory <= kind.memory:
+            best = min(best, cost.load)
+    return best
+
+
+__all__ = ["OBJECTIVES", "PartitionPass", "single_device"]

@@ -1,0 +1,199 @@
+"""The partitioning problem as plain data: numbers, indices and names, no IR.
+
+A DAG of nodes is split into *stages*, one per device, such that the stages taken in order form nested ideals
+(downsets): data flows forward only. The load of a stage with node set S on a device of kind k, in seconds per sample:
+
+- compute: sum of ``seconds[k, v]`` for v in S (inf: the kind cannot run v);
+- receive: sum of ``transfer[k, h]`` over tensors h made outside S and read inside;
+- send: sum of ``transfer[k, h]`` over tensors h made inside S and read outside.
+
+Each tensor counts once per stage and direction, whatever its number of readers (the port model). ``comm`` says how
+the three add up (``load``). The objective, throughput, is to minimise the largest load.
+
+The memory of a stage, in bytes: weights (each once, even when several nodes read it) + the largest ``live`` of its
+nodes + ``SLOTS`` times the bytes of what it receives (``passes/analyses/memory.py`` says why).
+
+Constraints besides memory: ``seconds`` inf (unsupported, or pinned elsewhere), ``forced`` tensors whose maker and
+readers must lie in different stages, ``stages`` when their number is prescribed (else at most one per device).
+
+Invariants (``Problem.check``): nodes are in topological order, so every reader of a tensor comes after its maker;
+readers are ascending, without repeats; each kind has at least one device; devices of one kind are interchangeable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passes.analyses.memory import SLOTS
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+COMM = ("sum", "overlap", "duplex")
+
+
+def load(comm: str, compute: float, receive: float, send: float) -> float:
+    """Seconds per sample that a device is busy. ``sum``: one after another; ``overlap``: transfers behind compute;
+    ``duplex``: transfers behind compute, and both directions at once."""
+    if comm == "overlap":
+        return max(compute, receive + send)
+    if comm == "duplex":
+        return max(compute, receive, send)
+    return compute + receive + send
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins."""
+
+    type: str
+    devices: tuple[str, ...]
+    memory: int | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.devices)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """See the module. ``seconds[T, n]``, ``transfer[T, H]``, ``tensor_bytes[H]``, ``live[n]``; tensor h is made by node
+    ``producer[h]`` and read by ``consumers[h]``; weight w has ``weight_bytes[w]`` and is read by ``weight_readers[w]``."""
+
+    names: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    seconds: Floats
+    producer: Ints
+    consumers: tuple[tuple[int, ...], ...]
+    transfer: Floats
+    tensor_bytes: Ints
+    tensor_names: tuple[str, ...]
+    live: Ints
+    weight_bytes: Ints
+    weight_readers: tuple[tuple[int, ...], ...]
+    comm: str = "sum"
+    forced: tuple[int, ...] = ()
+    stages: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.names)
+
+    @property
+    def devices(self) -> int:
+        return sum(kind.count for kind in self.kinds)
+
+    def check(self) -> None:
+        """Raises ValueError where an invariant of the module docstring is broken."""
+        nodes, kinds, tensors = self.size, len(self.kinds), len(self.consumers)
+        if self.seconds.shape != (kinds, nodes) or self.transfer.shape != (kinds, tensors):
+            raise ValueError(f"seconds {self.seconds.shape} or transfer {self.transfer.shape}: {kinds=} {nodes=} {tensors=}")
+        if self.comm not in COMM:
+            raise ValueError(f"comm is {self.comm!r}, expected one of {', '.join(COMM)}")
+        if not all(kind.count for kind in self.kinds):
+            raise ValueError("a kind without devices")
+        for h, readers in enumerate(self.consumers):
+            if list(readers) != sorted(set(readers)) or (readers and readers[0] <= self.producer[h]):
+                raise ValueError(
+                    f"readers {readers} of tensor {h}, made by node {self.producer[h]}, are not in topological order"
+                )
+        if np.isnan(self.seconds).any() or (self.seconds < 0).any() or not np.isfinite(self.transfer).all():
+            raise ValueError("seconds must be numbers >= 0 or inf, transfers finite")
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One stage evaluated: seconds by part, bytes by part, and the load under the problem's ``comm``."""
+
+    kind: int
+    nodes: tuple[int, ...]
+    compute: float
+    receive: float
+    send: float
+    load: float
+    weights: int
+    workspace: int
+    buffers: int
+
+    @property
+    def memory(self) -> int:
+        return self.weights + self.workspace + self.buffers
+
+
+def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
+    """The stage ``nodes`` on a device of ``kind``, from the definition; the solvers are tested against it."""
+    inside = sorted(set(nodes))
+    member = set(inside)
+    compute = math.fsum(problem.seconds[kind, inside])
+    received = [
+        h
+        for h, readers in enumerate(problem.consumers)
+        if int(problem.producer[h]) not in member and not member.isdisjoint(readers)
+    ]
+    sent = [
+        h
+        for h, readers in enumerate(problem.consumers)
+        if int(problem.producer[h]) in member and any(v not in member for v in readers)
+    ]
+    receive = math.fsum(problem.transfer[kind, received])
+    send = math.fsum(problem.transfer[kind, sent])
+    weights = sum(
+        int(b)
+        for b, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True)
+        if not member.isdisjoint(readers)
+    )
+    return StageCost(
+        kind,
+        tuple(inside),
+        compute,
+        receive,
+        send,
+        load(problem.comm, compute, receive, send),
+        weights,
+        max((int(problem.live[v]) for v in inside), default=0),
+        SLOTS * int(sum(int(problem.tensor_bytes[h]) for h in received)),
+    )
+
+
+def plan_costs(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[StageCost, ...]:
+    """Evaluates stages given as (kind, nodes) in pipeline order."""
+    return tuple(stage_cost(problem, nodes, kind) for kind, nodes in stages)
+
+
+def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) -> list[str]:
+    """Every constraint that the stages break, as text; empty for a feasible plan. Shares nothing with the solvers."""
+    found = []
+    place = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
+    if sorted(v for _, nodes in stages for v in nodes) != list(range(problem.size)):
+        found.append("the stages do not cover every node exactly once")
+        return found
+    for h, readers in enumerate(problem.consumers):
+        maker = place[int(problem.producer[h])]
+        for v in readers:
+            if place[v] < maker:
+                found.append(f"{problem.tensor_names[h]} flows backward, from stage {maker} to stage {place[v]}")
+            if h in problem.forced and place[v] == maker:
+                found.append(f"no cut at {problem.tensor_names[h]}: stage {maker} makes and reads it")
+    for k, kind in enumerate(problem.kinds):
+        if (used := sum(1 for other, _ in stages if other == k)) > kind.count:
+            found.append(f"{used} stages on {kind.count} devices of kind {kind.type}")
+    if problem.stages is not None and len(stages) != problem.stages:
+        found.append(f"{len(stages)} stages, expected {problem.stages}")
+    for s, cost in enumerate(plan_costs(problem, stages)):
+        limit = problem.kinds[cost.kind].memory
+        if not cost.nodes:
+            found.append(f"stage {s} is empty")
+        if math.isinf(cost.compute):
+            found.append(f"stage {s} holds a node that {problem.kinds[cost.kind].type} cannot run")
+        if limit is not None and cost.memory > limit:
+            found.append(f"stage {s} needs {cost.memory} bytes, its device has {limit}")
+    return found
+
+
+__all__ = ["COMM", "Floats", "Ints", "Kind", "Problem", "StageCost", "load", "plan_costs", "stage_cost", "violations"]

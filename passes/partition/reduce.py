@@ -1,0 +1,226 @@
+"""Exact reductions: smaller problems with the same optimum, and the quotient of a problem by groups.
+
+Two rules, each argued by moving a node v of any plan into a neighbour's stage without raising any load (write c for the
+transfer seconds on the kind at hand and p for compute):
+
+*Join the reader.* All that v makes is read by one node z only, and p(v) + sum c(what v reads) <= sum c(what v makes), on
+every kind. Move v into z's stage, which lies no earlier. That stage gains p(v) and at worst receives all that v reads, but no
+longer receives what v makes: its load does not grow. The stage v left loses p(v) and stops sending what v makes; at worst it
+now sends all that v reads: no growth. Whoever made what v reads sent it to v's old stage already, or is that stage. A source
+with p(v) <= c(v) is the simplest case.
+
+*Join the maker.* All that v reads is made by one node u, and p(v) + sum c(what v makes) <= sum c(what only v reads), on every
+kind. Move v into u's stage, which lies no later. That stage gains p(v) and at worst sends what v makes, but no longer sends
+what only v reads. The stage v left at worst receives what v makes instead of that. A sink without compute is the simplest
+case.
+
+Where compute and transfers overlap (``comm`` not ``sum``) p(v) must be 0, since saved transfers do not pay for compute.
+The kinds that run the neighbour must run v. When some memory limit can bind, v must hold no weights, be alive no
+wider than its neighbour, and what is received instead must be no larger. A tensor at which a cut is demanded is never
+hidden inside a node. A stage may end up empty, so nothing is done when the number of stages is prescribed. Neither rule can
+close a cycle: v has no other successor (predecessor) through which a path could return.
+
+The rules are applied one at a time until none applies, each to the problem that the one before left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from passes.analyses.memory import SLOTS
+from passes.partition.problem import Problem
+
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
+"""Members of each node of a quotient, ascending; in the topological order of the quotient."""
+
+
+def reduce(problem: Problem) -> Groups:
+    """Groups of nodes that some optimal plan keeps together."""
+    if problem.stages is not None:
+        return tuple((v,) for v in range(problem.size))
+    return _Reducer(problem).run()
+
+
+class _Reducer:
+    def __init__(self, problem: Problem) -> None:
+        n = problem.size
+        self.problem = problem
+        self.seconds = [problem.seconds[:, v].copy() for v in range(n)]
+        self.transfer = [problem.transfer[:, h] for h in range(len(problem.consumers))]
+        self.made: list[set[int]] = [set() for _ in range(n)]
+        self.read: list[set[int]] = [set() for _ in range(n)]
+        self.maker = [int(u) for u in problem.producer]
+        self.readers = [set(readers) for readers in problem.consumers]
+        for h, readers in enumerate(problem.consumers):
+            if readers:
+                self.made[self.maker[h]].add(h)
+                for v in readers:
+                    self.read[v].add(h)
+        self.forced = set(problem.forced)
+        self.live = [int(b) for b in problem.live]
+        self.weighted = [False] * n
+        for size, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
+            for v in readers:
+                self.weighted[v] = self.weighted[v] or size > 0
+        self.bytes = [int(b) for b in problem.tensor_bytes]
+        self.binding = memory_can_bind(problem)
+        self.parent = list(range(n))
+
+    def run(self) -> Groups:
+        queue = list(range(self.problem.size))
+        heapq.heapify(queue)
+        while queue:
+            v = heapq.heappop(queue)
+            if self.parent[v] != v:
+                continue
+            target = self._reader(v)
+            if target < 0:
+                target = self._maker(v)
+            if target < 0:
+                continue
+            for changed in sorted(self._join(v, target)):
+                heapq.heappush(queue, changed)
+        members: dict[int, list[int]] = {}
+        for v in range(self.problem.size):
+            members.setdefault(self._root(v), []).append(v)
+        return ordered(self.problem, list(members.values()))
+
+    def _root(self, v: int) -> int:
+        while self.parent[v] != v:
+            v = self.parent[v]
+        return v
+
+    def _fits(self, v: int, other: int, gained: set[int], lost: set[int]) -> bool:
+        """Whether v may join ``other``: seconds and, where it matters, bytes of ``lost`` pay for those of ``gained``."""
+        cost, bonus = self.seconds[v], np.zeros_like(self.seconds[v])
+        for h in gained:
+            bonus = bonus - self.transfer[h]
+        for h in lost:
+            bonus = bonus + self.transfer[h]
+        runs, hosts = np.isfinite(cost), np.isfinite(self.seconds[other])
+        if (hosts & ~runs).any():
+            return False
+        allowance = bonus if self.problem.comm == "sum" else np.minimum(bonus, 0.0)
+        if (cost[runs] > allowance[runs]).any():
+            return False
+        if self.binding:
+            extra = sum(self.bytes[h] for h in gained) - sum(self.bytes[h] for h in lost)
+            return not self.weighted[v] and self.live[v] <= self.live[other] and extra <= 0
+        return True
+
+    def _reader(self, v: int) -> int:
+        """The node that v joins by the first rule, or -1."""
+        targets = {z for h in self.made[v] for z in self.readers[h]}
+        if len(targets) != 1 or self.made[v] & self.forced:
+            return -1
+        z = targets.pop()
+        return z if self._fits(v, z, self.read[v], self.made[v]) else -1
+
+    def _maker(self, v: int) -> int:
+        """The node that v joins by the second rule, or -1."""
+        sources = {self.maker[h] for h in self.read[v]}
+        if len(sources) != 1 or self.read[v] & self.forced:
+            return -1
+        u = sources.pop()
+        return u if self._fits(v, u, self.made[v], {h for h in self.read[v] if len(self.readers[h]) == 1}) else -1
+
+    def _join(self, v: int, target: int) -> set[int]:
+        """Makes v part of ``target``; returns the nodes whose neighbourhood changed."""
+        self.parent[v] = target
+        self.seconds[target] = self.seconds[target] + self.seconds[v]
+        self.live[target] = max(self.live[target], self.live[v])
+        self.weighted[target] = self.weighted[target] or self.weighted[v]
+        for h in self.read[v]:
+            self.readers[h].discard(v)
+            self.readers[h].add(target)
+        for h in self.made[v]:
+            self.maker[h] = target
+        self.read[target] |= self.read[v]
+        self.made[target] |= self.made[v]
+        changed = {target}
+        for h in [h for h in self.made[target] if target in self.readers[h]]:
+            self.readers[h].discard(target)
+            self.read[target].discard(h)
+            if not self.readers[h]:
+                self.made[target].discard(h)
+        for h in self.read[target]:
+            changed.add(self.maker[h])
+        for h in self.made[target]:
+            changed |= self.readers[h]
+        return changed
+
+
+def memory_can_bind(problem: Problem) -> bool:
+    """False when the whole model, with a buffer for every tensor, fits any device."""
+    limits = [kind.memory for kind in problem.kinds if kind.memory is not None]
+    if not limits:
+        return False
+    most = int(problem.weight_bytes.sum()) + int(problem.live.max(initial=0)) + SLOTS * int(problem.tensor_bytes.sum())
+    return most > min(limits)
+
+
+def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
+    """The groups in a topological order of the quotient, ties by least member. Raises ValueError when it has a cycle."""
+    label = {v: g for g, nodes in enumerate(groups) for v in nodes}
+    following: list[set[int]] = [set() for _ in groups]
+    for h, readers in enumerate(problem.consumers):
+        maker = label[int(problem.producer[h])]
+        following[maker].update(label[v] for v in readers if label[v] != maker)
+    missing = [0] * len(groups)
+    for targets in following:
+        for g in targets:
+            missing[g] += 1
+    ready = [(min(nodes), g) for g, nodes in enumerate(groups) if not missing[g]]
+    heapq.heapify(ready)
+    result = []
+    while ready:
+        _, g = heapq.heappop(ready)
+        result.append(tuple(sorted(groups[g])))
+        for other in following[g]:
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, (min(groups[other]), other))
+    if len(result) != len(groups):
+        raise ValueError("the groups form a cycle")
+    return tuple(result)
+
+
+def quotient(problem: Problem, groups: Groups) -> Problem:
+    """The problem whose nodes are the groups (in topological order, as ``ordered`` gives them)."""
+    label = np.empty(problem.size, np.int64)
+    for g, nodes in enumerate(groups):
+        label[list(nodes)] = g
+    starts = np.cumsum([0, *(len(nodes) for nodes in groups)])[:-1]
+    flat = [v for nodes in groups for v in nodes]
+    kept, consumers = [], []
+    for h, readers in enumerate(problem.consumers):
+        maker = label[problem.producer[h]]
+        outside = tuple(sorted({int(label[v]) for v in readers} - {int(maker)}))
+        if outside or h in problem.forced:
+            kept.append(h)
+            consumers.append(outside)
+    position = {h: i for i, h in enumerate(kept)}
+    reduced = Problem(
+        names=tuple(problem.names[nodes[0]] for nodes in groups),
+        kinds=problem.kinds,
+        seconds=np.ascontiguousarray(np.add.reduceat(problem.seconds[:, flat], starts, axis=1)) if flat else problem.seconds,
+        producer=label[problem.producer[kept]],
+        consumers=tuple(consumers),
+        transfer=np.ascontiguousarray(problem.transfer[:, kept]),
+        tensor_bytes=problem.tensor_bytes[kept],
+        tensor_names=tuple(problem.tensor_names[h] for h in kept),
+        live=np.maximum.reduceat(problem.live[flat], starts) if flat else problem.live,
+        weight_bytes=problem.weight_bytes,
+        weight_readers=tuple(tuple(sorted({int(label[v]) for v in readers})) for readers in problem.weight_readers),
+        comm=problem.comm,
+        forced=tuple(position[h] for h in problem.forced),
+        stages=problem.stages,
+    )
+    return reduced
+
+
+__all__ = ["Groups", "memory_can_bind", "ordered", "quotient", "reduce"]

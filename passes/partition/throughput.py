@@ -1,0 +1,194 @@
+"""Throughput: the least possible largest load, exact whenever the lattice of ideals can be walked within the budget.
+
+1. Upper bound: the programme over the prefixes of a few topological orders.
+2. Lower bound: load balance and largest node (``bounds``).
+3. Trial values rising from the lower to the upper bound; at each, the ideals that can be boundaries (``ideals.lattice``)
+   and the programme over them. Nothing found raises the lower bound to the trial value; something found is the optimum.
+4. When the lattice is over budget even so: the ideals near the best order, in bands as wide as the budget allows. The
+   plan is feasible, the lower bound stands, and the gap between them is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from passes.partition import orders
+from passes.partition.bounds import lower_bound, prices
+from passes.partition.dp import Stages, solve_family
+from passes.partition.ideals import BIG, Tables, lattice, permuted
+from passes.partition.problem import Problem, plan_costs
+
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on a search: ideals walked over per enumeration, bytes stored for a family, seconds in all, pairs of ideals
+    tested per run of the programme (some hundred million a second)."""
+
+    ideals: int = 5_000_000
+    memory: int = 512 << 20
+    seconds: float = 10.0
+    pairs: int = 600_000_000
+
+
+@dataclass
+class Statistics:
+    """What a search did."""
+
+    ideals: int = 0
+    stored: int = 0
+    tested: int = 0
+    transitions: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``stages`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
+    ``value`` and ``bound`` in seconds per sample; ``reason``: how the bound was reached."""
+
+    status: str
+    stages: Stages | None
+    value: float
+    bound: float
+    reason: str
+    statistics: Statistics
+
+
+Progress = Callable[[str, float | None], None]
+
+
+def solve(problem: Problem, budget: Budget | None = None, progress: Progress = lambda label, fraction: None) -> Solution:
+    """The best contiguous plan that the budget finds, with a valid lower bound."""
+    return _Search(problem, budget or Budget(), progress).run()
+
+
+class _Search:
+    def __init__(self, problem: Problem, budget: Budget, progress: Progress) -> None:
+        self.problem, self.budget, self.progress = problem, budget, progress
+        self.started = time.perf_counter()
+        self.price = prices(problem)
+        self.tables = Tables(problem, self.price)
+        self.statistics = Statistics()
+        self.best: Stages | None = None
+        self.value = float("inf")
+        self.bound, self.reason = lower_bound(problem, self.price)
+        self.order = orders.given(self.tables)
+
+    def run(self) -> Solution:
+        self._phase("linear", self._linear)
+        if not self._tight():
+            self._phase("exact", self._exact)
+        if self.statistics.ideals == 0 and not self._tight():
+            self._phase("band", self._band)
+        return self._solution()
+
+    def _phase(self, name: str, work: Callable[[], None]) -> None:
+        start = time.perf_counter()
+        self.progress(f"partition: {name}", None)
+        work()
+        self.statistics.seconds[name] = time.perf_counter() - start
+
+    def _tight(self) -> bool:
+        return self.value <= self.bound * (1 + TIGHT) or (self.value == self.bound == 0)
+
+    def _left(self) -> float:
+        return self.budget.seconds - (time.perf_counter() - self.started)
+
+    def _accept(self, stages: Stages | None) -> bool:
+        """Keeps the stages when they are better, valued from the definition."""
+        if stages is None:
+            return False
+        value = max((cost.load for cost in plan_costs(self.problem, stages)), default=0.0)
+        if value < self.value:
+            self.value, self.best = value, stages
+            return True
+        return False
+
+    def _linear(self) -> None:
+        for make in (orders.given, orders.late, orders.thin):
+            order = make(self.tables)
+            if self._near(order, 0, BIG) is not None and self._tight():
+                return
+
+    def _near(self, order: list[int], band: int, trial: float) -> bool | None:
+        """Searches the ideals near ``order``; True when that improved the plan, None when over budget."""
+        tables = Tables(permuted(self.problem, order), self.price)
+        ideals = lattice(tables, trial, band=band, max_visits=self.budget.ideals, max_words=self.budget.memory // 8)
+        if ideals is None:
+            return None
+        found = solve_family(tables, ideals, trial, self.budget.pairs)
+        self._count(ideals.size, found.tested, found.priced)
+        if not found.complete:
+            return None
+        stages = found.stages
+        if stages is None:
+            return False
+        if self._accept(tuple((kind, tuple(sorted(order[v] for v in nodes))) for kind, nodes in stages)):
+            self.order = order
+            return True
+        return False
+
+    def _count(self, stored: int, tested: int, priced: int) -> None:
+        self.statistics.stored = max(self.statistics.stored, stored)
+        self.statistics.tested += tested
+        self.statistics.transitions += priced
+
+    def _trials(self) -> list[float]:
+        """Values to try, rising; the last is the upper bound, or prunes nothing when there is none."""
+        if not np.isfinite(self.value):
+            return [BIG]
+        if self.value <= self.bound * 1.001:
+            return [self.value]
+        return [self.bound + (self.value - self.bound) * part for part in (0.1, 0.4)] + [self.value]
+
+    def _exact(self) -> None:
+        for trial in self._trials():
+            ideals = lattice(self.tables, trial, max_visits=self.budget.ideals, max_words=self.budget.memory // 8)
+            if ideals is None:
+                self.statistics.ideals = 0
+                return
+            found = solve_family(self.tables, ideals, trial, self.budget.pairs)
+            self._count(ideals.size, found.tested, found.priced)
+            if not found.complete:
+                self.statistics.ideals = 0
+                return
+            self.statistics.ideals = max(self.statistics.ideals, ideals.visited)
+            if found.stages is not None:
+                self._accept(found.stages)
+                self.bound, self.reason = self.value, "every ideal within the windows of the optimum was searched"
+                return
+            if trial >= self.value or trial == BIG:
+                # The upper bound's own plan lies in its windows; not found again means that rounding hides it.
+                self.bound = self.value
+                self.reason = "every ideal was searched" if trial == BIG else "no plan below the value in its windows"
+                return
+            self.bound, self.reason = trial, "no plan at or below it: every ideal within its windows was searched"
+
+    def _band(self) -> None:
+        band = 4
+        while self._left() > 0:
+            if self._near(self.order, band, self.value if np.isfinite(self.value) else BIG) is None:
+                return
+            if self._tight() or band >= self.problem.size:
+                return
+            band += max(1, band // 4)
+
+    def _solution(self) -> Solution:
+        if self.best is None:
+            proven = self.statistics.ideals > 0
+            return Solution(
+                "infeasible" if proven else "unknown", None, float("inf"), float("inf"), self.reason, self.statistics
+            )
+        status = "optimal" if self._tight() else "feasible"
+        bound = self.value if status == "optimal" else self.bound
+        return Solution(status, self.best, self.value, bound, self.reason, self.statistics)
+
+
+__all__ = ["Budget", "Solution", "Statistics", "solve"]
