@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ir.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
+from ir.builder import BodyBuilder, Builder, FuncBuilder, RegionBuilder
 from ir.diagnostics import (
     CheckFailed,
     Diagnostic,
@@ -80,6 +81,7 @@ from ir.types import (
 if TYPE_CHECKING:
     from ir.parser import ParseResult, SourceMap, parse, parse_module, read_text
     from ir.printer import print_module, print_op, print_symbol
+    from ir.verifier import load_module, verify
 
 _LAZY = {
     "ParseResult": "ir.parser",
@@ -90,6 +92,8 @@ _LAZY = {
     "print_module": "ir.printer",
     "print_op": "ir.printer",
     "print_symbol": "ir.printer",
+    "load_module": "ir.verifier",
+    "verify": "ir.verifier",
 }
 
 
@@ -106,6 +110,8 @@ __all__ = [
     "AttrKind",
     "Attribute",
     "Attributes",
+    "BodyBuilder",
+    "Builder",
     "BytesType",
     "CheckFailed",
     "Color",
@@ -124,6 +130,7 @@ __all__ = [
     "Facet",
     "Facets",
     "Func",
+    "FuncBuilder",
     "Group",
     "Host",
     "Infeasible",
@@ -148,6 +155,7 @@ __all__ = [
     "Random",
     "Recompute",
     "Region",
+    "RegionBuilder",
     "Replicate",
     "Resource",
     "ResourceData",
@@ -175,6 +183,7 @@ __all__ = [
     "Value",
     "attr",
     "attributes",
+    "load_module",
     "parse",
     "parse_module",
     "print_module",
@@ -182,4 +191,5 @@ __all__ = [
     "print_symbol",
     "read_text",
     "type_bytes",
+    "verify",
 ]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from ir.names import quote_text, unquote_text
-from ir.types import DType
+from ir.types import DType, TensorType
 
 READABLE_ELEMENTS = 64
 """Tensors with more elements are printed as bytes."""
@@ -57,6 +57,19 @@ def dense_data(dtype: DType, texts: Sequence[str]) -> bytes | tuple[bytes, ...]:
         except (ValueError, OverflowError, struct.error):
             raise ValueError(f"'{text}' is not an element of type {dtype.value}") from None
     return _pack(dtype, codes)
+
+
+def storage_fault(type_: TensorType, data: bytes | tuple[bytes, ...]) -> str:
+    """Why ``data`` cannot be the elements of ``type_``; empty when it can."""
+    if isinstance(data, tuple) is not (type_.dtype is DType.STRING):
+        return f"data is {'texts' if isinstance(data, tuple) else 'bytes'}, which is not how {type_} is held"
+    expected = type_.elements if isinstance(data, tuple) else type_.nbytes
+    if type_.sparse:
+        return ""
+    if expected is None:
+        return f"type {type_} has no fixed size"
+    unit = "elements" if isinstance(data, tuple) else "bytes"
+    return "" if len(data) == expected else f"data has {len(data)} {unit} where {type_} has {expected}"
 
 
 def bytes_text(data: bytes) -> str:

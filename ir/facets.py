@@ -132,6 +132,9 @@ FACETS: dict[str, type[Facet]] = {
     for cls in (Cost, Time, Transfer, Color, Phase, Group, StageSet, ShardRule, Recompute, Sync, OptimizerState)
 }
 
+DECISIONS = (Group, StageSet, ShardRule, Recompute, Sync)
+"""Facets that are choices of a pass; the others are facts."""
+
 FacetItem: TypeAlias = tuple[str | None, int | float | str]
 """One item of a facet's text: its key (None when positional) and its number, word or name."""
 

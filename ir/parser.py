@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 import grammars
 from ir.diagnostics import Diagnostic, InvalidInput, Severity, Span
 from ir.literals import AttributeReader, TypeReader
-from ir.module import Module, Symbol
-from ir.ops import Op
+from ir.module import Module
 from ir.reader import MAX_DEPTH, Reader, TextFault
 
 if TYPE_CHECKING:
@@ -48,12 +47,13 @@ class SourceMap:
     positions: dict[int, int]
     lines: list[int] = field(default_factory=list)
 
-    def line(self, item: Op | Symbol) -> int | None:
-        """1-based line of the op or symbol; None when it did not come from this text."""
+    def line(self, item: object) -> int | None:
+        """1-based line of an op, a symbol, or a part of one that has its own line (a link, a stage of a plan); None when it
+        did not come from this text."""
         span = self.span(item)
         return span.line if span else None
 
-    def span(self, item: Op | Symbol) -> Span | None:
+    def span(self, item: object) -> Span | None:
         position = self.positions.get(id(item))
         if position is None:
             return None

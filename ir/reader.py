@@ -422,10 +422,11 @@ class Reader:
         return tuple(children)
 
     def build(self, cls: type[T], token: Any, fields: Iterable[Field], **given: Any) -> T | None:
-        """A ``cls`` of ``given`` and ``fields``. None after a fault, at the field or, where one is missing, at ``token``."""
+        """A ``cls`` of ``given`` and ``fields``, placed at ``token``. None after a fault, at the field or, where one is
+        missing, at ``token``."""
         fields = list(fields)
         try:
-            return read_record(cls, [(field.key, field.value) for field in fields], given)
+            return self.placed(token, read_record(cls, [(field.key, field.value) for field in fields], given))
         except RecordFault as fault:
             guilty = [field.token for field in fields if field.key == fault.key]
             self.fault(guilty[-1] if guilty else token, str(fault))

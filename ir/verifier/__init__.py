@@ -1,0 +1,72 @@
+"""The verifier: what every module satisfies, after a parse and after every pass. Each fault names the invariant it breaks.
+
+Names and symbols
+- INV01  A value's name begins with ``%``, a symbol's with ``@``; only an operand or a dropped result may be absent.
+- INV02  Symbols have distinct names; a module has at most one topology, one schedule and one plan.
+- INV03  A value is assigned once in its function, regions included; arguments count as assignments.
+- INV04  An operand is assigned before its use, in the same or an enclosing body, or is a resource.
+- INV05  Results of a function or stage and yields of a region are assigned in its body (or enclosing ones), or are resources.
+- INV06  A symbol that is referred to exists and is of the right kind: resource, function, mesh.
+Types, attributes, facets
+- INV07  Types make sense: dimensions >= 0, a layout has one placement for each axis of its mesh and shards dimensions that
+         exist, map keys are integers or texts; nesting is limited.
+- INV08  Attributes are sorted with distinct keys; a value is of its kind; integers have 64 bits; dense data fits its type.
+- INV09  Facets are sorted, one of a kind, each where it belongs (on ops or on resources), with numbers in range.
+- INV10  A function that is called more than once holds no decisions (group, stage, shard, recompute).
+- INV11  An op agrees with its definition, where there is one: arity, attributes, regions. Unknown ops pass.
+- INV12  Calls form no cycle, and agree with the function they call in number and types.
+Data and machines
+- INV13  A resource's data fits its type; an external file stays in the model's folder; a digest is ``sha256:`` and 64 digits.
+- INV14  Device types, devices, hosts, switches and links of a topology have distinct names, what they refer to exists,
+         numbers are in range, and a route's links connect its ends.
+- INV15  A mesh has axes of size >= 1 with distinct names, as many distinct devices as places, all of the topology.
+Programs and plans
+- INV16  Stages are numbered 0, 1, .. in order; their devices are those of the topology, of their mesh and of the plan.
+- INV17  A channel is one ``comm.send`` and one ``comm.recv`` of the same type in the two stages that name each other as
+         peer; a ``_start`` is finished by one ``_done``.
+- INV18  A schedule has a row per device of the topology, of actions of existing stages, with microbatches in range.
+- INV19  A plan numbers its stages 0, 1, .., on devices of the stated type; ops are in stages that it has; its bound is no
+         greater than its value.
+
+Time is linear in the size of the module. Positions come from the source map of a parse when it is given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ir.diagnostics import Diagnostic, InvalidInput
+from ir.module import Module
+from ir.verifier.decisions import check_decisions
+from ir.verifier.findings import Findings
+from ir.verifier.machines import check_machines
+from ir.verifier.programs import check_programs
+from ir.verifier.symbols import check_symbols
+
+if TYPE_CHECKING:
+    from ir.parser import SourceMap
+
+
+def verify(module: Module, source_map: SourceMap | None = None) -> list[Diagnostic]:
+    """Every invariant that ``module`` breaks, in the order of the module; empty when it is valid."""
+    findings = Findings(module, source_map)
+    check_symbols(findings)
+    check_machines(findings)
+    check_programs(findings)
+    check_decisions(findings)
+    return findings.sorted()
+
+
+def load_module(text: str, where: str = "") -> Module:
+    """The valid module that ``text`` spells. Raises InvalidInput with every fault of syntax or, when there is none, every
+    broken invariant, at its line."""
+    from ir.parser import parse
+
+    result = parse(text, where)
+    diagnostics = verify(result.module, result.source_map)
+    if diagnostics:
+        raise InvalidInput(diagnostics)
+    return result.module
+
+
+__all__ = ["load_module", "verify"]

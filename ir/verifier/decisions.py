@@ -1,0 +1,177 @@
+"""INV16 to INV19: stages, their channels, schedules and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ir.facets import StageSet
+from ir.module import Func, Plan, PlanStage, Resource, Schedule, Stage
+from ir.ops import Op
+from ir.types import Type
+from ir.verifier.findings import Findings
+
+STATUSES = ("optimal", "feasible", "infeasible")
+COMM_MODELS = ("sum", "overlap", "duplex")
+SLACK = 1e-9
+"""A bound may exceed the value by rounding."""
+
+
+def check_decisions(findings: Findings) -> None:
+    """Everything that was decided about the program."""
+    _check_stages(findings)
+    _check_channels(findings)
+    for schedule in findings.module.of_type(Schedule):
+        for fault in _schedule_faults(schedule, findings):
+            findings.add("INV18", f"in {schedule.name}: {fault}", schedule)
+    for plan in findings.module.of_type(Plan):
+        for fault in _plan_faults(plan):
+            findings.add("INV19", f"in {plan.name}: {fault}", plan)
+        for position, stage in enumerate(plan.stages):
+            for fault in _plan_stage_faults(stage, position, findings):
+                findings.add("INV19", f"in {plan.name}: {fault}", plan, part=stage)
+    entry = findings.module.first(Func)
+    if findings.plan is not None and entry is not None:
+        _check_members(findings, entry, len(findings.plan.stages))
+
+
+def _known_devices(findings: Findings) -> set[str] | None:
+    return {device.name for device in findings.topology.devices} if findings.topology else None
+
+
+def _check_stages(findings: Findings) -> None:
+    known = _known_devices(findings)
+    planned = {stage.index: stage.devices for stage in findings.plan.stages} if findings.plan else {}
+    for position, stage in enumerate(findings.stages):
+        faults = []
+        if stage.index != position:
+            faults.append(f"it has number {stage.index} where {position} is next")
+        if len(set(stage.devices)) != len(stage.devices):
+            faults.append("a device stands twice")
+        faults += [f"'{d}' is not a device of the topology" for d in stage.devices if known is not None and d not in known]
+        if planned and stage.index not in planned:
+            faults.append(f"{findings.plan.name if findings.plan else ''} has no stage {stage.index}")
+        elif planned and stage.devices != planned[stage.index]:
+            wanted = ", ".join(planned[stage.index]) or "no device"
+            faults.append(f"it is on {', '.join(stage.devices) or 'no device'} but the plan says {wanted}")
+        if stage.mesh:
+            mesh = findings.meshes.get(stage.mesh)
+            if mesh is None:
+                findings.add("INV06", f"{stage.name} is on {stage.mesh}, which is not a mesh of the module", stage)
+            elif mesh.devices != stage.devices:
+                faults.append(f"its devices are not those of its mesh {stage.mesh}")
+        for fault in faults:
+            findings.add("INV16", f"in {stage.name}: {fault}", stage)
+
+
+def _check_channels(findings: Findings) -> None:
+    ends: dict[tuple[str, int], tuple[Stage, Op, Type | None]] = {}
+    by_index = {stage.index: stage for stage in findings.stages}
+    for stage in findings.stages:
+        types = {value.name: value.type for value in stage.args}
+        for op in stage.ops:
+            kind = op.name.removeprefix("comm.").removesuffix("_start")
+            if op.name.startswith("comm.") and kind in ("send", "recv") and _is_end(op):
+                key = (kind, op.get("channel"))
+                if key in ends:
+                    findings.add("INV17", f"channel {key[1]} has a second {kind}", stage, op, about="channel")
+                else:
+                    ends[key] = (stage, op, _moved_type(op, types, findings))
+            for value in op.results:
+                types[value.name] = value.type
+    for (kind, channel), (stage, op, type_) in ends.items():
+        other_kind = "recv" if kind == "send" else "send"
+        other = ends.get((other_kind, channel))
+        peer = by_index.get(op.get("peer"))
+        if peer is None or peer is stage:
+            findings.add(
+                "INV17", f"the peer of channel {channel} is {op.get('peer')}, which is no other stage", stage, op, about="peer"
+            )
+        elif other is None:
+            findings.add(
+                "INV17", f"channel {channel} has a {kind} here and no {other_kind} in {peer.name}", stage, op, about="channel"
+            )
+        elif other[0] is not peer:
+            message = f"channel {channel} names stage {peer.index} as its peer, but its {other_kind} is in {other[0].name}"
+            findings.add("INV17", message, stage, op, about="peer")
+        elif kind == "send" and type_ is not None and type_ != other[2]:
+            findings.add("INV17", f"channel {channel} sends {type_} but receives {other[2]}", stage, op, about="channel")
+
+
+def _is_end(op: Op) -> bool:
+    return isinstance(op.get("channel"), int) and isinstance(op.get("peer"), int)
+
+
+def _moved_type(op: Op, types: dict[str, Type], findings: Findings) -> Type | None:
+    if op.operands:
+        symbol = findings.symbols.get(op.operands[0])
+        return symbol.type if isinstance(symbol, Resource) else types.get(op.operands[0])
+    return op.results[0].type if op.results else None
+
+
+def _schedule_faults(schedule: Schedule, findings: Findings) -> Iterable[str]:
+    known = _known_devices(findings)
+    devices = [device for device, _ in schedule.rows]
+    if len(set(devices)) != len(devices):
+        yield "a device has two rows"
+    for device in devices:
+        if known is not None and device not in known:
+            yield f"'{device}' is not a device of the topology"
+    if schedule.microbatches < 1 or schedule.chunks < 1 or schedule.slots < 1:
+        yield "microbatches, chunks and slots are at least 1"
+    if not (schedule.period >= 0 and schedule.latency >= 0):
+        yield "period and latency are at least 0 seconds"
+    stages = {stage.index for stage in findings.stages}
+    if findings.plan is not None:
+        stages |= {stage.index for stage in findings.plan.stages}
+    for device, actions in schedule.rows:
+        for action in actions:
+            if stages and action.stage not in stages:
+                yield f"the row of '{device}' has an action of stage {action.stage}, which does not exist"
+            number = action.microbatch
+            if number is not None and not schedule.periodic and not 0 <= number < schedule.microbatches:
+                yield f"the row of '{device}' has microbatch {number} of {schedule.microbatches}"
+
+
+def _plan_faults(plan: Plan) -> Iterable[str]:
+    if plan.status not in STATUSES:
+        yield f"unknown status '{plan.status}'; expected one of {', '.join(STATUSES)}"
+    if plan.comm not in COMM_MODELS:
+        yield f"unknown communication model '{plan.comm}'; expected one of {', '.join(COMM_MODELS)}"
+    for what, value in (("value", plan.value), ("port_value", plan.port_value), ("bound", plan.bound), ("single", plan.single)):
+        if not value >= 0:
+            yield f"{what} is {value}, not at least 0 seconds"
+    if plan.bound > plan.value * (1 + SLACK):
+        yield f"the bound {plan.bound} is greater than the value {plan.value}"
+    keys = [key for key, _ in plan.certificate]
+    if keys != sorted(set(keys)):
+        yield "the entries of the certificate are not sorted, each once"
+
+
+def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> Iterable[str]:
+    if stage.index != position:
+        yield f"a stage has number {stage.index} where {position} is next"
+    numbers = (stage.ops, stage.compute, stage.receive, stage.send, stage.weights, stage.workspace, stage.buffers)
+    if not all(number >= 0 for number in numbers):
+        yield f"stage {stage.index} has a number that is not at least 0"
+    if len(set(stage.devices)) != len(stage.devices):
+        yield f"stage {stage.index} has a device twice"
+    topology = findings.topology
+    if topology is None:
+        return
+    types = {type_.name for type_ in topology.types}
+    if stage.device_type and stage.device_type not in types:
+        yield f"stage {stage.index} is for device type '{stage.device_type}', which is not defined"
+    of_device = {device.name: device.type for device in topology.devices}
+    for device in stage.devices:
+        if device not in of_device:
+            yield f"stage {stage.index} is on '{device}', which is not a device of the topology"
+        elif stage.device_type and of_device[device] != stage.device_type:
+            yield f"stage {stage.index} is for '{stage.device_type}', but '{device}' is of type '{of_device[device]}'"
+
+
+def _check_members(findings: Findings, entry: Func, stages: int) -> None:
+    for op in entry.ops:
+        facet = op.facet(StageSet)
+        if facet is not None and facet.stages and facet.stages[-1] >= stages:
+            message = f"{op.id} is in stage {facet.stages[-1]}, but the plan has {stages}"
+            findings.add("INV19", message, entry, op, about="stage<")

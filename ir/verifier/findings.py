@@ -1,0 +1,82 @@
+"""Findings: the faults of one verification, placed in the text where a source map tells, and what several checks look up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from ir.diagnostics import Diagnostic, Severity, Span
+from ir.module import Mesh, Module, Plan, PlanStage, Stage, Symbol
+from ir.names import quote_name
+from ir.ops import Op
+from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+
+if TYPE_CHECKING:
+    from ir.parser import SourceMap
+
+Part: TypeAlias = DeviceType | Device | Host | Switch | Link | Route | PlanStage
+"""Parts of symbols that have a line of their own."""
+LIMIT = 100
+"""Faults kept: a broken pass breaks every op, and a person reads the first."""
+
+
+class Findings:
+    """Collects faults. ``symbols`` holds the first symbol of each name."""
+
+    def __init__(self, module: Module, source_map: SourceMap | None) -> None:
+        self.module = module
+        self.source_map = source_map
+        self.symbols: dict[str, Symbol] = {}
+        for symbol in module.symbols:
+            self.symbols.setdefault(symbol.name, symbol)
+        self.meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+        self.topology: Topology | None = module.first(Topology)
+        self.plan: Plan | None = module.first(Plan)
+        self.stages: tuple[Stage, ...] = tuple(module.of_type(Stage))
+        self.diagnostics: list[Diagnostic] = []
+        self.dropped = 0
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        symbol: Symbol | None,
+        op: Op | None = None,
+        *,
+        part: Part | None = None,
+        about: str = "",
+        hint: str = "",
+    ) -> None:
+        """A fault of invariant ``code`` in ``symbol``, in its ``op`` or its ``part``; ``about`` is the name in that line to
+        point at."""
+        if len(self.diagnostics) >= LIMIT:
+            self.dropped += 1
+            return
+        span = self.span(op or part, about) or self.span(symbol, about)
+        if self.source_map is not None and span is not None:
+            where = self.source_map.where
+        else:
+            where = symbol.name if symbol is not None else self.module.name
+            if op is not None:
+                where += f", {op.id}" + (f" = {op.name}" if op.results else "")
+        self.diagnostics.append(Diagnostic(f"{code}: {message}", where, span, hint))
+
+    def span(self, item: Op | Symbol | Part | None, about: str) -> Span | None:
+        if self.source_map is None or item is None:
+            return None
+        span = self.source_map.span(item)
+        if span is None:
+            return None
+        start = span.column - 1
+        if about:
+            found = span.source_line.find(quote_name(about) if about[0] in "%@" else about, start)
+            if found >= 0:
+                return Span(span.line, found + 1, len(about), span.source_line)
+        first = span.source_line[start:].split(" ", 1)[0]
+        return Span(span.line, span.column, max(1, len(first)), span.source_line)
+
+    def sorted(self) -> list[Diagnostic]:
+        """The faults by place in the text; in the order of the checks without a text."""
+        found = sorted(self.diagnostics, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
+        if self.dropped:
+            found.append(Diagnostic(f"{self.dropped} more broken invariants", self.module.name, severity=Severity.ERROR))
+        return found

@@ -1,0 +1,131 @@
+"""INV14 and INV15: topologies and meshes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from ir.module import Mesh
+from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.verifier.findings import Findings, Part
+
+Fault: TypeAlias = tuple[Part | None, str]
+"""What is wrong, and with which part of the topology (None: with it as a whole)."""
+
+
+def check_machines(findings: Findings) -> None:
+    """Every topology and mesh of the module."""
+    for topology in findings.module.of_type(Topology):
+        for part, fault in (*_name_faults(topology), *_number_faults(topology), *_link_faults(topology)):
+            findings.add("INV14", f"in {topology.name}: {fault}", topology, part=part)
+    for mesh in findings.module.of_type(Mesh):
+        for fault in _mesh_faults(mesh, findings.topology):
+            findings.add("INV15", f"in {mesh.name}: {fault}", mesh)
+
+
+def _name_faults(topology: Topology) -> Iterable[Fault]:
+    points = (*topology.devices, *topology.hosts, *topology.switches)
+    named: list[tuple[str, tuple[DeviceType | Device | Host | Switch | Link, ...]]]
+    named = [("device type", topology.types), ("point", points), ("link", topology.links)]
+    for kind, parts in named:
+        seen: set[str] = set()
+        for part in parts:
+            if part.name in seen:
+                hint = " (devices, hosts and switches have distinct names)" if kind == "point" else ""
+                yield part, f"{kind} '{part.name}' is defined twice{hint}"
+            seen.add(part.name)
+    types = {type_.name for type_ in topology.types}
+    hosts = {host.name for host in topology.hosts}
+    for device in topology.devices:
+        if device.type not in types:
+            yield device, f"device '{device.name}' is of type '{device.type}', which is not defined"
+        if device.host not in hosts:
+            yield device, f"device '{device.name}' is on host '{device.host}', which is not defined"
+
+
+def _number_faults(topology: Topology) -> Iterable[Fault]:
+    for type_ in topology.types:
+        for dtype, rate in type_.rates:
+            if not (rate > 0 and math.isfinite(rate)):
+                yield type_, f"the {dtype} rate of '{type_.name}' is {rate}, not a positive number of flop/s"
+        for kind, fraction in type_.efficiency:
+            if not 0 < fraction <= 1:
+                yield type_, f"the efficiency of '{type_.name}' for {kind} is {fraction}, not above 0 and at most 1"
+        for what, value in (("memory bandwidth", type_.memory_bandwidth), ("overhead", type_.overhead)):
+            if not (value >= 0 and math.isfinite(value)):
+                yield type_, f"the {what} of '{type_.name}' is {value}, not finite and at least 0"
+    owners: list[DeviceType | Device | Host] = [*topology.types, *topology.devices, *topology.hosts]
+    for owner in owners:
+        if owner.memory is not None and owner.memory < 0:
+            yield owner, f"the memory of '{owner.name}' is {owner.memory} bytes"
+    for host in topology.hosts:
+        if host.cores is not None and host.cores < 1:
+            yield host, f"host '{host.name}' has {host.cores} cores"
+
+
+def _link_faults(topology: Topology) -> Iterable[Fault]:
+    points = {device.name for device in topology.devices}
+    points |= {host.name for host in topology.hosts} | {switch.name for switch in topology.switches}
+    links = {link.name: link for link in topology.links}
+    for link in topology.links:
+        for end in link.ends:
+            if end not in points:
+                yield link, f"link '{link.name}' ends at '{end}', which is no device, host or switch"
+        if len(link.ends) < 2 or len(set(link.ends)) < len(link.ends):
+            yield link, f"link '{link.name}' needs two or more distinct ends"
+        if not (link.bandwidth > 0 and math.isfinite(link.bandwidth)):
+            yield link, f"the bandwidth of link '{link.name}' is {link.bandwidth}, not a positive number of bytes/s"
+        if not (link.latency >= 0 and math.isfinite(link.latency)):
+            yield link, f"the latency of link '{link.name}' is {link.latency}, not finite and at least 0 seconds"
+        if link.duplex not in ("full", "half"):
+            yield link, f"link '{link.name}' is '{link.duplex}' duplex; expected full or half"
+    seen: set[tuple[str, str]] = set()
+    for route in topology.routes:
+        for fault in _route_faults(route, points, links):
+            yield route, fault
+        if (route.source, route.target) in seen:
+            yield route, f"the route from '{route.source}' to '{route.target}' is given twice"
+        seen.add((route.source, route.target))
+
+
+def _route_faults(route: Route, points: set[str], links: dict[str, Link]) -> Iterable[str]:
+    name = f"the route from '{route.source}' to '{route.target}'"
+    for end in (route.source, route.target):
+        if end not in points:
+            yield f"{name} has the end '{end}', which is no device, host or switch"
+            return
+    reached = {route.source}
+    for link_name in route.links:
+        link = links.get(link_name)
+        if link is None:
+            yield f"{name} crosses link '{link_name}', which is not defined"
+            return
+        if not reached & set(link.ends):
+            yield f"{name} cannot cross link '{link_name}': it does not touch {' or '.join(sorted(reached))}"
+            return
+        reached = set(link.ends) - reached if len(link.ends) == 2 else set(link.ends)
+    if route.target not in reached:
+        yield f"{name} ends at {' or '.join(sorted(reached))}"
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _mesh_faults(mesh: Mesh, topology: Topology | None) -> Iterable[str]:
+    for axis in _twice(axis for axis, _ in mesh.axes):
+        yield f"axis '{axis}' is defined twice"
+    for axis, size in mesh.axes:
+        if size < 1:
+            yield f"axis '{axis}' has size {size}"
+    places = math.prod(size for _, size in mesh.axes)
+    if places != len(mesh.devices):
+        yield f"its axes have {places} places for {len(mesh.devices)} devices"
+    for device in _twice(mesh.devices):
+        yield f"device '{device}' stands twice"
+    known = {device.name for device in topology.devices} if topology else set(mesh.devices)
+    for device in mesh.devices:
+        if device not in known:
+            yield f"'{device}' is not a device of the topology"

@@ -1,0 +1,92 @@
+"""INV01, INV02, INV13 and the facets of resources: the symbols of a module as such."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import PurePosixPath
+
+from ir.dense import storage_fault
+from ir.facets import DECISIONS, OptimizerState, Sync
+from ir.module import External, Func, Inline, Plan, Random, Resource, Schedule, Splat, Stage, Symbol
+from ir.topology import Topology
+from ir.types import DType, TensorType
+from ir.verifier.findings import Findings
+from ir.verifier.values import attribute_faults, facet_faults, type_faults
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+
+
+def check_symbols(findings: Findings) -> None:
+    """Names of symbols, attributes of the module, resources."""
+    module = findings.module
+    if not is_symbol(module.name):
+        findings.add("INV01", f"the module's name '{module.name}' does not begin with @", None)
+    for fault in attribute_faults(module.attributes):
+        findings.add("INV08", f"of the module: {fault}", None)
+    seen: set[type[Symbol]] = set()
+    for symbol in module.symbols:
+        kind = type(symbol)
+        if kind in seen and kind in (Topology, Schedule, Plan):
+            findings.add("INV02", f"{symbol.name} is a second {kind.__name__.lower()}; a module has at most one", symbol)
+        seen.add(kind)
+        if not is_symbol(symbol.name):
+            findings.add("INV01", f"the symbol's name '{symbol.name}' does not begin with @", symbol)
+        if findings.symbols[symbol.name] is not symbol:
+            findings.add("INV02", f"symbol {symbol.name} is defined twice", symbol)
+        if isinstance(symbol, Func | Stage):
+            for fault in attribute_faults(symbol.attributes):
+                findings.add("INV08", f"of {symbol.name}: {fault}", symbol)
+        if isinstance(symbol, Resource):
+            _check_resource(findings, symbol)
+
+
+def is_symbol(name: str) -> bool:
+    return name[:1] == "@"
+
+
+def _check_resource(findings: Findings, resource: Resource) -> None:
+    for fault in type_faults(resource.type, findings.meshes):
+        findings.add("INV07", f"of {resource.name}: {fault}", resource)
+    for fault in _data_faults(resource):
+        findings.add("INV13", f"of {resource.name}: {fault}", resource)
+    if resource.digest and not _DIGEST.match(resource.digest):
+        findings.add(
+            "INV13", f"the digest of {resource.name} is not sha256: and 64 hexadecimal digits", resource, about="digest"
+        )
+    for fault in facet_faults(resource.facets, None):
+        findings.add("INV09", f"of {resource.name}: {fault}", resource)
+    for facet in resource.facets:
+        if not isinstance(facet, Sync | OptimizerState):
+            kind = "decision" if isinstance(facet, DECISIONS) else "fact"
+            findings.add("INV09", f"{facet.keyword} is a {kind} about an op, not about resource {resource.name}", resource)
+
+
+def _data_faults(resource: Resource) -> list[str]:
+    data, type_ = resource.data, resource.type
+    if isinstance(data, External):
+        faults = [f"{what} {n} is negative" for what, n in (("offset", data.offset), ("length", data.length)) if n < 0]
+        path = PurePosixPath(data.file.replace("\\", "/"))
+        if not data.file or path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", data.file):
+            faults.append(f"the external file '{data.file}' is not a relative path inside the model's folder")
+        expected = (
+            type_.nbytes if isinstance(type_, TensorType) and not type_.sparse and type_.dtype is not DType.STRING else None
+        )
+        if expected is not None and data.length != expected:
+            faults.append(f"{type_} has {expected} bytes but the external data has {data.length}")
+        return faults
+    if isinstance(data, Inline):
+        return [fault] if isinstance(type_, TensorType) and (fault := storage_fault(type_, data.data)) else []
+    if isinstance(data, Splat | Random) and (not isinstance(type_, TensorType) or type_.dtype is DType.STRING):
+        return [f"{type(data).__name__.lower()} data needs a tensor of numbers, not {type_}"]
+    if isinstance(data, Splat):
+        whole = isinstance(type_, TensorType) and (type_.dtype.is_integer or type_.dtype is DType.BOOL)
+        return [f"splat({data.value}) is not an integer, as {type_} needs"] if whole and not isinstance(data.value, int) else []
+    if isinstance(data, Random):
+        faults = []
+        if data.distribution not in ("normal", "uniform"):
+            faults.append(f"unknown distribution '{data.distribution}'; expected normal or uniform")
+        if not (math.isfinite(data.scale) and math.isfinite(data.mean)) or data.scale < 0 or data.seed < 0:
+            faults.append("scale and seed of random data are finite and at least 0")
+        return faults
+    return []

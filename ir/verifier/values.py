@@ -1,0 +1,170 @@
+"""INV07, INV08 and INV09 on a single type, attribute dictionary or facet: what makes sense by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from ir.attributes import Attribute, Attributes, AttrKind, Dense
+from ir.dense import storage_fault
+from ir.facets import Color, Cost, Facets, Group, OptimizerState, Phase, StageSet, Sync, Time, Transfer
+from ir.module import Mesh
+from ir.ops import Op
+from ir.types import BytesType, DType, Layout, MapType, OptionalType, Partial, SeqType, Shard, TensorType, Type, UnknownType
+
+MAX_NESTING = 64
+
+
+def type_faults(type_: Type, meshes: Mapping[str, Mesh] | None) -> list[str]:
+    """What is wrong with ``type_``; without ``meshes``, layouts are not looked at."""
+    for _ in range(MAX_NESTING):
+        if isinstance(type_, SeqType | OptionalType):
+            type_ = type_.element
+        elif isinstance(type_, MapType):
+            if not (type_.key.is_integer or type_.key is DType.STRING):
+                return [f"the keys of a map are integers or texts, not {type_.key.value}"]
+            type_ = type_.value
+        elif isinstance(type_, TensorType):
+            return _tensor_faults(type_, meshes)
+        elif isinstance(type_, BytesType):
+            return [f"bytes<{type_.size}> has a negative size"] if type_.size < 0 else []
+        else:
+            return [] if isinstance(type_, UnknownType) else [f"{type_!r} is not a type"]
+    return [f"a type is nested more than {MAX_NESTING} deep"]
+
+
+def _tensor_faults(type_: TensorType, meshes: Mapping[str, Mesh] | None) -> list[str]:
+    faults = [f"dimension {dim} of {type_} is negative" for dim in type_.shape or () if isinstance(dim, int) and dim < 0]
+    return faults + (_layout_faults(type_, type_.layout, meshes) if type_.layout and meshes is not None else [])
+
+
+def _layout_faults(type_: TensorType, layout: Layout, meshes: Mapping[str, Mesh]) -> list[str]:
+    mesh = meshes.get(layout.mesh)
+    if mesh is None:
+        return [f"{type_} lies on {layout.mesh}, which is not a mesh of the module"]
+    faults = []
+    if len(layout.placements) != len(mesh.axes):
+        faults.append(f"{type_} has {len(layout.placements)} placements for the {len(mesh.axes)} axes of {mesh.name}")
+    rank = None if type_.shape is None else len(type_.shape)
+    for placement in layout.placements:
+        if isinstance(placement, Shard) and (placement.dim < 0 or (rank is not None and placement.dim >= rank)):
+            faults.append(f"{type_} shards dimension {placement.dim}, but its rank is {'unknown' if rank is None else rank}")
+        if isinstance(placement, Partial) and placement.reduction not in ("sum", "max"):
+            faults.append(f"{type_} has a partial placement reduced by '{placement.reduction}'; expected sum or max")
+    return faults
+
+
+def compatible(one: Type, other: Type) -> bool:
+    """Whether a value of one type may stand where the other is declared: nothing known of both differs."""
+    if one == other or isinstance(one, UnknownType) or isinstance(other, UnknownType):
+        return True
+    if isinstance(one, SeqType) and isinstance(other, SeqType):
+        return compatible(one.element, other.element)
+    if isinstance(one, OptionalType) and isinstance(other, OptionalType):
+        return compatible(one.element, other.element)
+    if isinstance(one, MapType) and isinstance(other, MapType):
+        return one.key is other.key and compatible(one.value, other.value)
+    if not (isinstance(one, TensorType) and isinstance(other, TensorType)):
+        return False
+    if one.dtype is not other.dtype or one.sparse != other.sparse or one.layout != other.layout:
+        return False
+    if one.shape is None or other.shape is None:
+        return True
+    pairs = zip(one.shape, other.shape, strict=False)
+    return len(one.shape) == len(other.shape) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in pairs
+    )
+
+
+_PYTHON: dict[AttrKind, type[Any]] = {
+    AttrKind.INT: int,
+    AttrKind.FLOAT: float,
+    AttrKind.STRING: str,
+    AttrKind.BYTES: bytes,
+    AttrKind.TENSOR: Dense,
+    AttrKind.SYMBOL: str,
+}
+_ITEMS: dict[AttrKind, AttrKind] = {
+    AttrKind.INTS: AttrKind.INT,
+    AttrKind.FLOATS: AttrKind.FLOAT,
+    AttrKind.STRINGS: AttrKind.STRING,
+    AttrKind.TENSORS: AttrKind.TENSOR,
+    AttrKind.TYPES: AttrKind.TYPE,
+}
+
+
+def attribute_faults(attributes: Attributes) -> list[str]:
+    """What is wrong with a dictionary of attributes, references to symbols aside."""
+    faults = []
+    previous = None
+    for key, attribute in attributes:
+        if previous is not None and key <= previous:
+            faults.append(f"attribute '{key}' stands behind '{previous}'; attributes are sorted, each once")
+        previous = key
+        faults += [f"attribute '{key}' {fault}" for fault in _value_faults(attribute)]
+    return faults
+
+
+def _value_faults(attribute: Attribute) -> list[str]:
+    item = _ITEMS.get(attribute.kind)
+    if item is None:
+        return _scalar_faults(attribute.kind, attribute.value)
+    if not isinstance(attribute.value, tuple):
+        return [f"is not a tuple, as kind {attribute.kind.value} needs"]
+    return [fault for value in attribute.value for fault in _scalar_faults(item, value)][:1]
+
+
+def _scalar_faults(kind: AttrKind, value: Any) -> list[str]:
+    if kind is AttrKind.TYPE:
+        return type_faults(value, None)[:1]
+    if not isinstance(value, _PYTHON[kind]):
+        return [f"is {value!r}, which is not of kind {kind.value}"]
+    if kind is AttrKind.INT and not -(1 << 63) <= value < 1 << 63:
+        return [f"is {value}, which does not fit in 64 bits"]
+    if kind is AttrKind.SYMBOL and value[:1] != "@":
+        return [f"is '{value}', which does not begin with @"]
+    if kind is AttrKind.TENSOR:
+        fault = storage_fault(value.type, value.data)
+        return [f"holds a tensor whose {fault}"] if fault else []
+    return []
+
+
+def facet_faults(facets: Facets, op: Op | None) -> list[str]:
+    """What is wrong with the facets of ``op`` (None: of a resource)."""
+    faults = []
+    previous = ""
+    for facet in facets:
+        if facet.keyword <= previous:
+            faults.append(f"facet '{facet.keyword}' stands behind '{previous}'; facets are sorted, each once")
+        previous = facet.keyword
+        match facet:
+            case Cost():
+                forward = (facet.flops, facet.read, facet.write, facet.weight)
+                if min(*forward, facet.input_grad, facet.weight_grad, facet.saved) < 0:
+                    faults.append("a count of cost is negative")
+            case Time(seconds):
+                names = [name for name, _ in seconds]
+                if any(a >= b for a, b in pairwise(names)):
+                    faults.append("the device types of time are not sorted, each once")
+                if not all(value >= 0 for _, value in seconds):
+                    faults.append("time is not at least 0 seconds")
+            case Transfer(seconds):
+                if op is not None and len(seconds) != len(op.results):
+                    faults.append(f"transfer has {len(seconds)} numbers for {len(op.results)} results")
+                if not all(value >= 0 and math.isfinite(value) for value in seconds):
+                    faults.append("transfer is not finite and at least 0 seconds")
+            case Phase(phase):
+                if phase not in ("fw", "bw"):
+                    faults.append(f"phase is fw or bw, not '{phase}'")
+            case StageSet(stages):
+                if not stages or stages[0] < 0 or any(a >= b for a, b in pairwise(stages)):
+                    faults.append("the stages of an op are at least one number >= 0, ascending")
+            case Color(number) | Group(number):
+                if number < 0:
+                    faults.append(f"{facet.keyword} is at least 0, not {number}")
+            case Sync(bucket=number) | OptimizerState(size=number):
+                if number < 0:
+                    faults.append(f"{facet.keyword} has a negative number")
+    return faults
