@@ -117,7 +117,7 @@ class PassManager:
             seconds = time.perf_counter() - start
             changed = result is not module and result != module
             start = time.perf_counter()
-            if self.verify and changed and hasattr(ir, 'verify') and (faults := ir.verify(result)):
+            if self.verify and changed and hasattr(ir, "verify") and (faults := ir.verify(result)):
                 raise InvariantError(faults, step.name)
         except (DnncError, KeyboardInterrupt):
             raise

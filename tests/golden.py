@@ -167,7 +167,7 @@ def _check_output(path: Path, text: str) -> None:
     module = parse_module(text, path.name)
     if (again := print_module(module)) != text:
         raise GoldenMismatch(f"what is printed does not print back the same:\n{diff(path, text, again)}")
-    if hasattr(ir, "verify") and (faults := ir.verify(module)):
+    if faults := ir.verify(module):
         raise GoldenMismatch(f"{path.name} does not verify:\n" + "\n".join(map(str, faults)))
 
 
@@ -224,7 +224,7 @@ def _run_opt(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
     options = parser.parse_args(case.argv[1:])
     pipeline = parse_pipeline(options.passes)
     module = parse_module(case.path.read_text(encoding="utf-8"), case.path.name)
-    if hasattr(ir, "verify") and (faults := ir.verify(module)):
+    if faults := ir.verify(module):
         raise InvalidInput(faults)
     return _run_pipeline(case, module, pipeline, sink, options)
 
