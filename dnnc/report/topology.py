@@ -46,7 +46,7 @@ def _peaks(type_: DeviceType) -> list[str]:
     by_rate: dict[float, list[str]] = {}
     for dtype, rate in type_.rates:
         by_rate.setdefault(rate, []).append(dtype)
-    return [f"{rate_text(rate, 'flop/s')} {'/'.join(by_rate[rate])}" for rate in sorted(by_rate, reverse=True)]
+    return [f"{rate_text(rate, 'FLOP/s')} {'/'.join(by_rate[rate])}" for rate in sorted(by_rate, reverse=True)]
 
 
 def _limit(memory: int | None) -> str:

@@ -36,7 +36,7 @@ def bytes_text(size: float) -> str:
 
 
 def rate_text(rate: float, unit: str) -> str:
-    """A decimal rate: ``312 Tflop/s``, ``25 GB/s``."""
+    """A decimal rate: ``312 TFLOP/s``, ``25 GB/s``."""
     return _scaled(rate, 1000, tuple(prefix + unit for prefix in ("", "k", "M", "G", "T", "P", "E")))
 
 

@@ -68,7 +68,7 @@ def truncated(path: Path) -> None:
 MODELS: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "absent": (lambda path: None, ("No such file",)),
     "empty": (lambda path: path.write_bytes(b"") and None, ("empty",)),
-    "a folder": (lambda path: path.mkdir(), ("directory",)),
+    "a folder": (lambda path: path.mkdir(), ("folder",)),
     "truncated": (truncated, ("ONNX",)),
     "not ONNX": (lambda path: path.write_text("hello, I am text\n" * 50) and None, ("ONNX",)),
     "a gigabyte of noise": (noise, ("ONNX",)),
@@ -106,9 +106,8 @@ def test_bad_models(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 TOPOLOGY = """
 version = 1
 name = "two"
-[[types]]
-name = "core"
-rates = { f32 = "1 Gflop/s" }
+[types.core]
+rates = { f32 = "1 GFLOP/s" }
 memory_bandwidth = "1 GB/s"
 memory = "1 GiB"
 [[hosts]]
@@ -138,7 +137,7 @@ def topology(folder: Path, bandwidth: str = "1 GB/s", latency: str = "1 us", nam
         (lambda t: t.replace('"BANDWIDTH"', '"-1 GB/s"'), ("-1 GB/s", "bandwidth")),
         (lambda t: t.replace('"LATENCY"', '"1 GB/s"'), ("latency", "1 GB/s")),
         (lambda t: t.replace('type = "core"', 'type = "cor"'), ("cor", "core")),
-        (lambda t: t.replace("[[links]]", "[[links"), ("t.toml", ":17")),
+        (lambda t: t.replace("[[links]]", "[[links"), ("t.toml:14:",)),
     ],
 )
 def test_bad_topologies(
@@ -206,7 +205,7 @@ def test_memory_that_cannot_suffice_says_which_device_and_how_much(tmp_path: Pat
     [
         (b"module @m {\n  nonsense\n}\n", ("bad.ir:2:", "^")),
         (b"", ("bad.ir",)),
-        (b"\x00\xff\xfe" * 100, ("bad.ir", "binary")),
+        (b"\x00\xff\xfe" * 100, ("bad.ir", "IR text")),
         (b"module @m {", ("bad.ir:1:",)),
     ],
 )
