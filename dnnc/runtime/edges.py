@@ -126,28 +126,31 @@ class Side:
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         self.edge = edge
         self.descriptors = descriptors
-        self._offsets = edge.offsets
-        self._specs = {value.name: value for value in edge.values}
-        self._memory = (
-            map_memory(descriptors.memory, edge.slots * edge.slot_bytes) if edge.slot_bytes else np.empty(0, np.uint8)
-        )
+        self._size, self._fixed = edge.slot_bytes, edge.static_bytes
+        self._dynamic = tuple(value.name for value in edge.values if value.size is None)
+        self._memory = map_memory(descriptors.memory, edge.slots * self._size) if self._size else np.empty(0, np.uint8)
+        self._views = [self._views_of(slot) for slot in range(edge.slots)]
 
-    def view(self, slot: int, name: str) -> Raw:
-        """The tensor ``name`` of known size in ``slot``: a view."""
-        spec = self._specs[name]
-        assert spec.shape is not None
-        assert spec.size is not None
-        start = slot * self.edge.slot_bytes + self._offsets[name]
-        return raw_view(spec.element, spec.shape, self._memory[start : start + spec.size])
+    def _views_of(self, slot: int) -> dict[str, Raw]:
+        offsets, start, views = self.edge.offsets, slot * self._size, {}
+        for spec in self.edge.values:
+            if spec.shape is not None and spec.size is not None:
+                first = start + offsets[spec.name]
+                views[spec.name] = raw_view(spec.element, spec.shape, self._memory[first : first + spec.size])
+        return views
+
+    def views(self, slot: int) -> dict[str, Raw]:
+        """The tensors of known size in ``slot``, in place."""
+        return self._views[slot]
 
     def area(self, slot: int) -> Array:
         """The area of ``slot`` for values of unknown size."""
-        start = slot * self.edge.slot_bytes + self.edge.static_bytes
-        return self._memory[start : start + self.edge.slot_bytes - self.edge.static_bytes]
+        return self._memory[slot * self._size + self._fixed : (slot + 1) * self._size]
 
     def close(self) -> None:
         """Lets go of the memory (a mapping holds a descriptor as long as it lives)."""
         self._memory = np.empty(0, np.uint8)
+        self._views.clear()
 
     def _tokens(self) -> list[tuple[int, int]]:
         """Reads what tokens there are, at least one (blocks for it). Raises EOFError when the other side has gone."""
@@ -188,7 +191,7 @@ class Sender(Side):
 
     def sending(self, slot: int, dynamic: Mapping[str, Any]) -> Iterator[None]:
         """As ``send``, yielding each time it needs a free slot."""
-        if not self.edge.has_dynamic:
+        if not self._dynamic:
             self._put(slot)
             return
         pieces = encode(dynamic)
@@ -214,9 +217,9 @@ class Sender(Side):
         while not self.free:
             yield
         slot = self.free.pop(0)
-        for name in self._offsets:
-            np.copyto(self.view(slot, name).data, values[name].data.reshape(self.view(slot, name).data.shape))
-        yield from self.sending(slot, {v.name: values[v.name] for v in self.edge.values if v.size is None})
+        for name, view in self.views(slot).items():
+            np.copyto(view.data, values[name].data.reshape(view.data.shape))
+        yield from self.sending(slot, {name: values[name] for name in self._dynamic})
 
 
 @dataclass(slots=True)
@@ -264,7 +267,7 @@ class Receiver(Side):
                 self._first, self._buffer, self._filled = slot, np.empty(total, np.uint8), 0
                 self._append(self.area(slot)[ALIGNMENT:])
             else:
-                return self._message(slot, decode(self.area(slot)[ALIGNMENT:]) if self.edge.has_dynamic else {})
+                return self._message(slot, decode(self.area(slot)[ALIGNMENT:]) if self._dynamic else {})
         return None
 
     def release(self, message: Received) -> None:
@@ -282,7 +285,7 @@ class Receiver(Side):
         self._filled += count
 
     def _message(self, slot: int, dynamic: dict[str, Any]) -> Received:
-        return Received(slot, {**{name: self.view(slot, name) for name in self._offsets}, **dynamic})
+        return Received(slot, {**self.views(slot), **dynamic})
 
 
 def config_text(data: Mapping[str, Any]) -> bytes:

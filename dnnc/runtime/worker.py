@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dnnc.runtime.codec import Raw, from_user
-from dnnc.runtime.edges import Descriptors, Edge, Receiver, Sender, ValueSpec, map_memory
-from dnnc.runtime.elements import BY_NUMBER, nbytes
+from dnnc.runtime.edges import Descriptors, Edge, Received, Receiver, Sender, ValueSpec, map_memory
+from dnnc.runtime.elements import BY_NUMBER, Array, nbytes
 
 STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING = range(6)
 """What a stage is doing. WAITING: for a free slot of a consumer."""
@@ -73,31 +74,48 @@ class Program:
             value.type.startswith("tensor(") and "string" not in value.type for value in self.session.get_inputs()
         )
         self._bound = inputs_plain and all(spec.element for spec in outputs)
-        self._binding = self.session.io_binding()
+        # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on.
+        self._computed = tuple(spec.name for spec in outputs if spec.name not in self.input_names)
+        self._handed = tuple(spec.name for spec in outputs if spec.name in self.input_names)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether all inputs and outputs are tensors of fixed-width elements."""
+        return self._bound
+
+    def bind(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Any:
+        """A binding that reads ``feeds`` and writes ``targets`` in place, as often as it is run; None when nothing is
+        computed."""
+        if not self._computed:
+            return None
+        binding = self.session.io_binding()
+        for name in self.input_names:
+            raw = feeds[name]
+            binding.bind_input(name, "cpu", 0, raw.element, list(raw.shape), raw.data.ctypes.data)
+        for name in self._computed:
+            target = targets.get(name)
+            if target is None:
+                binding.bind_output(name, "cpu")
+            else:
+                binding.bind_output(name, "cpu", 0, target.element, list(target.shape), target.data.ctypes.data)
+        return binding
+
+    def run_bound(self, binding: Any) -> None:
+        """Runs once into the places that ``bind`` was given."""
+        if binding is not None:
+            self.session.run_with_iobinding(binding)
 
     def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw] | None = None) -> dict[str, Any]:
         """Outputs by name. Those in ``targets`` are written there in place. Raises what onnxruntime raises."""
         return (self._run_bound if self._bound else self._run_plain)(feeds, targets or {})
 
     def _run_bound(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
-        binding = self._binding
-        for name in self.input_names:
-            raw: Raw = feeds[name]
-            binding.bind_input(name, "cpu", 0, raw.element, list(raw.shape), raw.data.ctypes.data)
-        # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on here.
-        computed = [spec for spec in self.outputs if spec.name not in self.input_names]
-        for spec in computed:
-            target = targets.get(spec.name)
-            if target is None:
-                binding.bind_output(spec.name, "cpu")
-            else:
-                binding.bind_output(spec.name, "cpu", 0, target.element, list(target.shape), target.data.ctypes.data)
-        if computed:
-            self.session.run_with_iobinding(binding)
+        binding = self.bind(feeds, targets)
+        self.run_bound(binding)
         results: dict[str, Any] = {}
-        for spec, value in zip(computed, binding.get_outputs() if computed else (), strict=True):
-            results[spec.name] = targets.get(spec.name) or _raw_of(value)
-        return results | {spec.name: feeds[spec.name] for spec in self.outputs if spec.name in self.input_names}
+        for name, value in zip(self._computed, binding.get_outputs() if binding is not None else (), strict=True):
+            results[name] = targets.get(name) or _raw_of(value)
+        return results | {name: feeds[name] for name in self._handed}
 
     def _run_plain(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
         names = [spec.name for spec in self.outputs]
@@ -137,6 +155,8 @@ class Worker:
         self.events: list[tuple[str, int, float, float]] = []
         self.done = 0
         self.write_lock = threading.Lock()
+        self.fixed = False
+        self.bound: dict[tuple[int, ...], Bound] = {}  # by the slots of all edges; a stream goes through few combinations
 
     def mark(self, state: int) -> None:
         """Publishes what the stage is doing, for the starter's messages and time limit."""
@@ -177,6 +197,8 @@ class Worker:
         program = Program(config["model"], outputs, threads=config["threads"], spin=config["spin"], optimize=config["optimize"])
         receivers = [Receiver(Edge.from_json(e), Descriptors(*d)) for e, d in config["receives"]]
         senders = [Sender(Edge.from_json(e), Descriptors(*d)) for e, d in config["sends"]]
+        values = [value for side in (*receivers, *senders) for value in side.edge.values]
+        self.fixed = program.in_place and all(value.size is not None for value in values)
         self.say({"ready": True})
         try:
             while True:
@@ -192,34 +214,76 @@ class Worker:
         messages = [receiver.receive() for receiver in receivers]
         self.mark(WAITING)
         slots = [sender.acquire() for sender in senders]
-        feeds = {name: value for message in messages for name, value in message.values.items()}
-        targets: dict[str, Raw] = {}
-        for sender, slot in zip(senders, slots, strict=True):
-            for spec in sender.edge.values:
-                if spec.size is not None and spec.name not in targets:
-                    targets[spec.name] = sender.view(slot, spec.name)
         start = time.monotonic()
         self.mark(RUNNING)
-        results = program.run(feeds, targets)
+        if self.fixed:
+            key = (*(message.slot for message in messages), *slots)
+            bound = self.bound.get(key)
+            if bound is None:
+                bound = self.bound[key] = self.bind(program, messages, senders, slots)
+            program.run_bound(bound.binding)
+            dynamic: list[dict[str, Any]] = [{} for _ in senders]
+        else:
+            bound, dynamic = self.run_once(program, messages, senders, slots)
         end = time.monotonic()
         self.events.append(("F", self.done, start, end))
         self.mark(SENDING)
-        for sender, slot in zip(senders, slots, strict=True):
-            dynamic = {}
-            for spec in sender.edge.values:
-                if spec.size is None:
-                    dynamic[spec.name] = results[spec.name]
-                    continue
-                target, result = sender.view(slot, spec.name), results[spec.name]
-                if result.data.ctypes.data != target.data.ctypes.data:
-                    if result.shape != target.shape:
-                        raise ValueError(f"'{spec.name}' has shape {result.shape}, the plan says {target.shape}")
-                    np.copyto(target.data, result.data)
-            sender.send(slot, dynamic)
+        for target, source in bound.copies:
+            np.copyto(target, source)
+        for sender, slot, values in zip(senders, slots, dynamic, strict=True):
+            sender.send(slot, values)
         for receiver, message in zip(receivers, messages, strict=True):
             receiver.release(message)
         if senders:
             self.events.append(("send", self.done, end, time.monotonic()))
+
+    def bind(self, program: Program, messages: list[Received], senders: list[Sender], slots: list[int]) -> Bound:
+        """What to run for these slots: a binding that stays right as long as the process lives."""
+        feeds, targets = _feeds(messages), _targets(senders, slots)
+        places = {name: feeds.get(name, targets[name]) for name in targets}
+        return Bound(program.bind(feeds, targets), _copies(senders, slots, places))
+
+    def run_once(
+        self, program: Program, messages: list[Received], senders: list[Sender], slots: list[int]
+    ) -> tuple[Bound, list[dict[str, Any]]]:
+        """Runs; returns what is still to be copied, and per sender the values whose size was not known."""
+        results = program.run(_feeds(messages), _targets(senders, slots))
+        dynamic = [{v.name: results[v.name] for v in sender.edge.values if v.size is None} for sender in senders]
+        return Bound(None, _copies(senders, slots, results)), dynamic
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A binding, and what is to be copied after it ran: (target, source) each."""
+
+    binding: Any
+    copies: tuple[tuple[Array, Array], ...]
+
+
+def _feeds(messages: list[Received]) -> dict[str, Any]:
+    return {name: value for message in messages for name, value in message.values.items()}
+
+
+def _targets(senders: list[Sender], slots: list[int]) -> dict[str, Raw]:
+    """Where outputs of known size go: the first slot that wants each."""
+    targets: dict[str, Raw] = {}
+    for sender, slot in zip(senders, slots, strict=True):
+        targets = sender.views(slot) | targets
+    return targets
+
+
+def _copies(senders: list[Sender], slots: list[int], places: Mapping[str, Raw]) -> tuple[tuple[Array, Array], ...]:
+    """Copies that bring each tensor of known size from its place to every slot that wants it. Raises ValueError for a shape
+    that is not the planned one."""
+    copies = []
+    for sender, slot in zip(senders, slots, strict=True):
+        for name, target in sender.views(slot).items():
+            source = places[name]
+            if source.shape != target.shape:
+                raise ValueError(f"'{name}' has shape {list(source.shape)}, the plan says {list(target.shape)}")
+            if source.data.ctypes.data != target.data.ctypes.data:
+                copies.append((target.data, source.data))
+    return tuple(copies)
 
 
 def main() -> None:
