@@ -3,8 +3,8 @@
 Give each kind d a price l_d >= 0 per second and let w(v) = min over supported d of l_d seconds[d, v]. A device of kind d
 with load at most T carries weight at most l_d T, whatever it sends or receives. So T >= w(V) / (sum of l over the devices
 used); and after using a set of devices an ideal I is possible only if w(I) <= T times their prices and w(V - I) <= T times
-those of the devices left. With the prices that maximise w(V) subject to sum_d l_d count_d = 1 this is the linear-programming bound of
-fractional load balancing (its dual). Any prices are valid; better ones only prune more.
+those of the devices left. With the prices that maximise w(V) subject to sum_d l_d count_d = 1 this is the
+linear-programming bound of fractional load balancing (its dual). Any prices are valid; better ones only prune more.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -208,7 +208,8 @@ def lattice(
 
     n = tables.problem.size
     low, high = tables.windows(trial)
-    status, visited, bits, weight, cut_ptr, cut = kernels.enumerate_ideals(
+    walk = partial(
+        kernels.enumerate_ideals,
         tables.succ_ptr,
         tables.succ,
         tables.indegree,
@@ -225,8 +226,13 @@ def lattice(
         max_visits,
         max_words,
     )
+    nothing = np.empty((0, 0), np.uint64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32)
+    status, visited, count, entries = walk(False, *nothing)
     if status != kernels.DONE:
         return None
+    bits, weight = np.empty((count, max(1, (n + 63) // 64)), np.uint64), np.empty(count)
+    cut_ptr, cut = np.zeros(count + 1, np.int64), np.empty(entries, np.int32)
+    walk(True, bits, weight, cut_ptr, cut)
     return family(tables, bits, weight, cut_ptr, cut, trial, band is None or band >= n, int(visited))
 
 

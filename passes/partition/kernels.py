@@ -75,6 +75,11 @@ def enumerate_ideals(
     band: int,
     max_visits: int,
     max_words: int,
+    store: bool,
+    bits: Any,
+    weight: Any,
+    cut_ptr: Any,
+    cut: Any,
 ) -> Any:
     """Ideals whose weight lies in a window, by a depth-first walk (see the module).
 
@@ -84,7 +89,8 @@ def enumerate_ideals(
     only if its least missing node is >= v - band (>= n: no limit). Stops with TOO_MANY after ``max_visits`` ideals, with
     TOO_MUCH when over ``max_words`` 8-byte words would be stored.
 
-    Returns (status, visited, bits[N, W], weight[N], cut_ptr[N+1], cut): ``cut`` lists the tensors cut by each.
+    A first call, with ``store`` false, only counts; a second fills ``bits[N, W]``, ``weight[N]``, ``cut_ptr[N+1]`` and
+    ``cut``, the tensors cut by each ideal. Returns (status, visited, ideals in the windows, entries of ``cut``).
     """
     n = indegree.shape[0]
     tensors = readers.shape[0]
@@ -104,18 +110,13 @@ def enumerate_ideals(
     weights = np.zeros(n + 2)
     lost = np.zeros(n + 2)
     first = np.zeros(n + 2, np.int64)
-    capacity = 256
-    bits = np.empty((capacity, words), np.uint64)
-    weight = np.empty(capacity)
-    cut_ptr = np.zeros(capacity + 1, np.int64)
-    cut = np.empty(1024, np.int32)
     count = 0
     used = 0
     visited = 0
     depth = 0
     last = -1
     status = 0
-    total = weights[0]
+    total = 0.0
     for v in range(n):
         total += node_weight[v]
     fresh = True
@@ -129,33 +130,22 @@ def enumerate_ideals(
             here = weights[depth]
             for w in range(windows):
                 if low[w] <= here and here <= high[w]:
-                    if count == capacity:
-                        capacity *= 2
-                        more_bits = np.empty((capacity, words), np.uint64)
-                        more_bits[:count] = bits
-                        bits = more_bits
-                        more_weight = np.empty(capacity)
-                        more_weight[:count] = weight
-                        weight = more_weight
-                        more_ptr = np.zeros(capacity + 1, np.int64)
-                        more_ptr[: count + 1] = cut_ptr[: count + 1]
-                        cut_ptr = more_ptr
-                    for k in range(words):
-                        bits[count, k] = current[k]
-                    weight[count] = here
+                    if store:
+                        for k in range(words):
+                            bits[count, k] = current[k]
+                        weight[count] = here
                     for k in range(tensor_words):
-                        if opened[k]:
-                            word = opened[k]
-                            for b in range(64):
-                                if (word >> np.uint64(b)) & one:
-                                    if used == cut.shape[0]:
-                                        more_cut = np.empty(2 * used, np.int32)
-                                        more_cut[:used] = cut
-                                        cut = more_cut
+                        if opened[k] == 0:
+                            continue
+                        word = opened[k]
+                        for b in range(64):
+                            if (word >> np.uint64(b)) & one:
+                                if store:
                                     cut[used] = 64 * k + b
-                                    used += 1
+                                used += 1
+                    if store:
+                        cut_ptr[count + 1] = used
                     count += 1
-                    cut_ptr[count] = used
                     break
             if count * (words + 2) + used // 2 > max_words:
                 status = 2
@@ -255,7 +245,7 @@ def enumerate_ideals(
                 waiting[h] += 1
             last = v
             lost[depth] = max(lost[depth], below[v])
-    return status, visited, bits[:count].copy(), weight[:count].copy(), cut_ptr[: count + 1].copy(), cut[:used].copy()
+    return status, visited, count, used
 
 
 @_compiled

@@ -50,8 +50,8 @@ def thin(tables: Tables) -> list[int]:
     waiting = tables.readers.copy()
     missing = tables.indegree.copy()
     size = [int(b) for b in problem.tensor_bytes]
-    made = [tables.made[tables.made_ptr[v] : tables.made_ptr[v + 1]].tolist() for v in range(n)]
-    read = [tables.read[tables.read_ptr[v] : tables.read_ptr[v + 1]].tolist() for v in range(n)]
+    made: list[list[int]] = [tables.made[tables.made_ptr[v] : tables.made_ptr[v + 1]].tolist() for v in range(n)]
+    read: list[list[int]] = [tables.read[tables.read_ptr[v] : tables.read_ptr[v + 1]].tolist() for v in range(n)]
 
     def growth(v: int) -> int:
         opened = [size[h] for h in made[v] if waiting[h]]
