@@ -162,9 +162,12 @@ class _Builder:
             if key.startswith("opset.") and attribute.kind is AttrKind.INT:
                 domain = key.removeprefix("opset.")
                 found["" if domain == "onnx" else domain] = int(attribute.value)
-        if "" not in found and any(op.dialect == "onnx" for op in self.func.ops):
-            hint = "add the attribute opset.onnx to the module"
-            raise InvalidInput("the module does not say which ONNX opset it uses", where=self.source.name, hint=hint)
+        for op in _all_ops(self.func.ops):
+            domain = operator_of(op.name)[0] if op.dialect == "onnx" else ""
+            if op.dialect == "onnx" and domain not in found:
+                hint = f"add the attribute opset.{domain or 'onnx'} to the module"
+                message = f"{op.id} is {op.name}; the module does not say which opset of that domain it uses"
+                raise InvalidInput(message, where=self.source.name, hint=hint)
         return found
 
     def define(self, value: Value) -> onnx_ir.Value:
@@ -275,6 +278,13 @@ def _all_results(ops: Iterable[Op]) -> Iterator[Value]:
         for _, region in op.regions:
             yield from region.args
             yield from _all_results(region.ops)
+
+
+def _all_ops(ops: Iterable[Op]) -> Iterator[Op]:
+    for op in ops:
+        yield op
+        for _, region in op.regions:
+            yield from _all_ops(region.ops)
 
 
 def _tensor_type(resource: Resource) -> TensorType:

@@ -89,8 +89,16 @@ class _Checker:
         if version is not None and version > newest:
             self.error(f"opset {version} is newer than the installed onnx knows (up to {newest})", hint="pip install -U onnx")
         elif version is not None and version < OLDEST_OPSET:
-            hint = f"onnx.version_converter.convert_version(model, {OLDEST_OPSET}) or export again"
-            self.error(f"opset {version} is older than the oldest supported, {OLDEST_OPSET}", hint=hint)
+            changed = sorted(_changed_operators(self.model.graph, version))
+            if changed:
+                names = ", ".join(changed)
+                message = f"opset {version} is older than the oldest supported, {OLDEST_OPSET}, and {names} changed since"
+                hint = f"onnx.version_converter.convert_version(model, {OLDEST_OPSET}) or export again"
+                self.error(message, hint=hint)
+            else:
+                self.versions[""] = OLDEST_OPSET
+                for entry in self.model.opset_import:
+                    entry.version = OLDEST_OPSET if not entry.domain else entry.version
         if not self.model.opset_import:
             self.error("the model imports no opset; at least one was expected", hint="export it again with an opset version")
             self.versions[""] = newest
@@ -259,6 +267,23 @@ class _Checker:
             self.sink.warn(message, where=self.where)
         if self.faults > _MOST_FAULTS:
             self.sink.error(f"{self.faults - _MOST_FAULTS} more faults are not shown", where=self.where)
+
+
+def _changed_operators(graph: GraphProto, version: int) -> set[str]:
+    """Default-domain operators of the graph whose definition differs between ``version`` and the oldest supported opset."""
+    changed = set()
+    for node in graph.node:
+        if node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type):
+            try:
+                then = onnx.defs.get_schema(node.op_type, version).since_version
+                now = onnx.defs.get_schema(node.op_type, OLDEST_OPSET).since_version
+            except onnx.defs.SchemaError:
+                continue  # reported as unknown, with the node
+            if then != now:
+                changed.add(node.op_type)
+        for _, inner in subgraphs(node):
+            changed |= _changed_operators(inner, version)
+    return changed
 
 
 def _topological(needs: Sequence[Sequence[int]]) -> list[int]:

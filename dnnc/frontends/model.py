@@ -6,7 +6,7 @@ third-party library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def dim_flags(func: Func) -> str:
 
 
 def require_static(module: Module, where: str = "") -> None:
-    """Raises InvalidInput unless every value of the entry function has a static shape.
+    """Raises InvalidInput unless every tensor that the entry function reads has a static shape.
 
     The message names the symbols that are open, where they stand and the flags that bind them; with all symbols bound, the
     first values whose shape is not known.
@@ -130,15 +130,30 @@ def require_static(module: Module, where: str = "") -> None:
         hint = f"for example: {dim_flags(func)} (name=other makes two dimensions the same)"
         diagnostics[-1] = Diagnostic(last.message, last.where, None, hint)
         raise InvalidInput(diagnostics)
-    unknown = [(op, value) for op in func.ops for value in op.results if not _numbers(value)]
+    used = used_names(func)
+    unknown = [(op, value) for op in func.ops for value in op.results if value.name in used and not _numbers(value)]
     if unknown:
         raise InvalidInput([_unknown(op, value, where) for op, value in unknown[:5]])
 
 
+def used_names(func: Func) -> set[str]:
+    """Names that ops (regions included) or results read: a result that nobody reads needs no shape."""
+
+    def reads(ops: tuple[Op, ...]) -> Iterator[str]:
+        for op in ops:
+            yield from op.operands
+            for _, region in op.regions:
+                yield from region.results
+                yield from reads(region.ops)
+
+    return {*reads(func.ops), *(value.name for value in func.results)}
+
+
 def _numbers(value: Value) -> bool:
-    return isinstance(value.type, TensorType | SeqType | OptionalType | MapType) and all(
-        isinstance(dim, int) for dim in type_dims(value.type)
-    )
+    """Whether the type gives the size. Sequences, optionals and maps never do, whatever is known of their elements."""
+    if isinstance(value.type, TensorType):
+        return value.type.elements is not None
+    return isinstance(value.type, SeqType | OptionalType | MapType)
 
 
 def _unknown(op: Op, value: Value, where: str) -> Diagnostic:
@@ -159,4 +174,5 @@ __all__ = [
     "load_model",
     "require_static",
     "type_dims",
+    "used_names",
 ]

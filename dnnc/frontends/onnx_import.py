@@ -26,7 +26,7 @@ from dnnc.frontends import shapes
 from dnnc.frontends.attributes import attribute_of, densify
 from dnnc.frontends.checks import check_model, node_label
 from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, inline_functions, subgraphs
-from dnnc.frontends.model import ImportedModel, dim_flags
+from dnnc.frontends.model import ImportedModel, dim_flags, used_names
 from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
 from dnnc.frontends.weights import data_path, missing_data, read_resource
@@ -92,7 +92,9 @@ def import_proto(
 
 
 def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
-    unknown = [value.name for op in module.entry.ops for value in op.results if not shapes.is_complete(value.type)]
+    used = used_names(module.entry)
+    values = [value for op in module.entry.ops for value in op.results if value.name in used]
+    unknown = [value.name for value in values if not shapes.is_complete(value.type)]
     if unknown:
         shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         flags = dim_flags(module.entry)
@@ -291,7 +293,7 @@ def _inlined_path(node: NodeProto) -> str:
 def _exporter_scope(node: NodeProto) -> str:
     """The innermost layer that PyTorch's exporter recorded: ``m.encoder.layer.0`` of the scopes ``['', 'm', ..., 'add']``,
     the last of which is the node itself; '' where nothing was recorded."""
-    found = {entry.key: entry.value for entry in node.metadata_props}
+    found: dict[str, str] = {entry.key: entry.value for entry in node.metadata_props}
     if SCOPE_KEY in found:
         return found[SCOPE_KEY]
     scopes = found.get("pkg.torch.onnx.name_scopes")

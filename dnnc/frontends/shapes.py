@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TypeProto
 
 from dnnc.frontends.arrays import to_array, to_dense
+from dnnc.frontends.checks import node_reads
 from dnnc.frontends.evaluate import evaluate_node
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
 from ir import dims as dimensions
 from ir.diagnostics import DiagnosticSink
-from ir.types import DType, SeqType, TensorType, Type, UnknownType
+from ir.types import SeqType, TensorType, Type, UnknownType
 
 _FOLD_LIMIT = 1 << 16
 """Bytes of a folded shape constant; a vector of positions is as large as it gets."""
@@ -117,16 +118,21 @@ def graph_types(graph: GraphProto) -> dict[str, Type]:
 
 
 def incomplete(graph: GraphProto) -> list[str]:
-    """Node outputs of the graph itself without a complete type, in order."""
+    """Node outputs of the graph itself that something reads and whose type is not complete, in order."""
     types = graph_types(graph)
-    return [name for node in graph.node for name in node.output if name not in types or not is_complete(types[name])]
+    used = {name for node in graph.node for name in node_reads(node)} | {value.name for value in graph.output}
+    names = (name for name in _outputs(graph) if name in used)
+    return [name for name in names if name not in types or not is_complete(types[name])]
 
 
 def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
     """Annotates every value that inference reaches, in place. What stays unknown is reported by the import."""
+    known = frozenset(model_symbols(model))
     inferred = _infer(model, where, sink)
-    if any(not is_static(graph_types(inferred.graph).get(name, UnknownType())) for name in _outputs(inferred.graph)):
-        inferred = _fold(inferred)
+    _forget(inferred, known)
+    types = graph_types(inferred.graph)
+    if any(not is_static(types.get(name, UnknownType())) for name in _outputs(inferred.graph)):
+        inferred = _fold(inferred, known)
     if incomplete(inferred.graph):
         inferred = _infer_symbolic(inferred)
     _annotate(model.graph, inferred.graph)
@@ -151,6 +157,8 @@ def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
         inferred = shape_inference.infer_shapes(bare, strict_mode=True, data_prop=True)
         message = f"the model's own shape annotations contradict inference and are ignored: {_first_line(first)}"
         sink.warn(message, where=where)
+        for graph in graphs(model.graph):
+            del graph.value_info[:]
         return inferred
     except shape_inference.InferenceError as error:
         sink.warn(f"shape inference failed at a node: {_first_line(error)}", where=where)
@@ -163,7 +171,17 @@ def _first_line(error: Exception) -> str:
     return text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", "")
 
 
-def _fold(model: ModelProto) -> ModelProto:
+def _forget(model: ModelProto, known: frozenset[str]) -> None:
+    """Removes the names (``unk__0``) that onnx invents for dimensions it does not know: they would stand in the way of what a
+    later round finds out."""
+    for graph in graphs(model.graph):
+        for value in (*graph.output, *graph.value_info):
+            for dim in tensor_dims(value.type):
+                if dim.dim_param and not known.issuperset(dimensions.symbols(dim.dim_param)):
+                    dim.Clear()
+
+
+def _fold(model: ModelProto, known: frozenset[str]) -> ModelProto:
     """Replaces shape arithmetic on known shapes by constants and infers again, until nothing changes."""
     from onnx import shape_inference
 
@@ -177,6 +195,7 @@ def _fold(model: ModelProto) -> ModelProto:
         if not _fold_once(model.graph, opsets, constants):
             return model
         model = shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+        _forget(model, known)
     return model
 
 
@@ -212,6 +231,11 @@ def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, N
     del graph.node[:]
     graph.node.extend(copies)
     graph.initializer.extend(folded)
+    # Annotations made while the constants were not known would hide what is known now.
+    now = {tensor.name: type_proto(tensor_type(tensor)) for tensor in folded}
+    for value in graph.value_info:
+        if value.name in now:
+            value.type.CopyFrom(now[value.name])
     return True
 
 
@@ -235,6 +259,8 @@ def _infer_symbolic(model: ModelProto) -> ModelProto:
     import io
     import logging
 
+    from onnx import shape_inference
+
     copy = ModelProto()
     copy.CopyFrom(model)
     logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
@@ -247,7 +273,13 @@ def _infer_symbolic(model: ModelProto) -> ModelProto:
         return model
     finally:
         logger.setLevel(level)
-    return result if isinstance(result, ModelProto) else model
+    if not isinstance(result, ModelProto):
+        return model
+    # What it found may be what onnx missed; the names it made up are as good as any.
+    known = frozenset(model_symbols(result))
+    completed = shape_inference.infer_shapes(result, strict_mode=False, data_prop=True)
+    _forget(completed, known)
+    return completed
 
 
 def _annotate(target: GraphProto, source: GraphProto) -> None:
@@ -285,7 +317,6 @@ def _better(known: Type | None, inferred: Type) -> Type:
 
 
 __all__ = [
-    "DType",
     "bind_dims",
     "graph_types",
     "graphs",

@@ -156,7 +156,7 @@ def _walk(buffer: Buffer, start: int, end: int, message: str, where: str, out: l
             size += len(head) + inner_size
             kept_from = at
     if is_model and not graphs:
-        raise WireError("there is no graph in it", start, truncated=end - start < 64)
+        raise WireError("there is no graph in it", end, truncated=True)
     if len(cut) == 1 and fields_of_data == 1 and element_type in _PACKED.get(cut[0][0], (element_type,)):
         number, field_start, body, length = cut[0]
         pieces = [buffer[kept_from:field_start], _reference(body, length), buffer[body + length : end]]
