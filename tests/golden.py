@@ -255,6 +255,17 @@ def _run_import(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
         return _run_pipeline(case, imported.module, parse_pipeline(options.passes), sink, options)
 
 
+def _run_topology(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
+    """``dnnc topology show %s --ir``: the topology of the case's TOML, as IR."""
+    parser = _Parser(case)
+    parser.add_argument("verb", choices=["show"])
+    parser.add_argument("input")
+    parser.add_argument("--ir", action="store_true", required=True)
+    parser.parse_args(case.argv[1:])
+    topology = load_topology(str(case.path), sink)
+    return {_single_output(case): print_module(Module(topology.name, (topology,)))}
+
+
 def _run_pipeline(
     case: Case, module: Module, pipeline: tuple[object, ...], sink: DiagnosticSink, options: argparse.Namespace
 ) -> dict[Path, str]:
@@ -281,4 +292,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}")
 
 
-COMMANDS: dict[str, Callable[[Case, DiagnosticSink], dict[Path, str]]] = {"opt": _run_opt, "import": _run_import}
+COMMANDS: dict[str, Callable[[Case, DiagnosticSink], dict[Path, str]]] = {
+    "opt": _run_opt,
+    "import": _run_import,
+    "topology": _run_topology,
+}

@@ -39,19 +39,25 @@ class Document:
         severity = Severity.WARNING if warn else Severity.ERROR
         self.faults.emit(Diagnostic(message, self.where, span, hint, severity))
 
-    def unknown(self, path: Path, what: str, found: str, known: Iterable[str], *, hint: str = "", key: bool = False) -> None:
-        """A name that is not there; suggests the nearest one."""
+    def unknown(
+        self, path: Path, what: str, found: str, known: Iterable[str], *, of: str = "", hint: str = "", key: bool = False
+    ) -> None:
+        """A name that is not there; suggests the nearest one, unless that differs by its number only."""
         known = list(dict.fromkeys(known))
         near = difflib.get_close_matches(found, known, n=1)
-        listed = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-        expected = f"did you mean {near[0]!r}?" if near else f"expected one of: {listed}" if known else f"no {what} is defined"
-        self.fault(path, f"unknown {what} {found!r}; {expected}", hint=hint, key=key)
+        if near and re.sub(r"[0-9]+", "#", near[0]) != re.sub(r"[0-9]+", "#", found):
+            expected = f"did you mean {near[0]!r}?"
+        elif known:
+            expected = f"expected one of: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+        else:
+            expected = f"no {what} is defined"
+        self.fault(path, f"unknown {what} {found!r}{of and f' of {of}'}; {expected}", hint=hint, key=key)
 
     def keys(self, path: Path, table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
         """Reports keys of ``table`` that are not allowed."""
         for key in table:
             if key not in allowed:
-                self.unknown((*path, key), f"key of {what}", key, allowed, key=True)
+                self.unknown((*path, key), "key", key, allowed, of=what, key=True)
 
     def at(self, path: Path) -> Any:
         value: Any = self.data

@@ -197,7 +197,7 @@ class Reader:
             doc.flag((*path, "free_transfers"), table, default=base.free_transfers),
             doc.text((*path, "source"), table, default=base.source),
         )
-        if "like" not in table and not made.memory_bandwidth:
+        if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')
         self.types[name] = made
         return made
