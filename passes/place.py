@@ -239,7 +239,7 @@ def _crowded(problem: PlacementProblem, plan: Plan) -> str:
     return f"the {problem.size} stages do not all find a device of their own: {listing(wanted)}"
 
 
-def plan_value(plan: Plan, load: Workload) -> float:
+def largest_load(load: Workload) -> float:
     """The largest load of a device or shared link under ``load``, in seconds per sample: the period of the stream."""
     receive, send = [0.0] * len(load.compute), [0.0] * len(load.compute)
     media: dict[str, float] = {}

@@ -18,12 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.diagnostics import InvalidInput
-from ir.module import Action, Module, Plan, Schedule
+from ir.module import Action, Module, Schedule
 from passes.analyses.memory import SLOTS
 from passes.base import Pass, PassContext
 from passes.lower import insert_symbols
-from passes.place import plan_value, workload
+from passes.place import largest_load, workload
 from passes.simulate import COMPUTE, Workload, run_rows, unrolled
 
 
@@ -34,14 +33,9 @@ class SchedulePass(Pass):
     name: ClassVar[str] = "schedule"
 
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput when the module has no placed plan."""
-        plan = module.first(Plan)
-        if plan is None:
-            raise InvalidInput(
-                "the module has no plan", where=module.name, hint="run 'partition' and 'place' before 'schedule'"
-            )
+        """Raises InvalidInput when the module has no plan on devices."""
         load = workload(module)
-        schedule = stream(load, plan_value(plan, load))
+        schedule = stream(load, largest_load(load))
         context.count(self.name, period=schedule.period, latency=schedule.latency)
         return insert_symbols(module.without(Schedule), (schedule,))
 

@@ -1,0 +1,277 @@
+"""Place: the plan on real links, the best devices for its stages, and limits that say by how much they are exceeded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ir.diagnostics import Infeasible, InvalidInput
+from ir.facets import Transfer
+from ir.module import Func, Module, Plan, Resource, Splat
+from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.types import DType, TensorType
+from passes.analyses.network import network
+from passes.base import PassContext
+from passes.place import PlacePass
+from passes.placement import Message, PlacementProblem, host_classes, search
+from tests.passes.staging import chain, devices, op, planned, value
+
+
+def placed(module: Module) -> Plan:
+    plan = PlacePass().run(module, PassContext()).first(Plan)
+    assert plan is not None
+    return plan
+
+
+def test_seconds_and_bytes_of_each_stage() -> None:
+    # A value is 1024 bytes, a route crosses two links of 1024 byte/s: one second each way.
+    plan = placed(planned(chain([0, 0, 1], seconds=3.0), devices(2)))
+    first, second = plan.stages
+    assert (first.compute, first.receive, first.send) == (6.0, 0.0, 1.0)
+    assert (second.compute, second.receive, second.send) == (3.0, 1.0, 0.0)
+    assert (first.devices, second.devices, first.ops, second.ops) == (("d0",), ("d1",), 2, 1)
+    assert (second.weights, second.workspace, second.buffers) == (0, 1024, 2048)
+    assert plan.value == plan.port_value == 7.0
+
+
+def test_weights_count_once_and_in_every_stage_that_reads_them() -> None:
+    weight = Resource("@w", TensorType(DType.F32, (100,)), Splat(0))
+    time = {"t": 1.0}
+    ops = (
+        op("onnx.A", ["%x", "@w"], ["%a"], (0,), seconds=time),
+        op("onnx.B", ["%a", "@w"], ["%b"], (0,), seconds=time),
+        op("onnx.C", ["%b", "@w"], ["%c"], (1,), seconds=time),
+    )
+    func = Func("@main", (value("%x"),), (value("%c"),), ops)
+    plan = placed(planned(Module("@m", (weight, func)), devices(2)))
+    assert [stage.weights for stage in plan.stages] == [400, 400]
+
+
+def test_an_edge_over_a_stage_has_one_buffer_more() -> None:
+    time = {"t": 1.0}
+    ops = (
+        op("onnx.A", ["%x"], ["%a"], (0,), seconds=time),
+        op("onnx.B", ["%a"], ["%b"], (1,), seconds=time),
+        op("onnx.C", ["%a", "%b"], ["%c"], (2,), seconds=time),
+    )
+    func = Func("@main", (value("%x"),), (value("%c"),), ops)
+    plan = placed(planned(Module("@m", (func,)), devices(3)))
+    assert [stage.buffers for stage in plan.stages] == [0, 2 * 1024, (2 + 3) * 1024]
+
+
+def test_a_transfer_facet_stands_over_the_links() -> None:
+    ops = (
+        op("onnx.A", ["%x"], ["%a"], (0,), seconds={"t": 1.0}).with_facets(Transfer((0.25,))),
+        op("onnx.B", ["%a"], ["%b"], (1,), seconds={"t": 1.0}),
+    )
+    func = Func("@main", (value("%x"),), (value("%b"),), ops)
+    plan = placed(planned(Module("@m", (func,)), devices(2)))
+    assert (plan.stages[0].send, plan.stages[1].receive) == (0.25, 0.25)
+
+
+def test_a_device_with_free_transfers_pays_nothing_for_its_part() -> None:
+    topology = devices(1)
+    free = DeviceType("c", rates=(("f32", 1.0),), free_transfers=True)
+    topology = replace(
+        topology,
+        types=(*topology.types, free),
+        devices=(*topology.devices, Device("c0", "c", "h")),
+        links=(*topology.links, Link("l-c0", ("c0", "h"), 1024.0)),
+    )
+    ops = (
+        op("onnx.A", ["%x"], ["%a"], (0,), seconds={"t": 1.0, "c": 5.0}),
+        op("onnx.B", ["%a"], ["%b"], (1,), seconds={"t": 1.0, "c": 5.0}),
+    )
+    module = Module("@m", (Func("@main", (value("%x"),), (value("%b"),), ops),))
+    first, second = placed(planned(module, topology, {0: ("d0",), 1: ("c0",)}, type_="")).stages
+    assert (first.send, second.receive) == (1.0, 0.0)
+
+
+def test_a_shared_link_bounds_the_value() -> None:
+    # Three transfers a sample cross the bus of 1024 byte/s: 3 s, while no device is busy for more than 2.1 s.
+    bus = (Link("bus", ("d0", "d1", "d2", "d3", "h"), 1024.0, shared=True),)
+    plan = placed(planned(chain([0, 1, 2, 3], seconds=0.1), devices(4, links=bus)))
+    assert plan.value == pytest.approx(3.0)
+    assert max(s.compute + s.receive + s.send for s in plan.stages) == pytest.approx(2.1)
+
+
+def test_half_duplex_adds_both_directions() -> None:
+    def both_ways(duplex: str) -> float:
+        links = tuple(Link(f"l{i}", (f"d{i}", "h"), 1024.0, duplex=duplex) for i in range(3))
+        return placed(planned(chain([0, 1, 2], seconds=0.1), devices(3, links=links))).value
+
+    # The link of the middle stage carries a message in and one out.
+    assert both_ways("full") == both_ways("half") == pytest.approx(2.1), "the device itself is as busy under 'sum'"
+    module = planned(
+        chain([0, 1, 2], seconds=0.1),
+        devices(3, links=tuple(Link(f"l{i}", (f"d{i}", "h"), 1024.0, duplex="half") for i in range(3))),
+    )
+    plan = module.first(Plan)
+    assert plan is not None
+    assert placed(module.replace(plan, replace(plan, comm="duplex"))).value == pytest.approx(2.0)
+
+
+def test_given_devices_are_kept() -> None:
+    plan = placed(planned(chain([0, 1]), devices(3), {0: ("d2",)}))
+    assert plan.stages[0].devices == ("d2",)
+    assert plan.stages[1].devices != ("d2",)
+
+
+def two_hosts(slow: float = 64.0) -> Topology:
+    """d0, d2 on host a, d1, d3 on host b; 1024 byte/s inside a host, ``slow`` between."""
+    devices_ = tuple(Device(f"d{i}", "t", "ab"[i % 2]) for i in range(4))
+    links = tuple(Link(f"l{i}", (f"d{i}", "ab"[i % 2]), 1024.0) for i in range(4))
+    return Topology(
+        "@top",
+        (DeviceType("t", rates=(("f32", 1.0),)),),
+        (Host("a"), Host("b")),
+        devices_,
+        (),
+        (*links, Link("net", ("a", "b"), slow)),
+    )
+
+
+def test_neighbours_share_a_host_where_the_link_between_hosts_is_slow() -> None:
+    # In the order of the devices every neighbour would be on the other host.
+    plan = placed(planned(chain([0, 1]), two_hosts()))
+    hosts = [int(stage.devices[0][1]) % 2 for stage in plan.stages]
+    assert hosts[0] == hosts[1]
+    assert plan.value == 2.0
+
+
+def test_the_light_tensor_crosses_the_slow_link() -> None:
+    small = TensorType(DType.F32, (1,))
+    time = {"t": 1.0}
+    ops = [op("onnx.A", [f"%v{i - 1}" if i else "%x"], [f"%v{i}"], (i,), seconds=time) for i in range(4)]
+    ops[1] = replace(ops[1], results=(replace(ops[1].results[0], type=small),))
+    func = Func("@main", (value("%x"),), (value("%v3"),), tuple(ops))
+    plan = placed(planned(Module("@m", (func,)), two_hosts()))
+    hosts = [int(stage.devices[0][1]) % 2 for stage in plan.stages]
+    assert hosts in ([0, 0, 1, 1], [1, 1, 0, 0])
+
+
+def test_status_follows_the_bound() -> None:
+    module = planned(chain([0, 1]), devices(2))
+    plan = module.first(Plan)
+    assert plan is not None
+    assert placed(module.replace(plan, replace(plan, bound=2.0))).status == "optimal"
+    assert placed(module.replace(plan, replace(plan, bound=1.0, status="optimal"))).status == "feasible"
+
+
+def test_too_little_memory_says_which_device_and_how_many_bytes() -> None:
+    # Stage 1: 1024 of workspace and 2 slots of 1024.
+    with pytest.raises(Infeasible) as raised:
+        placed(planned(chain([0, 1]), devices(2, memory=3000)))
+    (diagnostic,) = raised.value.diagnostics
+    assert diagnostic.where == "stage 1"
+    assert "needs 3072 bytes on d0, which has 3000: 72 bytes too many" in diagnostic.message
+    assert "0 of weights, 1024 of workspace, 2048 of buffers" in diagnostic.message
+
+
+def test_stages_go_to_the_devices_that_hold_them() -> None:
+    topology = devices(2, memory=3000)
+    topology = replace(topology, devices=(replace(topology.devices[0], memory=10_000), topology.devices[1]))
+    plan = placed(planned(chain([0, 1]), topology))
+    assert [stage.devices for stage in plan.stages] == [("d1",), ("d0",)]
+
+
+def test_more_stages_than_devices_is_infeasible() -> None:
+    with pytest.raises(Infeasible, match="2 stages do not all find a device"):
+        placed(planned(chain([0, 1]), devices(1)))
+
+
+def test_an_op_that_no_device_runs_is_infeasible() -> None:
+    func = Func("@main", (value("%x"),), (value("%a"),), (op("onnx.A", ["%x"], ["%a"], (0,), seconds={"other": 1.0}),))
+    with pytest.raises(Infeasible, match="an op that d0, d1 cannot run"):
+        placed(planned(Module("@m", (func,)), devices(2)))
+
+
+def test_faulty_plans_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="no device is called 'd9'"):
+        placed(planned(chain([0, 1]), devices(2), {0: ("d9",)}))
+    with pytest.raises(InvalidInput, match="'d0' already runs stage 0"):
+        placed(planned(chain([0, 1]), devices(2), {0: ("d0",), 1: ("d0",)}))
+    with pytest.raises(InvalidInput, match="no plan"):
+        placed(chain([0]))
+
+
+def random_problem(seed: int) -> PlacementProblem:
+    """Up to 5 stages on up to 6 devices of 3 hosts with unequal links, some shared or half duplex, some stages fixed."""
+    rng = random.Random(seed)
+    hosts = [f"h{i}" for i in range(rng.randint(1, 3))]
+    count = rng.randint(2, 6)
+    names = [f"d{i}" for i in range(count)]
+    host_of = [rng.choice(hosts) for _ in names]
+
+    def link(name: str, one: str, other: str) -> Link:
+        duplex, shared = rng.choice(["full", "half"]), rng.random() < 0.5
+        return Link(name, (one, other), rng.choice([100.0, 200.0]), rng.choice([0.0, 0.5]), duplex, shared)
+
+    links = [link(f"l{i}", name, host) for i, (name, host) in enumerate(zip(names, host_of, strict=True))]
+    links += [link(f"n{i}", hosts[0], host) for i, host in enumerate(hosts[1:])]
+    topology = Topology(
+        "@t", (DeviceType("t"),), tuple(map(Host, hosts)), tuple(map(Device, names, ["t"] * count, host_of)), (), tuple(links)
+    )
+    size = rng.randint(1, min(5, count))
+    compute = [[rng.choice([1.0, 2.0])] * count for _ in range(size)]
+    for row in compute:
+        if rng.random() < 0.3:
+            row[rng.randrange(count)] = math.inf
+    pairs = sorted({tuple(sorted(rng.sample(range(size), 2))) for _ in range(2 * size)}) if size > 1 else []
+    messages = [Message(f"%t{i}", a, b, rng.choice([0, 100, 300])) for i, (a, b) in enumerate(pairs)]
+    fixed: list[tuple[int, ...]] = [()] * size
+    if rng.random() < 0.3:
+        fixed[0] = (next(d for d in range(count) if math.isfinite(compute[0][d])),)
+    return PlacementProblem(topology, network(topology), "sum", tuple(map(tuple, compute)), tuple(messages), tuple(fixed))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_search_equals_trying_every_placement(seed: int) -> None:
+    problem = random_problem(seed)
+    best = math.inf
+    for choice in itertools.permutations(range(len(problem.names)), problem.size):
+        chosen = tuple((device,) for device in choice)
+        allowed = all(math.isfinite(problem.compute[s][d]) and problem.fixed[s] in ((), (d,)) for s, d in enumerate(choice))
+        if allowed:
+            best = min(best, problem.value(chosen))
+    found, complete = search(problem, 20_000)
+    assert complete
+    assert (problem.value(found) if found is not None else math.inf) == pytest.approx(best, rel=1e-12)
+
+
+@given(st.integers(0, 10_000))
+@settings(deadline=None, max_examples=60)
+def test_values_bound_each_other(seed: int) -> None:
+    """Ports bound any placement; media are what ``Network.busy`` says."""
+    problem = random_problem(seed)
+    found, _ = search(problem, 100)
+    if found is None:
+        return
+    value_ = problem.value(found)
+    assert problem.floor <= value_ * (1 + 1e-12)
+    assert problem.port_value(found) <= value_ * (1 + 1e-12)
+    names = problem.names
+    transfers = [(names[found[m.source][0]], names[found[m.target][0]], m.size) for m in problem.messages]
+    busy = problem.network.busy(transfers)
+    assert max(problem.busy(found).values(), default=0.0) == pytest.approx(max(busy.values(), default=0.0))
+
+
+def test_a_limited_search_says_so_and_still_places() -> None:
+    problem = next(p for p in map(random_problem, range(1000)) if p.size == 5 and search(p, 20_000)[1] and not search(p, 1)[1])
+    found, complete = search(problem, 1)
+    assert not complete
+    assert found is not None
+    assert len({device for devices_ in found for device in devices_}) == 5
+
+
+def test_equal_hosts_are_recognised() -> None:
+    assert host_classes(two_hosts()) == {"a": 0, "b": 0}
+    uneven = two_hosts()
+    uneven = replace(uneven, links=(replace(uneven.links[0], bandwidth=1.0), *uneven.links[1:]))
+    assert host_classes(uneven) == {"a": 0, "b": 1}

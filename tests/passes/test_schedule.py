@@ -1,0 +1,62 @@
+"""Schedule: rows of a stream, its period and latency."""
+
+from __future__ import annotations
+
+import pytest
+
+from ir.diagnostics import InvalidInput
+from ir.module import Module, Schedule
+from ir.topology import Link
+from passes.base import PassContext
+from passes.place import PlacePass
+from passes.schedule import SchedulePass
+from passes.simulate import simulate
+from tests.passes.staging import chain, devices, planned
+
+
+def scheduled(module: Module) -> Module:
+    context = PassContext()
+    return SchedulePass().run(PlacePass().run(module, context), context)
+
+
+def schedule_of(module: Module) -> Schedule:
+    schedule = scheduled(module).first(Schedule)
+    assert schedule is not None
+    return schedule
+
+
+def test_rows_receive_run_and_send_with_earlier_stages_ahead() -> None:
+    schedule = schedule_of(planned(chain([0, 1, 2]), devices(3)))
+    rows = {device: [(a.kind, a.microbatch, a.channel) for a in actions] for device, actions in schedule.rows}
+    assert rows == {
+        "d0": [("F", 2, None), ("send", 2, 0)],
+        "d1": [("recv", 1, 0), ("F", 1, None), ("send", 1, 1)],
+        "d2": [("recv", 0, 1), ("F", 0, None)],
+    }
+    assert (schedule.kind, schedule.periodic, schedule.slots) == ("stream", True, 2)
+
+
+def test_period_is_the_largest_load_and_latency_one_sample_through() -> None:
+    schedule = schedule_of(planned(chain([0, 0, 1], seconds=3.0), devices(2)))
+    assert schedule.period == 7.0  # stage 0: 6 of compute, 1 of sending
+    assert schedule.latency == 6.0 + 1.0 + 1.0 + 3.0
+
+
+def test_a_shared_link_makes_the_period_what_the_stream_shows() -> None:
+    bus = (Link("bus", ("d0", "d1", "d2", "d3", "h"), 1024.0, shared=True),)
+    module = scheduled(planned(chain([0, 1, 2, 3], seconds=0.1), devices(4, links=bus)))
+    schedule = module.first(Schedule)
+    assert schedule is not None
+    assert schedule.period >= 3.0, "three messages of one second cross it for every sample"
+    ends = [e.end for e in simulate(module, 120) if e.action.kind == "F" and e.action.stage == 3]
+    assert (ends[100] - ends[40]) / 60 == pytest.approx(schedule.period, rel=0.02)
+
+
+def test_scheduling_again_replaces_the_schedule() -> None:
+    module = scheduled(planned(chain([0, 1]), devices(2)))
+    assert SchedulePass().run(module, PassContext()) == module
+
+
+def test_a_plan_without_devices_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no placed plan"):
+        SchedulePass().run(planned(chain([0, 1]), devices(2)), PassContext())
