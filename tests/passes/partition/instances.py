@@ -1,0 +1,98 @@
+"""Small random problems, and the slow and obvious answers that the solvers are compared with."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from functools import cache
+
+import numpy as np
+
+from passes.partition.problem import Kind, Problem, stage_cost
+
+
+def random_problem(seed: int, *, nodes: int = 6, comm: str = "sum", memory: bool = True, demands: bool = True) -> Problem:
+    """A DAG of 1 to ``nodes`` nodes on 1 to 3 kinds. Small whole numbers, so that ties are frequent; now and then kinds that
+    cannot run a node, zero costs, shared weights, limits that bind, demanded cuts, a prescribed number of stages."""
+    rng = random.Random(seed)
+    n = rng.randint(1, nodes)
+    kinds = rng.randint(1, 3)
+    density = rng.choice((0.2, 0.4, 0.7))
+    producer, consumers = [], []
+    for u in range(n):
+        for _ in range(rng.choice((1, 1, 2))):
+            readers = tuple(v for v in range(u + 1, n) if rng.random() < density)
+            if readers:
+                producer.append(u)
+                consumers.append(readers)
+    seconds = np.array([[float(rng.choice((0, 1, 2, 3, 5))) for _ in range(n)] for _ in range(kinds)]).reshape(kinds, n)
+    zero = [v for v in range(n) if rng.random() < 0.3]
+    seconds[:, zero] = 0.0
+    if rng.random() < 0.3:
+        for v in range(n):
+            if rng.random() < 0.3:
+                seconds[rng.randrange(kinds), v] = math.inf
+    rates = [rng.choice((0.0, 0.5, 1.0, 3.0)) for _ in range(kinds)]
+    sizes = np.array([rng.choice((0, 1, 2, 4)) for _ in producer], np.int64)
+    weights = [(rng.randint(1, 8), (v,)) for v in range(n) if rng.random() < 0.7]
+    if n > 1 and rng.random() < 0.5:
+        weights.append((rng.randint(1, 9), tuple(sorted(rng.sample(range(n), 2)))))
+    limits = [rng.choice((None, 6, 10, 15, 25)) if memory else None for _ in range(kinds)]
+    counts = [rng.randint(1, 3) for _ in range(kinds)]
+    return Problem(
+        names=tuple(f"%n{v}" for v in range(n)),
+        kinds=tuple(Kind(f"kind{k}", tuple(f"d{k}{i}" for i in range(counts[k])), limits[k]) for k in range(kinds)),
+        seconds=seconds,
+        producer=np.array(producer, np.int64),
+        consumers=tuple(consumers),
+        transfer=np.array([[rate * size for size in sizes] for rate in rates]).reshape(kinds, len(producer)),
+        tensor_bytes=sizes,
+        tensor_names=tuple(f"%t{h}" for h in range(len(producer))),
+        live=np.array([rng.randint(0, 6) for _ in range(n)], np.int64),
+        weight_bytes=np.array([size for size, _ in weights], np.int64),
+        weight_readers=tuple(readers for _, readers in weights),
+        comm=comm,
+        forced=(rng.randrange(len(producer)),) if demands and producer and rng.random() < 0.2 else (),
+        stages=rng.randint(1, 4) if demands and rng.random() < 0.25 else None,
+    )
+
+
+def ideals(problem: Problem) -> list[frozenset[int]]:
+    """Every downset, by testing every subset."""
+    edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
+    subsets = itertools.chain.from_iterable(itertools.combinations(range(problem.size), k) for k in range(problem.size + 1))
+    return [s for s in map(frozenset, subsets) if all(u in s for u, v in edges if v in s)]
+
+
+def brute_force(problem: Problem) -> float:
+    """The optimum from the definition: every chain of downsets with every sequence of kinds; inf when there is no plan."""
+    downsets = ideals(problem)
+    everything = frozenset(range(problem.size))
+
+    @cache
+    def stage(nodes: frozenset[int], kind: int) -> float:
+        for h in problem.forced:
+            if int(problem.producer[h]) in nodes and nodes & set(problem.consumers[h]):
+                return math.inf
+        cost = stage_cost(problem, nodes, kind)
+        limit = problem.kinds[kind].memory
+        return math.inf if limit is not None and cost.memory > limit else cost.load
+
+    @cache
+    def rest(done: frozenset[int], left: tuple[int, ...], used: int) -> float:
+        if done == everything:
+            return 0.0 if problem.stages is None or used == problem.stages else math.inf
+        best = math.inf
+        for wider in downsets:
+            if not done < wider:
+                continue
+            for kind, count in enumerate(left):
+                if count:
+                    here = stage(wider - done, kind)
+                    if here < best:
+                        fewer = tuple(c - (k == kind) for k, c in enumerate(left))
+                        best = min(best, max(here, rest(wider, fewer, used + 1)))
+        return best
+
+    return rest(frozenset(), tuple(kind.count for kind in problem.kinds), 0)

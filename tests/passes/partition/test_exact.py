@@ -1,0 +1,162 @@
+"""The solver's answer is the optimum: against brute force, under renaming, with every window."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.bounds import lower_bound, node_weights, prices
+from passes.partition.dp import solve_family
+from passes.partition.ideals import BIG, Tables, lattice, permuted
+from passes.partition.problem import COMM, Kind, Problem, plan_costs, violations
+from passes.partition.reduce import quotient, reduce
+from passes.partition.throughput import Budget, solve
+from tests.passes.partition.instances import brute_force, ideals, random_problem
+
+
+def check(problem: Problem) -> None:
+    """The solver's plan is feasible, as good as brute force says, and never below its bound."""
+    best = brute_force(problem)
+    solution = solve(problem)
+    if math.isinf(best):
+        assert solution.stages is None
+        assert solution.status == "infeasible"
+        return
+    assert solution.stages is not None
+    assert solution.status == "optimal"
+    assert violations(problem, solution.stages) == []
+    assert max((c.load for c in plan_costs(problem, solution.stages)), default=0.0) == pytest.approx(best, rel=1e-9)
+    assert solution.value == pytest.approx(best, rel=1e-9)
+    assert solution.bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("comm", COMM)
+@pytest.mark.parametrize("block", range(4))
+def test_optimum_equals_brute_force(comm: str, block: int) -> None:
+    """600 seeded problems with unequal devices, limits, demanded cuts and stages, in each way of adding up transfers."""
+    for seed in range(50 * block, 50 * block + 50):
+        check(random_problem(seed, comm=comm))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(COMM), st.booleans())
+def test_optimum_equals_brute_force_anywhere(seed: int, comm: str, memory: bool) -> None:
+    check(random_problem(seed, nodes=7, comm=comm, memory=memory))
+
+
+def test_bound_of_any_prices_holds() -> None:
+    """Whatever the prices, w(V) over the prices of the devices used is no more than the optimum."""
+    for seed in range(60):
+        problem = random_problem(seed, nodes=5)
+        best = brute_force(problem)
+        price = prices(problem)
+        assert price @ [kind.count for kind in problem.kinds] == pytest.approx(1.0)
+        assert lower_bound(problem, price)[0] <= best * (1 + 1e-9)
+        rng = random.Random(seed)
+        other = np.array([rng.random() for _ in problem.kinds])
+        assert lower_bound(problem, other)[0] <= best * (1 + 1e-9)
+        assert (node_weights(problem, other) <= other.max() * problem.seconds.min(axis=0, initial=math.inf) + 1e-12).all()
+
+
+def test_prices_reach_the_bound_of_unequal_kinds() -> None:
+    """One device twice as fast as the other: 9 equal nodes cannot be done in less than 6 + 3 shares."""
+    problem = replace(
+        random_problem(0, nodes=1, demands=False),
+        names=tuple("abcdefghi"),
+        kinds=(Kind("fast", ("f",)), Kind("slow", ("s",))),
+        seconds=np.array([[1.0] * 9, [2.0] * 9]),
+        producer=np.zeros(0, np.int64),
+        consumers=(),
+        transfer=np.zeros((2, 0)),
+        tensor_bytes=np.zeros(0, np.int64),
+        tensor_names=(),
+        live=np.zeros(9, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+    )
+    assert lower_bound(problem, prices(problem))[0] == pytest.approx(6.0, rel=1e-3)
+    assert solve(problem).value == 6.0
+
+
+def test_windows_never_lose_the_optimum() -> None:
+    """With the optimum itself as the trial value, the windows still hold it; just below, nothing is left."""
+    for seed in range(150):
+        problem = random_problem(seed, memory=False)
+        best = brute_force(problem)
+        if math.isinf(best) or best == 0:
+            continue
+        tables = Tables(problem, prices(problem))
+        within = lattice(tables, best)
+        assert within is not None
+        assert solve_family(tables, within, best).value == pytest.approx(best, rel=1e-9)
+        below = lattice(tables, best * (1 - 1e-6))
+        assert below is not None
+        assert solve_family(tables, below, best * (1 - 1e-6)).stages is None
+
+
+def test_answer_ignores_order_and_names() -> None:
+    for seed in range(80):
+        problem = random_problem(seed)
+        rng = random.Random(seed)
+        following: dict[int, set[int]] = {}
+        for u, readers in zip(problem.producer, problem.consumers, strict=True):
+            following.setdefault(int(u), set()).update(readers)
+        missing = {v: sum(v in f for f in following.values()) for v in range(problem.size)}
+        order: list[int] = []
+        while missing:
+            v = rng.choice([v for v, count in missing.items() if not count])
+            order.append(v)
+            del missing[v]
+            for w in following.get(v, ()):
+                missing[w] -= 1
+        other = replace(permuted(problem, order), names=tuple(f"%other{v}" for v in order))
+        assert solve(other).value == pytest.approx(solve(problem).value, rel=1e-12)
+
+
+def test_reductions_keep_the_optimum() -> None:
+    """Also with limits that bind, cuts and kinds that cannot run a node; and they do reduce something."""
+    smaller = 0
+    for comm in COMM:
+        for seed in range(200):
+            problem = random_problem(seed, nodes=6, comm=comm, memory=seed % 2 == 0)
+            groups = reduce(problem)
+            reduced = quotient(problem, groups)
+            reduced.check()
+            smaller += reduced.size < problem.size
+            assert brute_force(reduced) == pytest.approx(brute_force(problem), rel=1e-12)
+    assert smaller > 100
+
+
+def test_small_budget_gives_a_plan_with_a_valid_bound() -> None:
+    """When the lattice may not be walked, the plan is feasible and the bound holds."""
+    for seed in range(80):
+        problem = random_problem(seed, nodes=7, demands=False)
+        best = brute_force(problem)
+        solution = solve(problem, Budget(ideals=9, seconds=0.5))
+        if solution.stages is None:
+            assert solution.status == "unknown" or math.isinf(best)
+            continue
+        assert violations(problem, solution.stages) == []
+        assert solution.value >= best * (1 - 1e-9)
+        assert solution.bound <= best * (1 + 1e-9)
+        assert (solution.status == "optimal") == (solution.value <= solution.bound * (1 + 1e-9) or solution.value == 0)
+
+
+def test_band_of_an_order_holds_what_it_says() -> None:
+    """The family of a band is exactly the downsets that hold no node while one more than ``band`` places before is out."""
+    for seed in range(40):
+        problem = random_problem(seed, nodes=7, demands=False)
+        problem = replace(problem, kinds=tuple(replace(kind, devices=("a", "b")) for kind in problem.kinds))
+        tables = Tables(problem, prices(problem))
+        every = ideals(problem)
+        for band in (0, 1, 2, 7):
+            found = lattice(tables, BIG, band=band)
+            assert found is not None
+            wanted = [s for s in every if not s or max(s) - min(set(range(problem.size + 1)) - s, default=problem.size) <= band]
+            assert found.size == len(wanted)
