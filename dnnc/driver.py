@@ -102,7 +102,7 @@ def compile_model(
     ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
     from dnnc.backend import check_target, write_build, write_plan
-    from dnnc.frontends import load_model, load_topology
+    from dnnc.frontends import free_symbols, load_model, load_topology, require_static
     from passes.manager import PassManager
     from passes.pipeline import pipeline_text
 
@@ -117,10 +117,13 @@ def compile_model(
         bytes_needed = not options.plan_only and options.weights != "none"
         imported = load_model(options.model, options.dims, sink, allow_missing_weights=not bytes_needed)
         module = with_topology(imported.module, topology)
+        if free_symbols(module.entry):  # names all of them, and the options that bind them
+            require_static(module, options.model)
     context = pass_context(sink, progress)
     runner = PassManager(pipeline, on_pass=clock.add, **(manager or {}))
     module = runner.run(module, context)
-    clock.add("search", float(context.statistics.get("partition", {}).get("seconds", 0.0)))
+    counted = context.statistics.get("partition", {})
+    clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
     plan = module.first(Plan)
     if plan is None:
         raise UsageError(
