@@ -3,8 +3,9 @@
 Binds symbolic dimensions, computes what is constant (shape arithmetic, masks, positions), drops ops that hand an operand
 through, inlines an ``If`` whose condition is known, keeps equal small constants once, and removes what nothing reads.
 
-Invariants: the numbers that come out are the same, bit for bit; arguments and results of the entry keep their names; an op
-that survives keeps the names of its results and its location; running the pass again changes nothing.
+Invariants: the numbers that come out are the same, bit for bit where constants are computed by exact operations (a sine of a
+constant may be rounded otherwise than the runtime would); arguments and results of the entry keep their names; an op that
+survives keeps the names of its results and its location; running the pass again changes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import ClassVar
 from ir.attributes import Dense
 from ir.diagnostics import UsageError
 from ir.module import Func, Module, Resource, Stage, Symbol
+from ir.names import ABSENT
 from ir.ops import Op, Region, Value
 from ir.types import TensorType, Type
 from passes.base import ConstantEvaluator, Pass, PassContext
@@ -114,7 +116,8 @@ class _Simplifier:
         if answers is None:
             return [op]
         self.counts["folded"] += 1
-        targets = {value.name: self.constant(value, answer) for value, answer in zip(op.results, answers, strict=True)}
+        pairs = zip(op.results, answers, strict=True)
+        targets = {value.name: self.constant(value, answer) for value, answer in pairs if value.name in self.read}
         return self.stand_in(op, targets, yielded)
 
     def handed_through(self, op: Op) -> dict[str, str] | None:
@@ -192,7 +195,7 @@ def _names_read(ops: Iterable[Op]) -> set[str]:
         for _, region in op.regions:
             found |= _names_read(region.ops)
             found.update(region.results)
-    return found
+    return found - {ABSENT}
 
 
 def _binding(text: str) -> tuple[str, int | str]:
