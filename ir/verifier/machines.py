@@ -26,7 +26,7 @@ def check_machines(findings: Findings) -> None:
 
 
 def _name_faults(topology: Topology) -> Iterable[Fault]:
-    points = (*topology.devices, *topology.hosts, *topology.switches)
+    points: tuple[Device | Host | Switch, ...] = (*topology.devices, *topology.hosts, *topology.switches)
     named: list[tuple[str, tuple[DeviceType | Device | Host | Switch | Link, ...]]]
     named = [("device type", topology.types), ("point", points), ("link", topology.links)]
     for kind, parts in named:
