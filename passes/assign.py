@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.facets import StageSet
-from ir.module import Func, Module, Plan, PlanStage
+from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.ops import Op
 from ir.topology import Topology
 from passes.analyses.network import Network, network
@@ -97,7 +97,7 @@ class AssignPass(Pass):
             certificate=certificate,
         )
         context.count(self.name, ops=len(stages), stages=count)
-        return insert_symbols(placed.without(Plan), (plan,))
+        return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
 
     def _stages(self, entry: Func, problems: list[Diagnostic]) -> Mapping[str, tuple[int, ...]]:
         """Stages of each op, by the op's id."""

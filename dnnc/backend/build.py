@@ -185,6 +185,9 @@ class Build:
         """The build in ``folder``. Raises InvalidInput when it is none, is damaged, or was written by another schema."""
         folder = Path(folder)
         manifest = read_manifest(folder)
+        if manifest.get("stages") == []:
+            hint = f"compile again without --plan-only; --plan {folder / 'plan.json'} keeps this plan"
+            raise InvalidInput("it holds a plan only, no programs", where=str(folder), hint=hint)
         try:
             build = _from_manifest(folder, manifest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -60,7 +60,13 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tup
         return module, module
 
 
-def _print_module(module: Module, costed: Module, json: bool) -> None:
+def _read_plan(folder: Path) -> Module:
+    from ir import parse_module, read_text
+
+    return parse_module(read_text(folder / "plan.ir"), str(folder / "plan.ir"))
+
+
+def _print_module(module: Module, costed: Module | None, json: bool) -> None:
     from dnnc.report import plan_headline, plan_table, print_table, summarize, summary_text
     from ir.module import Plan
 
@@ -83,9 +89,12 @@ def _plan_json(module: Module) -> dict[str, Any]:
 
 
 def _inspect_build(folder: Path, json: bool) -> None:
-    from dnnc.backend import Build
+    from dnnc.backend import Build, read_manifest
     from dnnc.report import plan_headline, plan_table, print_table
 
+    if not read_manifest(folder)["stages"]:  # --plan-only: what there is to know is in the plan
+        _print_module(_read_plan(folder), None, json)
+        return
     build = Build.open(folder)
     if json:
         put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.manifest)})

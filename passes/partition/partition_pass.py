@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from ir.diagnostics import InvalidInput
 from ir.facets import Group, StageSet
-from ir.module import Module, Plan, PlanStage
+from ir.module import Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
 from ir.topology import Topology
 from passes.analyses.network import Network, network
@@ -87,7 +87,8 @@ class PartitionPass(Pass):
             **statistics.seconds,
         )
         ops = tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops))
-        return module.replace(func, replace(func, ops=ops)).without(Plan).extend([plan])
+        # What was made of a former plan does not describe this one.
+        return module.replace(func, replace(func, ops=ops)).without(Plan, Schedule, Stage).extend([plan])
 
     def _check(self, topology: Topology) -> None:
         if self.objective not in OBJECTIVES:

@@ -99,6 +99,8 @@ def test_plan_only_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     again = json.loads((tmp_path / "b" / "plan.json").read_text())
     assert [stage["ops"] for stage in again["stages"]] == [stage["ops"] for stage in plan["stages"]]
     assert "fc1" in dnnc(capsys, "inspect", tmp_path / "plan", "--json")
+    assert main(["run", str(tmp_path / "plan")]) == 3
+    assert "--plan-only" in capsys.readouterr().err
 
 
 def test_user_control(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
