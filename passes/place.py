@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import Transfer
-from ir.module import Module, Plan, PlanStage
+from ir.module import Func, Module, Plan, PlanStage
 from ir.topology import Topology
 from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace
 from passes.analyses.network import Network, network
@@ -116,13 +116,18 @@ def placement_problem(module: Module, plan: Plan, topology: Topology, net: Netwo
             problems.append(_misfit(stage, needed, wanted, seconds_of, plan.stages[stage].device_type, topology))
     if problems:
         raise Infeasible(problems)
+    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages_of(entry, cuts), fixed)
+
+
+def messages_of(entry: Func, cuts: Sequence[Cut]) -> tuple[Message, ...]:
+    """What each channel carries; a value of unknown size counts as empty."""
     stated = {value.name: (op.facet(Transfer), i) for op in entry.ops for i, value in enumerate(op.results)}
     messages = []
     for cut in cuts:
         facet, position = stated[cut.tensor.name]
         seconds_stated = facet.seconds[position] if facet is not None else None
         messages.append(Message(cut.tensor.name, cut.source, cut.target, cut.nbytes or 0, seconds_stated))
-    return PlacementProblem(topology, net, plan.comm, tuple(compute), tuple(messages), fixed)
+    return tuple(messages)
 
 
 def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
@@ -168,8 +173,10 @@ def workload(module: Module) -> Workload:
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
         raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
-    problem = placement_problem(module, plan, topology, network(topology))
-    chosen = problem.fixed
+    cuts = cuts_of(module.entry)
+    chosen = _fixed(plan, topology, len(plan.stages))
+    compute = tuple((stage.compute,) * len(topology.devices) for stage in plan.stages)
+    problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages_of(module.entry, cuts), chosen)
     wires = []
     for channel, message in enumerate(problem.messages):
         pairs = [(a, b) for a in chosen[message.source] for b in chosen[message.target]]
@@ -183,7 +190,7 @@ def workload(module: Module) -> Workload:
             )
         )
     return Workload(
-        compute=tuple(problem.parts(stage, chosen)[0] for stage in range(problem.size)),
+        compute=tuple(stage.compute for stage in plan.stages),
         replicas=tuple(tuple(topology.devices[d].name for d in devices) for devices in chosen),
         wires=tuple(wires),
         comm=plan.comm,

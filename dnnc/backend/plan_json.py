@@ -34,7 +34,8 @@ from ir.facets import StageSet
 from ir.module import Module, Plan, PlanStage
 from ir.topology import Topology
 from passes.assign import AssignPass
-from passes.lower import Cut, cuts_of
+from passes.lower import cuts_of
+from passes.place import workload
 
 SCHEMA = "dnnc.plan/1"
 
@@ -61,7 +62,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "status": plan.status,
         "single": _number(plan.single),
         "stages": [_stage(stage, members[stage.index]) for stage in plan.stages],
-        "cuts": [_cut(cut, plan, topology) for cut in cuts_of(module.entry)],
+        "cuts": _cuts(module, plan, topology),
         "certificate": dict(plan.certificate),
     }
 
@@ -170,14 +171,15 @@ def _stage(stage: PlanStage, ops: list[str]) -> dict[str, Any]:
     }
 
 
-def _cut(cut: Cut, plan: Plan, topology: Topology | None) -> dict[str, Any]:
-    return {
-        "tensor": bare(cut.tensor.name),
-        "from": cut.source,
-        "to": cut.target,
-        "bytes": cut.nbytes,
-        "seconds": None,
-    }
+def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[str, Any]]:
+    """Tensors between stages; seconds of one message on its route once the stages have devices."""
+    cuts = cuts_of(module.entry)
+    placed = topology is not None and all(stage.devices for stage in plan.stages)
+    seconds = [max(wire.send, wire.receive) for wire in workload(module).wires] if placed else [math.inf] * len(cuts)
+    return [
+        {"tensor": bare(c.tensor.name), "from": c.source, "to": c.target, "bytes": c.nbytes, "seconds": _number(spent)}
+        for c, spent in zip(cuts, seconds, strict=True)
+    ]
 
 
 def _number(value: float) -> float | None:
