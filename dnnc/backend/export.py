@@ -18,9 +18,9 @@ import onnx_ir
 from onnx_ir import serde
 
 from dnnc.frontends.attributes import attribute_proto
-from dnnc.frontends.evaluate import operator_of
 from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS, tensor_proto, type_proto
+from dnnc.frontends.opdefs import operator_of
 from ir.attributes import AttrKind, Dense
 from ir.diagnostics import InvalidInput
 from ir.module import Declared, External, Func, Inline, Module, Resource, Stage

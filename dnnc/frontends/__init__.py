@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dnnc.frontends.model import ImportedModel, bind_module, dim_flags, free_symbols, load_model, require_static
+from dnnc.frontends.opdefs import register
 from dnnc.frontends.topology import load_topology, read_topology
 from dnnc.frontends.topology_writer import topology_to_toml
 from ir.diagnostics import DiagnosticSink
+
+register()
 
 
 def import_model(

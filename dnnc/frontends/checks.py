@@ -17,10 +17,10 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.frontends.functions import subgraphs
+from dnnc.frontends.opdefs import STANDARD_DOMAINS
 from ir.diagnostics import DiagnosticSink
 from ir.names import unique
 
-STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
 OLDEST_OPSET = 7
 _MOST_FAULTS = 20
 
@@ -341,4 +341,4 @@ def _copied_node(node: NodeProto) -> NodeProto:
     return copy
 
 
-__all__ = ["STANDARD_DOMAINS", "check_model", "domain_name", "node_label", "node_reads"]
+__all__ = ["check_model", "domain_name", "node_label", "node_reads"]

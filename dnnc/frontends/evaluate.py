@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.attributes import attribute_proto
+from dnnc.frontends.opdefs import RANDOM_OPERATORS, operator_of
 from ir.attributes import Dense
 from ir.ops import Op
 from ir.types import TensorType
@@ -24,23 +25,7 @@ from ir.types import TensorType
 RESULT_LIMIT = 16 << 20
 """Bytes that one evaluation may make; larger constants are better computed at run time."""
 
-_RANDOM = {
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "TrainableDropout",
-}
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-
-
-def operator_of(name: str) -> tuple[str, str]:
-    """(domain, operator) of an op's name: ``onnx.ai.onnx.ml.Scaler`` gives (``ai.onnx.ml``, ``Scaler``)."""
-    domain, _, op_type = name.partition(".")[2].rpartition(".")
-    return domain, op_type
 
 
 class OnnxEvaluator:
@@ -76,7 +61,7 @@ def evaluate_node(
     node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None], opsets: Mapping[str, int], limit: int = RESULT_LIMIT
 ) -> list[NDArray[Any]] | None:
     """Results of a node for these inputs (None for an absent one), or None where it cannot be evaluated."""
-    if node.domain not in _DOMAINS or node.op_type in _RANDOM or _too_large(node, inputs, limit):
+    if node.domain not in _DOMAINS or node.op_type in RANDOM_OPERATORS or _too_large(node, inputs, limit):
         return None
     from onnx.reference import ReferenceEvaluator
 
@@ -150,4 +135,4 @@ def _padded(shape: Sequence[int], pads: Sequence[float]) -> float:
     return total
 
 
-__all__ = ["RESULT_LIMIT", "OnnxEvaluator", "evaluate_node", "operator_of"]
+__all__ = ["RESULT_LIMIT", "OnnxEvaluator", "evaluate_node"]

@@ -31,6 +31,7 @@ from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
 from dnnc.frontends.weights import data_path, missing_data, read_resource
 from dnnc.frontends.wire import INLINE_LIMIT, SELF
+from ir import verify
 from ir.attributes import Attribute, Dense, attributes
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
 from ir.module import External, Func, Inline, Module, Resource, ResourceData
@@ -87,6 +88,9 @@ def import_proto(
     shapes.infer_shapes(model, where, sink)
     module = translator.module(name or model.graph.name or "model")
     sink.raise_errors()
+    faults = verify(module)
+    if faults:
+        raise InvalidInput([Diagnostic(d.message, f"{where}: {d.where}", None, d.hint) for d in faults])
     _report_unknown(module, where, sink)
     return module
 
