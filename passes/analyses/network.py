@@ -186,7 +186,8 @@ class Network:
             tree = self._tree(names[0])
             best = ALONE
             for target in self._devices:
-                if target != names[0] and target in tree.latency and (names[0], target) not in self._explicit:
+                ways = {(names[0], target), (target, names[0])}
+                if target != names[0] and target in tree.latency and not ways <= self._explicit.keys():
                     best = best.best(Port(tree.latency[target] / 1e15, tree.bandwidth[target]))
             ports |= dict.fromkeys(names, best)
         for source, target in self._explicit:

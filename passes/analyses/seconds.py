@@ -68,13 +68,14 @@ def op_seconds(op: Op, device_type: DeviceType) -> float:
     return max(arithmetic, moved / bandwidth) + waited / bandwidth + device_type.overhead
 
 
-def body_seconds(ops: Iterable[Op], device_type: DeviceType) -> list[float]:
-    """Seconds of each op of a body, in order; epilogues at what they add to the op they are fused into."""
+def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[str] = ()) -> list[float]:
+    """Seconds of each op of a body, in order; epilogues at what they add to the op they are fused into. ``outputs``: values
+    that are written in any case, as results of the whole."""
     ops = tuple(ops)
     seconds = [op_seconds(op, device_type) for op in ops]
     if not any(kind == EPILOGUE for kind, _ in device_type.efficiency):
         return seconds
-    for index, fused_bytes in epilogues(ops).items():
+    for index, fused_bytes in epilogues(ops, outputs).items():
         op = ops[index]
         cost = op.facet(Cost)
         if cost is None or op.facet(Time) is not None:
@@ -87,13 +88,14 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType) -> list[float]:
 
 def func_seconds(func: Func | Stage, device_type: DeviceType) -> dict[str, float]:
     """``body_seconds`` of a function or stage by op id."""
-    return {op.id: value for op, value in zip(func.ops, body_seconds(func.ops, device_type), strict=True)}
+    seconds = body_seconds(func.ops, device_type, [value.name for value in func.results])
+    return {op.id: value for op, value in zip(func.ops, seconds, strict=True)}
 
 
-def epilogues(ops: tuple[Op, ...]) -> dict[int, int]:
+def epilogues(ops: tuple[Op, ...], outputs: Iterable[str] = ()) -> dict[int, int]:
     """Index of each epilogue, with the bytes it reads besides the chain it belongs to (0 for an activation or a batch norm,
     the other operand for a residual sum)."""
-    readers: dict[str, int] = {}
+    readers = dict.fromkeys(outputs, 1)
     for op in ops:
         for name in _reads(op):
             readers[name] = readers.get(name, 0) + 1

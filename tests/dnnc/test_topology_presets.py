@@ -1,0 +1,115 @@
+"""Presets: their names, their numbers, what they refuse."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dnnc.costs import local_cores, local_memory
+from dnnc.frontends import load_topology, read_topology
+from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
+from passes.analyses.network import Network, device_classes
+
+
+def load(name: str):  # type: ignore[no-untyped-def]
+    return load_topology(f"preset:{name}", DiagnosticSink())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 100])
+def test_cpu_workers_share_the_machine(workers: int) -> None:
+    topology = load(f"cpu-{workers},cores=4,memory=16GiB")
+    assert [device.name for device in topology.devices] == [f"cpu{number}" for number in range(workers)]
+    assert topology.hosts[0].cores == 4
+    core, one = topology.types[0], load("cpu-1,cores=4,memory=16GiB").types[0]
+    slowdown = max(1, workers / 4)
+    assert dict(core.rates)["f32"] == dict(one.rates)["f32"] / slowdown
+    assert core.overhead == one.overhead * slowdown
+    assert ("share each core" in core.source) == (workers > 4)
+    assert core.memory is not None
+    assert 0 <= 16 * 2**30 - core.memory * workers < workers << 20
+
+
+def test_cpu_workers_know_this_machine() -> None:
+    topology = load("cpu-2")
+    assert (topology.hosts[0].cores, topology.hosts[0].memory) == (local_cores(), local_memory())
+    assert load("cpu") == load("cpu-1") or load("cpu").devices == load("cpu-1").devices
+
+
+def test_gpus_have_the_rates_of_their_datasheets() -> None:
+    a100, h100 = load("a100").types[0], load("h100").types[0]
+    assert (dict(a100.rates)["f16"], a100.memory, a100.memory_bandwidth) == (312e12, 80 << 30, 2.039e12)
+    assert (dict(h100.rates)["bf16"], h100.memory, h100.memory_bandwidth) == (989.4e12, 80 << 30, 3.35e12)
+    assert "datasheet" in a100.source
+    assert "dense" in h100.source
+
+
+def test_one_host_of_eight() -> None:
+    topology = load("h100x8")
+    assert [device.name for device in topology.devices] == [f"gpu{number}" for number in range(8)]
+    path = Network(topology).path("gpu0", "gpu7")
+    assert (path.bandwidth, path.latency) == (450e9, 2e-6)
+    assert len(device_classes(topology)) == 1
+
+
+def test_eight_hosts_of_eight() -> None:
+    topology = load("8xh100x8")
+    assert (len(topology.hosts), len(topology.devices)) == (8, 64)
+    network = Network(topology)
+    inside, across = network.path("node3.gpu0", "node3.gpu7"), network.path("node3.gpu0", "node4.gpu0")
+    assert (inside.bandwidth, across.bandwidth) == (450e9, 50e9)
+    assert inside.latency < across.latency
+    assert all(topology.links[0].shared is False and link.shared for link in topology.links if "fabric" in link.ends)
+    assert [len(group) for group in device_classes(topology)] == [8] * 8
+
+
+def test_large_topologies_are_read_fast() -> None:
+    load("8xh100x8")
+    start = time.process_time()
+    network = Network(load("8xh100x8"))
+    network.port("node0.gpu0")
+    assert time.process_time() - start < 0.5  # 0.01 on a quiet core
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a10", "did you mean 'preset:a100'?"),
+        ("zzz", "expected one of: cpu-N, a100"),
+        ("", "unknown preset ''"),
+        ("cpu-0", "found 0 workers"),
+        ("cpu-99999", "found 99999 workers, expected 1 to 4096"),
+        ("cpu-2,threads=3", "expected cores=N or memory=NGiB"),
+        ("cpu-2,cores=0", "expected cores=N or memory=NGiB"),
+        ("a100x0", "found 0 devices"),
+        ("100xa100x100", "found 10000 devices, expected 1 to 4096"),
+        ("a100x8,cores=2", "only cpu-N takes options"),
+        ("../cpu", "unknown preset '../cpu'"),
+        ("a100.cluster", "unknown preset"),
+    ],
+)
+def test_wrong_presets(name: str, words: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        load(name)
+    assert words in str(caught.value)
+    assert caught.value.diagnostics[0].where == f"preset:{name}"
+    assert caught.value.exit_code is ExitCode.INVALID_INPUT
+
+
+def test_a_type_may_start_from_a_preset() -> None:
+    text = """
+version = 1
+[types.slow]
+like = "preset:a100"
+memory = "40 GiB"
+rates = { f32 = "10 TFLOP/s" }
+[types]
+plain = "preset:cpu-1"
+[[devices]]
+name = "a"
+type = "slow"
+"""
+    topology = read_topology(text)
+    slow = topology.types[0]
+    assert (slow.name, slow.memory, dict(slow.rates)["f32"], dict(slow.rates)["f16"]) == ("slow", 40 << 30, 10e12, 312e12)
+    assert topology.types[1].name == "plain"

@@ -1,0 +1,133 @@
+"""Seconds of ops: the roofline by hand, times that are stated, epilogues."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ir.attributes import attributes
+from ir.facets import Cost, Time
+from ir.module import Func
+from ir.ops import Op, Value
+from ir.topology import Device, DeviceType, Host, Topology
+from ir.types import DType, TensorType
+from passes.analyses.seconds import (
+    body_seconds,
+    efficiency_of,
+    epilogues,
+    func_seconds,
+    memory_excess,
+    op_seconds,
+    rate_of,
+)
+
+GPU = DeviceType(
+    "gpu",
+    "gpu",
+    rates=(("f16", 400.0), ("f32", 100.0)),
+    memory_bandwidth=10.0,
+    overhead=1.0,
+    efficiency=(("conv", 0.5), ("default", 0.25), ("matmul", 0.8)),
+)
+
+
+def op(name: str, result: str = "%y", operands: tuple[str, ...] = ("%x",), dtype: DType = DType.F32, **cost: object) -> Op:
+    """An ``onnx`` op with one 4-element result, and a ``Cost`` facet where numbers are given."""
+    made = Op(f"onnx.{name}", operands, (Value(result, TensorType(dtype, (4,))),))
+    return made.with_facets(Cost(**cost)) if cost else made  # type: ignore[arg-type]
+
+
+def test_arithmetic_or_memory_whichever_is_longer() -> None:
+    assert op_seconds(op("MatMul", flops=800, read=10, write=10, kind="matmul"), GPU) == 800 / (100 * 0.8) + 1
+    assert op_seconds(op("MatMul", flops=800, read=100, write=100, kind="matmul"), GPU) == 200 / 10 + 1
+    assert op_seconds(op("MatMul", dtype=DType.F16, flops=800, kind="matmul"), GPU) == 800 / (400 * 0.8) + 1
+
+
+def test_weights_do_not_hide_on_a_core() -> None:
+    core = DeviceType("core", "cpu", (("f32", 100.0),), memory_bandwidth=10.0)
+    cost = {"flops": 1000, "read": 60, "write": 10, "weight": 50, "kind": "conv"}
+    assert op_seconds(op("Conv", **cost), core) == max(1000 / 100, 20 / 10) + 50 / 10
+    assert op_seconds(op("Conv", **cost), DeviceType("g", "gpu", (("f32", 100.0),), memory_bandwidth=10.0)) == 10.0
+
+
+def test_a_stated_time_stands_over_the_roofline() -> None:
+    stated = op("MatMul", flops=800, kind="matmul").with_facets(Time((("@cpu", 3.0), ("@gpu", 2.0))))
+    assert op_seconds(stated, GPU) == 2.0
+    assert op_seconds(stated, DeviceType("npu")) == math.inf
+
+
+def test_an_op_without_facts_costs_its_overhead() -> None:
+    assert op_seconds(op("Thing"), GPU) == 1.0
+
+
+def test_efficiency_falls_back_to_the_wider_class_then_to_default() -> None:
+    assert efficiency_of("conv-depthwise", GPU) == 0.5
+    assert efficiency_of("softmax", GPU) == 0.25
+    assert efficiency_of("softmax", DeviceType("plain")) == 1.0
+
+
+def test_rate_of_a_type_without_one_is_that_of_f32() -> None:
+    assert rate_of(op("Add", dtype=DType.I64), GPU) == 100.0
+    assert rate_of(op("Add"), DeviceType("none")) == 0.0
+    assert rate_of(op("Add"), DeviceType("half", rates=(("f16", 7.0),))) == 7.0
+
+
+def chain(*more: Op) -> tuple[Op, ...]:
+    """A convolution, its batch norm and activation, then ``more``."""
+    return (
+        op("Conv", "%c", ("%x", "@w"), flops=1000, kind="conv"),
+        op("BatchNormalization", "%n", ("%c", "@s", "@b", "@m", "@v"), flops=8, read=100, write=16, kind="norm"),
+        op("Relu", "%r", ("%n",), flops=4, read=16, write=16, kind="elementwise"),
+        *more,
+    )
+
+
+def test_what_follows_a_convolution_is_fused_into_it() -> None:
+    fused = DeviceType("f", "gpu", GPU.rates, 10.0, overhead=1.0, efficiency=(*GPU.efficiency, ("epilogue", 1.0)))
+    ops = chain(op("Sigmoid", "%o", ("%r",), flops=4, read=16, write=16, kind="elementwise"))
+    assert list(epilogues(ops).values()) == [0, 0, 0]
+    assert body_seconds(ops, fused)[1:] == [8 / 100, 4 / 100, 4 / 100]
+    assert body_seconds(ops, fused)[0] == op_seconds(ops[0], fused)
+    # Without an efficiency for epilogues nothing is fused.
+    assert body_seconds(ops, GPU) == [op_seconds(one, GPU) for one in ops]
+
+
+def test_a_residual_sum_reads_its_other_operand() -> None:
+    ops = chain(
+        op("Conv", "%d", ("%r", "@w2"), flops=1000, kind="conv"), op("Add", "%o", ("%d", "%r"), read=32, write=16, flops=4)
+    )
+    # %r is read twice, so the sum is fused into the second convolution and reads %r: 4 floats.
+    assert epilogues(ops) == {1: 0, 2: 0, 4: 16}
+
+
+def test_a_sum_of_two_chains_joins_the_later() -> None:
+    ops = (
+        op("Conv", "%a", ("%x", "@w")),
+        op("Conv", "%b", ("%x", "@v")),
+        op("Add", "%o", ("%a", "%b"), flops=4),
+    )
+    assert epilogues(ops) == {2: 16}
+
+
+def test_a_value_that_others_read_is_no_epilogue() -> None:
+    ops = (op("Conv", "%a", ("%x", "@w")), op("Relu", "%r", ("%a",)), op("Neg", "%q", ("%a",)))
+    assert epilogues(ops) == {}
+    # Neither is one after an op that nothing is fused into.
+    assert epilogues((op("Neg", "%q"), op("Relu", "%r", ("%q",)))) == {}
+
+
+def test_a_model_output_is_written_so_what_follows_is_no_epilogue() -> None:
+    ops = (op("Conv", "%a", ("%x", "@w"), flops=100, kind="conv"), op("Relu", "%r", ("%a",), flops=4, read=16, write=16))
+    fused = DeviceType("f", "gpu", GPU.rates, 10.0, overhead=1.0, efficiency=(("epilogue", 1.0),))
+    func = Func("@main", (), (Value("%a", TensorType(DType.F32, (4,))),), ops, attributes())
+    assert func_seconds(func, fused)["%r"] == op_seconds(ops[1], fused)
+
+
+@pytest.mark.parametrize(("needed", "excess"), [(0, 0), (100, 0), (101, 1)])
+def test_memory_excess(needed: int, excess: int) -> None:
+    topology = Topology("@t", (DeviceType("a", memory=100),), (Host("h"),), (Device("d", "a", "h"), Device("e", "a", "h", 7)))
+    assert memory_excess(needed, "d", topology) == excess
+    assert memory_excess(8, "e", topology) == 1
+    unlimited = Topology("@t", (DeviceType("a"),), (Host("h"),), (Device("d", "a", "h"),))
+    assert memory_excess(1 << 60, "d", unlimited) == 0
