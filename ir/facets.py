@@ -187,6 +187,10 @@ def facet_text(facet: Facet) -> str:
     return f"{facet.keyword}<{', '.join(items)}>"
 
 
+_KINDS = {cls: {field.name: str(field.type) for field in fields(cls)} for cls in FACETS.values()}
+_REQUIRED = {cls: [field.name for field in fields(cls) if field.default is MISSING] for cls in FACETS.values()}
+_WORDS = {"int": "an integer", "float": "a number", "str": "a word or text"}
+_SPELLED = {int: "int", float: "float", str: "str"}
 _FACET = re.compile(r"([a-z_]+)(?:<(.*)>)?\Z", re.DOTALL)
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _ITEM = re.compile(rf'\s*(?:({_STRING}|[^\s,="]+)\s*=\s*)?({_STRING}|[^\s,="]+)\s*(?:,|\Z)')
@@ -233,7 +237,7 @@ def facet_from_items(keyword: str, items: list[FacetItem]) -> Facet:
         raise ValueError(f"unknown facet '{keyword}'; expected one of {', '.join(sorted(FACETS))}")
     values = [value for key, value in items if key is None]
     named = {key: value for key, value in items if key is not None}
-    kinds = {field.name: field.type for field in fields(cls)}
+    kinds = _KINDS[cls]
     try:
         if len(named) + len(values) != len(items):
             raise ValueError("a key stands twice")
@@ -254,9 +258,10 @@ def facet_from_items(keyword: str, items: list[FacetItem]) -> Facet:
         given |= named
         if unknown := given.keys() - kinds:
             raise ValueError(f"it has no '{min(unknown)}'")
-        if missing := [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]:
-            raise ValueError(f"'{missing[0]}' is missing")
-        return cls(**{name: _as(value, str(kinds[name])) for name, value in given.items()})
+        for name in _REQUIRED[cls]:
+            if name not in given:
+                raise ValueError(f"'{name}' is missing")
+        return cls(**{name: _as(value, kinds[name]) for name, value in given.items()})
     except ValueError as error:
         known = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         raise ValueError(f"facet '{keyword}': {error}; it has: {known or 'no items'}") from None
@@ -266,7 +271,6 @@ def _as(value: int | float | str, kind: str) -> Any:
     """``value`` as the field's kind. Raises ValueError."""
     if kind == "float":
         value = _CONSTANTS.get(value, value) if isinstance(value, str) else float(value)
-    if kind != {int: "int", float: "float", str: "str"}[type(value)]:
-        words = {"int": "an integer", "float": "a number", "str": "a word or text"}
-        raise ValueError(f"expected {words[kind]} but found '{value}'")
+    if kind != _SPELLED[type(value)]:
+        raise ValueError(f"expected {_WORDS[kind]} but found '{value}'")
     return value
