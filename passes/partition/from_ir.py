@@ -48,7 +48,8 @@ def problem_of(
     func = module.entry
     pins = pins or {}
     kinds = kinds_of(topology, net, frozenset(pins.values()))
-    rows = {type_.name: body_seconds(func.ops, type_) for type_ in topology.types}
+    outputs = [value.name for value in func.results]
+    rows = {type_.name: body_seconds(func.ops, type_, outputs) for type_ in topology.types}
     seconds = np.array([rows[kind.type] for kind in kinds], dtype=np.float64).reshape(len(kinds), len(func.ops))
     for position, device in pins.items():
         for k, kind in enumerate(kinds):
