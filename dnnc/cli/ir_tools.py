@@ -75,7 +75,7 @@ def opt_(
 ) -> None:
     """Run passes on IR text and print the result; replays a reproducer as it is."""
     from dnnc.driver import pass_context
-    from ir import parse_module, verify
+    from ir import load_module
     from passes.manager import PassManager, pipeline_of
     from passes.pipeline import parse_pipeline
 
@@ -86,9 +86,7 @@ def opt_(
         raise UsageError(f"{where} names no passes; expected --passes PIPELINE", hint="'dnnc passes' lists them")
     pipeline = parse_pipeline(wanted)
     sink = DiagnosticSink()
-    module = parse_module(text, where)
-    if faults := verify(module):
-        raise InvalidInput(faults)
+    module = load_module(text, where)
     try:
         if topology is not None:
             from dnnc.driver import with_topology
