@@ -1,0 +1,119 @@
+"""Reading a build: typed channels, and what a damaged one says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dnnc.backend import Build, Channel, Port, write_build
+from ir.diagnostics import InvalidInput
+from ir.types import DType, SeqType, TensorType
+from tests.dnnc.backend.building import lowered, model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_build(lowered(model(), (0, 0, 1, 1, 2, 2)), tmp_path, "zoo:small", tmp_path / "out")
+    return tmp_path / "out"
+
+
+def edit(folder: Path, change: Any) -> None:
+    path = folder / "manifest.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def test_stages_channels_and_ports(folder: Path) -> None:
+    build = Build.open(folder)
+    assert [(c.id, c.tensor, c.source, c.target) for c in build.channels] == [(0, "b", 0, 1), (1, "b", 0, 2), (2, "d", 1, 2)]
+    assert build.channels[0] == Channel(0, "b", "float32", (4, 32), 0, 1, 512, "tensor<4x32xf32>")
+    assert [port.name for port in build.inputs] == ["x", "unused"]
+    assert [port.name for port in build.outputs] == ["y", "b", "x"]
+    assert [[p.name for p in stage.inputs] for stage in build.stages] == [["x"], [], []]
+    assert [stage.device for stage in build.stages] == ["d0", "d1", "d2"]
+    assert all(stage.model.is_file() for stage in build.stages)
+    assert [stage.devices for stage in build.plan.stages] == [("d0",), ("d1",), ("d2",)]
+
+
+def test_ports_of_other_types() -> None:
+    assert Port.of("n", TensorType(DType.BF16, ("batch", 3, None))) == Port(
+        "n", "bfloat16", ("batch", 3, None), "tensor<batch x 3 x ? x bf16>"
+    )
+    assert Port.of("n", SeqType(TensorType(DType.F32, (1,)))).dtype == ""
+    assert Channel.of(0, "s", TensorType(DType.STRING, (3,)), 0, 1).nbytes is None
+    assert Channel.of(0, "i", TensorType(DType.I4, (3,)), 0, 1).nbytes == 2
+    assert Channel.of(0, "d", TensorType(DType.F32, ("n",)), 0, 1).nbytes is None
+
+
+def test_every_element_type_has_a_numpy_name() -> None:
+    from dnnc.backend.build import NUMPY_NAMES
+    from dnnc.frontends.arrays import numpy_dtype
+
+    assert set(NUMPY_NAMES) == set(DType)
+    assert all(numpy_dtype(d).name == name for d, name in NUMPY_NAMES.items() if d is not DType.STRING)
+
+
+def test_changed_bytes_are_found(folder: Path) -> None:
+    assert Build.open(folder).damaged() == ()
+    data = bytearray((folder / "stages/weights.data").read_bytes())
+    data[100] ^= 1
+    (folder / "stages/weights.data").write_bytes(data)
+    assert Build.open(folder).damaged() == ("stages/weights.data",)
+
+
+def swap_channel(data: dict[str, Any]) -> None:
+    data["stages"][1]["receives"][0]["id"] = 9
+
+
+def reverse_channel(data: dict[str, Any]) -> None:
+    for side in (data["stages"][0]["sends"][0], data["stages"][1]["receives"][0]):
+        side["source"], side["target"] = side["target"], side["source"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(schema="dnnc.build/9"), "schema 'dnnc.build/9' found, 'dnnc.build/1' expected"),
+        (lambda d: d.pop("inputs"), "'inputs' is missing"),
+        (lambda d: d["stages"][0].update(index=4), "stages are numbered [4, 1, 2]"),
+        (lambda d: d["stages"][0].update(devices=[]), "a stage has no device"),
+        (lambda d: d["stages"][0].update(model="../../etc/passwd"), "lies outside the build directory"),
+        (lambda d: d.update(stages=3), "does not describe a build"),
+        (swap_channel, "channel 9 does not pair up"),
+        (reverse_channel, "channel 0 does not pair up"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused(folder: Path, change: Any, message: str) -> None:
+    edit(folder, change)
+    with pytest.raises(InvalidInput) as raised:
+        Build.open(folder)
+    assert message in str(raised.value)
+    assert all("manifest.json" in d.where for d in raised.value.diagnostics)
+
+
+def test_missing_and_cut_files_are_all_named(folder: Path) -> None:
+    (folder / "stages/stage1.onnx").unlink()
+    (folder / "stages/weights.data").write_bytes(b"")
+    with pytest.raises(InvalidInput) as raised:
+        Build.open(folder)
+    assert [(Path(d.where).name, d.message) for d in raised.value.diagnostics] == [
+        ("stage1.onnx", "a file of the build is missing"),
+        ("weights.data", "0 bytes found, 8192 expected"),
+    ]
+
+
+def test_what_is_no_build(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no such directory"):
+        Build.open(tmp_path / "absent")
+    with pytest.raises(InvalidInput, match=r"no manifest\.json"):
+        Build.open(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        Build.open(tmp_path)
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(InvalidInput, match="schema None found"):
+        Build.open(tmp_path)

@@ -1,0 +1,195 @@
+"""A directory is there whole or not at all: exceptions, Ctrl-C, termination, a kill, a full disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dnnc.backend import transaction
+from dnnc.backend.transaction import whole_directory
+from ir.diagnostics import InvalidInput, UsageError
+
+
+def ours(folder: Path) -> bool:
+    return (folder / "mark").exists()
+
+
+def write(target: Path, text: str = "new") -> None:
+    with whole_directory(target, ours) as folder:
+        (folder / "mark").write_text(text)
+        (folder / "sub").mkdir()
+        (folder / "sub/data").write_text(text)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_it_appears_with_its_parents_and_usual_permissions(tmp_path: Path) -> None:
+    write(tmp_path / "a/b/out")
+    assert names(tmp_path / "a/b") == ["out"]
+    assert (tmp_path / "a/b/out/sub/data").read_text() == "new"
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a/b/out").stat().st_mode) == 0o777 & ~mask
+
+
+def test_the_former_one_is_replaced_whole(tmp_path: Path) -> None:
+    write(tmp_path / "out", "old")
+    (tmp_path / "out/extra").write_text("of the former")
+    write(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["mark", "sub"]
+
+
+def test_it_is_replaced_where_the_system_cannot_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_exchange", lambda first, second: False)
+    write(tmp_path / "out", "old")
+    write(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out/mark").read_text() == "new"
+
+
+@pytest.mark.parametrize("fault", [ValueError("bug"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("before", [False, True])
+def test_an_exception_leaves_what_was_there(tmp_path: Path, fault: BaseException, before: bool) -> None:
+    if before:
+        write(tmp_path / "deep/out", "old")
+
+    def fail() -> None:
+        with whole_directory(tmp_path / "deep/out", ours) as folder:
+            (folder / "mark").write_text("half")
+            raise fault
+
+    with pytest.raises(type(fault)):
+        fail()
+    assert names(tmp_path) == (["deep"] if before else []), "parents made for it go too"
+    if before:
+        assert names(tmp_path / "deep") == ["out"]
+        assert (tmp_path / "deep/out/mark").read_text() == "old"
+
+
+def test_a_failing_move_puts_the_former_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "out", "old")
+    monkeypatch.setattr(transaction, "_exchange", lambda first, second: False)
+    rename, calls = os.rename, []
+
+    def failing(source: Path, target: Path) -> None:
+        calls.append(source)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out/mark").read_text() == "old"
+
+
+def test_foreign_things_are_refused_and_untouched(tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir/thesis").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    write(tmp_path / "build")
+    (tmp_path / "link").symlink_to(tmp_path / "build")
+    before = names(tmp_path)
+    for name, message in (("dir", "not written by dnnc"), ("file", "not a directory"), ("link", "not a directory")):
+        with pytest.raises(UsageError, match=message):
+            write(tmp_path / name)
+    assert names(tmp_path) == before
+    assert (tmp_path / "dir/thesis").read_text() == "mine"
+
+
+def test_an_empty_directory_is_used(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out")
+    assert names(tmp_path / "out") == ["mark", "sub"]
+
+
+def test_a_place_that_cannot_be_written_is_an_input_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput):
+        write(tmp_path / "file/out")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from dnnc.backend.transaction import whole_directory
+with whole_directory(Path(sys.argv[1]), lambda folder: True) as folder:
+    (folder / "mark").write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def start(target: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_process_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path / "out")
+    assert len(names(tmp_path)) == 1, "the hidden sibling"
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert names(tmp_path) == []
+
+
+def test_what_a_killed_process_leaves_goes_with_the_next_write_but_not_while_another_writes(tmp_path: Path) -> None:
+    process = start(tmp_path / "out")
+    process.kill()
+    process.communicate(timeout=20)
+    (left,) = names(tmp_path)
+    assert left.startswith(".out.")
+    assert left.endswith(".partial")
+    other = start(tmp_path / "out")
+    try:
+        deadline = time.monotonic() + 10
+        while left in names(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (alive,) = names(tmp_path)
+        assert alive != left
+        write(tmp_path / "out")
+        assert names(tmp_path) == sorted([alive, "out"]), "a live writer keeps its sibling"
+    finally:
+        other.kill()
+        other.communicate(timeout=20)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from dnnc.backend.transaction import whole_directory
+from ir.diagnostics import InvalidInput
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    with whole_directory(Path(sys.argv[1]), lambda folder: True) as folder:
+        (folder / "data").write_bytes(bytes(1 << 20))
+except InvalidInput as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_takes_no_more_is_an_input_fault_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "out")], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "the disk refused" in done.stdout
+    assert "nothing was written" in done.stdout
+    assert names(tmp_path) == []
