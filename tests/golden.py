@@ -22,7 +22,7 @@ from pathlib import Path
 import ir
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import import_model, load_topology
-from ir import parse_module, print_module
+from ir import load_module, parse_module, print_module
 from ir.diagnostics import Diagnostic, DiagnosticSink, DnncError, InvalidInput, Severity, UsageError
 from ir.module import Module
 from passes.manager import PassManager
@@ -223,9 +223,7 @@ def _run_opt(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
     parser.add_argument("-t", "--topology")
     options = parser.parse_args(case.argv[1:])
     pipeline = parse_pipeline(options.passes)
-    module = parse_module(case.path.read_text(encoding="utf-8"), case.path.name)
-    if faults := ir.verify(module):
-        raise InvalidInput(faults)
+    module = load_module(case.path.read_text(encoding="utf-8"), case.path.name)
     return _run_pipeline(case, module, pipeline, sink, options)
 
 
