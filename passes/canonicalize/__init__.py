@@ -238,3 +238,6 @@ def _count(module: Module) -> int:
         return sum(1 + sum(body(region.ops) for _, region in op.regions) for op in ops)
 
     return sum(body(func.ops) for func in module.of_type(Func))
+
+
+__all__ = ["CanonicalizePass"]
