@@ -322,3 +322,27 @@ def test_every_listed_preset_loads() -> None:
         assert topology.name == f"@{spec}"
         assert read_topology(topology_to_toml(topology)) == topology
         assert all(type_.source for type_ in topology.types)
+
+
+# The reference
+
+
+def test_the_examples_of_the_reference_are_valid() -> None:
+    text = (GOLDEN.parents[1] / "dnnc" / "costs" / "README.md").read_text()
+    examples = text.split("```toml\n")[1:]
+    sizes = []
+    for example in examples:
+        topology = read_topology(example.split("```")[0], name="example")
+        assert read_topology(topology_to_toml(topology)) == topology
+        sizes.append((len(topology.hosts), len(topology.devices)))
+    assert sizes == [(1, 5), (8, 64), (2, 6)]
+
+
+def test_the_reference_lists_every_key() -> None:
+    from dnnc.frontends import topology_reader
+
+    text = (GOLDEN.parents[1] / "dnnc" / "costs" / "README.md").read_text()
+    for keys in (topology_reader._ROOT, topology_reader._TYPE, topology_reader._HOST, topology_reader._TEMPLATE,
+                 topology_reader._DEVICE, topology_reader._LINK, topology_reader._ROUTE):  # fmt: skip
+        for key in keys:
+            assert key in ("types", "templates", "hosts", "devices", "links", "routes") or f"`{key}`" in text, key

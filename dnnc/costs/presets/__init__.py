@@ -58,7 +58,9 @@ def find_preset(name: str) -> Preset:
         examples = ["cpu-2", *_kinds(), *(f"{kind}x8" for kind in _kinds()), *(f"8x{kind}x8" for kind in _kinds())]
         near = difflib.get_close_matches(base, examples, n=1, cutoff=0.75)
         expected = f"did you mean 'preset:{near[0]}'?" if near else f"expected one of: {', '.join(known)}"
-        raise InvalidInput(f"unknown preset {base!r}; {expected}", where=where, hint="`dnnc topology presets` prints the presets")
+        raise InvalidInput(
+            f"unknown preset {base!r}; {expected}", where=where, hint="`dnnc topology presets` prints the presets"
+        )
     if options:
         raise InvalidInput(f"found the option {options[0]!r}, but only cpu-N takes options", where=where)
     hosts, kind, devices = int(found[1] or 1), found[2], int(found[3] or 1)
