@@ -25,15 +25,18 @@ TopologyArgument = Annotated[
 def show(
     topology: TopologyArgument,
     ir: Annotated[bool, typer.Option("--ir", help="Print IR text: the exact numbers that a plan is made with.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="Print a topology file that reads back equal, to start from.")] = False,
     json: opt.JsonOption = False,
 ) -> None:
     """Print what TOPOLOGY describes."""
-    from dnnc.frontends import load_topology
+    from dnnc.frontends import load_topology, topology_to_toml
 
     sink = DiagnosticSink()
     loaded = load_topology(topology, sink)
     show_warnings(sink.diagnostics)
-    if json:
+    if toml:
+        put(topology_to_toml(loaded).rstrip("\n"))
+    elif json:
         from dataclasses import asdict
 
         put_json("topology", {"topology": asdict(loaded)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +114,15 @@ type = "slow"
     slow = topology.types[0]
     assert (slow.name, slow.memory, dict(slow.rates)["f32"], dict(slow.rates)["f16"]) == ("slow", 40 << 30, 10e12, 312e12)
     assert topology.types[1].name == "plain"
+
+
+def test_the_command_prints_a_file_to_start_from(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from dnnc.cli.app import app
+
+    shown = CliRunner().invoke(app, ["topology", "show", "preset:2xt4x4", "--toml"])
+    assert shown.exit_code == 0
+    file = tmp_path / "start.toml"
+    file.write_text(shown.stdout)
+    assert load_topology(str(file), DiagnosticSink()) == load("2xt4x4")

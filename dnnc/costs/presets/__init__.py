@@ -16,6 +16,8 @@ from string import Template
 
 from ir.diagnostics import InvalidInput
 
+__all__ = ["Preset", "find_preset", "local_cores", "local_memory", "preset_names"]
+
 _FOLDER = Path(__file__).parent
 MAX_DEVICES = 4096
 """Of one preset."""
@@ -125,3 +127,6 @@ def _cgroup(name: str) -> str:
         return (Path("/sys/fs/cgroup") / name).read_text().strip()
     except OSError:
         return ""
+
+
+__all__ = ["MAX_DEVICES", "Preset", "find_preset", "local_cores", "local_memory", "preset_names"]
