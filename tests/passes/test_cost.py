@@ -289,6 +289,26 @@ def test_gpt2_costs_two_flops_per_parameter_and_token_and_its_attention() -> Non
     assert coverage(module).by_default == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "flops", "parameters"),
+    [
+        # Multiply-adds and parameters as the papers or torchvision's model table state them.
+        ("vgg19", 2 * 19.63e9, 143.67e6),
+        ("resnet50", 2 * 4.09e9, 25.56e6),
+        ("densenet121", 2 * 2.83e9, 7.98e6),
+        ("squeezenet", 2 * 0.35e9, 1.235e6),
+        ("bvlc_alexnet", 2 * 0.655e9, 60.97e6),
+    ],
+)
+def test_the_light_models_of_onnx_have_their_published_cost(name: str, flops: float, parameters: float) -> None:
+    """Their weights are made by ConstantOfShape: nothing is counted unless these are folded."""
+    path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx"
+    total, module = totals(str(path))
+    assert total.flops == pytest.approx(flops, rel=0.03)
+    assert total.weight / 4 == pytest.approx(parameters, rel=0.03)
+    assert coverage(module).by_default == 0
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "resnet", "vit"])
 def test_every_op_of_the_shared_models_has_a_formula(name: str, shared_dir: Path) -> None:
     dims = {"bert": {"s72": 2, "s53": 16, "s43": 2}, "resnet": {"s99": 2}, "vit": {"s99": 2}}.get(name, {"s72": 2, "s70": 16})
