@@ -82,8 +82,9 @@ def _report(error: Exception, arguments: list[str]) -> int:
 def _internal_error(error: Exception, arguments: list[str]) -> str:
     """The message of a bug: what happened, and where the whole story is."""
     notes = [note for note in getattr(error, "__notes__", ()) if note]
-    what = f"{type(error).__name__}: {error}".splitlines()
-    first = what[0] if what else type(error).__name__
+    # PassCrash and InvariantError say who failed and how. Nothing is imported here: an import may be what failed.
+    told = isinstance(error, InvariantError) or hasattr(error, "pass_name")
+    first = (str(error) if told else f"{type(error).__name__}: {error}").splitlines()[0]
     lines = [f"error: a fault inside dnnc, not in your input: {first[:400]}"]
     if isinstance(error, InvariantError):
         lines += ["  " + line for diagnostic in error.diagnostics[1:10] for line in str(diagnostic).splitlines()]
