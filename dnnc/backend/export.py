@@ -107,19 +107,31 @@ def lower_opset(model: onnx_ir.Model, version: int, where: str) -> onnx_ir.Model
             if node.domain == "" and onnx.defs.get_schema(node.op_type, given).since_version > version
         }
     )
-    if changed:
-        from onnx import version_converter
+    if not changed:
+        model.graph.opset_imports[""] = version
+        return model
+    from onnx import version_converter
 
-        try:
-            return serde.deserialize_model(version_converter.convert_version(serde.serialize_model(model), version))
-        except Exception as error:  # the converter raises bare RuntimeError, ConvertError...
-            names = ", ".join(changed)
-            message = (
-                f"opset {given} cannot be run: onnxruntime takes up to {version}, and {names} changed or came since ({error})"
-            )
-            raise InvalidInput(message, where=where, hint=f"export the model with opset {version} or older") from None
-    model.graph.opset_imports[""] = version
-    return model
+    try:
+        converted = serde.deserialize_model(version_converter.convert_version(serde.serialize_model(model), version))
+        _check_operators(converted, version)
+    except Exception as error:  # the converter raises bare RuntimeError, ConvertError...
+        names = ", ".join(changed)
+        message = f"opset {given} cannot be run: onnxruntime takes up to {version}, and {names} changed or came since ({error})"
+        raise InvalidInput(message, where=where, hint=f"export the model with opset {version} or older") from None
+    # The converter forgets where external data lies.
+    for name, value in model.graph.initializers.items():
+        if name in converted.graph.initializers:
+            converted.graph.initializers[name].const_value = value.const_value
+    converted.ir_version = model.ir_version
+    return converted
+
+
+def _check_operators(model: onnx_ir.Model, version: int) -> None:
+    """The converter lets operators pass that it does not know: raises SchemaError for one that ``version`` does not have."""
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.domain == "":
+            onnx.defs.get_schema(node.op_type, version)
 
 
 class _Builder:

@@ -119,13 +119,15 @@ class _Checker:
 
     def _empty_outputs(self, graph: GraphProto) -> None:
         for node in graph.node:
-            while node.output and not node.output[-1]:
+            least = self._least_outputs(node)
+            while len(node.output) > least and not node.output[-1]:
                 del node.output[-1]
             for index, name in enumerate(node.output):
                 if not name:
                     if not self.fresh:
                         self.fresh = _all_names(self.model.graph)
-                    node.output[index] = unique(f"{node.output[-1]}.unused{index}", self.fresh)
+                    named = next(filter(None, node.output), node.name or node.op_type)
+                    node.output[index] = unique(f"{named}.unused{index}", self.fresh)
         seen: set[str] = set()
         kept = []
         for value in graph.output:
@@ -138,6 +140,16 @@ class _Checker:
             kept = [_copied(value) for value in kept]
             del graph.output[:]
             graph.output.extend(kept)
+
+    def _least_outputs(self, node: NodeProto) -> int:
+        """Outputs that the operator always has."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if node.output and not node.output[-1] and domain in STANDARD_DOMAINS and domain in self.versions:
+            try:
+                return int(onnx.defs.get_schema(node.op_type, self.versions[domain], domain).min_output)
+            except onnx.defs.SchemaError:
+                return 0  # reported as unknown, with the node
+        return 0
 
     def _definitions(self, graph: GraphProto, place: str) -> dict[str, str]:
         """Names that the graph defines, with what defines them."""
@@ -245,7 +257,7 @@ class _Checker:
     def _signature(self, node: NodeProto, schema: onnx.defs.OpSchema, place: str) -> None:
         for kind, count, low, high in (
             ("inputs", len(node.input), schema.min_input, schema.max_input),
-            ("outputs", len(node.output), 0, schema.max_output),
+            ("outputs", len(node.output), schema.min_output, schema.max_output),
         ):
             if not low <= count <= high:
                 expected = f"{low}" if low == high else f"{low} or more" if high >= 1 << 30 else f"{low} to {high}"

@@ -162,7 +162,19 @@ def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
         return inferred
     except shape_inference.InferenceError as error:
         sink.warn(f"shape inference failed at a node: {_first_line(error)}", where=where)
-    return shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+    return _infer_leniently(model)
+
+
+def _infer_leniently(model: ModelProto) -> ModelProto:
+    """Inference that passes over nodes it cannot do; the model as it is where even that fails."""
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+    except shape_inference.InferenceError:
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        return copy
 
 
 def _first_line(error: Exception) -> str:
@@ -183,8 +195,6 @@ def _forget(model: ModelProto, known: frozenset[str]) -> None:
 
 def _fold(model: ModelProto, known: frozenset[str]) -> ModelProto:
     """Replaces shape arithmetic on known shapes by constants and infers again, until nothing changes."""
-    from onnx import shape_inference
-
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     constants: dict[str, NDArray[Any]] = {}
     for tensor in model.graph.initializer:
@@ -194,7 +204,7 @@ def _fold(model: ModelProto, known: frozenset[str]) -> ModelProto:
     for _ in range(_ROUNDS):
         if not _fold_once(model.graph, opsets, constants):
             return model
-        model = shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+        model = _infer_leniently(model)
         _forget(model, known)
     return model
 
@@ -259,8 +269,6 @@ def _infer_symbolic(model: ModelProto) -> ModelProto:
     import io
     import logging
 
-    from onnx import shape_inference
-
     copy = ModelProto()
     copy.CopyFrom(model)
     logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
@@ -277,7 +285,7 @@ def _infer_symbolic(model: ModelProto) -> ModelProto:
         return model
     # What it found may be what onnx missed; the names it made up are as good as any.
     known = frozenset(model_symbols(result))
-    completed = shape_inference.infer_shapes(result, strict_mode=False, data_prop=True)
+    completed = _infer_leniently(result)
     _forget(completed, known)
     return completed
 
