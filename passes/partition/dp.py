@@ -7,6 +7,7 @@ larger than the trial value, and something found is the optimum.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +17,12 @@ from passes.partition.ideals import Family, Tables, members
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: kind, nodes."""
+
+
+KeepOn: TypeAlias = Callable[[int, float], bool]
+"""Whether to go on, given the pairs tested and the part done."""
+SLICE = 2_000_000
+"""Pairs between two questions: tens of milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -30,58 +37,76 @@ class Found:
     complete: bool = True
 
 
-def solve_family(tables: Tables, family: Family, trial: float, max_tests: int = 10**10) -> Found:
-    """Exact over the family unless more than ``max_tests`` pairs would be tested; ties go to fewer devices, then to the
-    first found, deterministically."""
+def solve_family(tables: Tables, family: Family, trial: float, keep_on: KeepOn = lambda tested, part: True) -> Found:
+    """Exact over the family, unless ``keep_on`` stops it: that is asked every few million pairs, with the pairs tested so far
+    and the part of the ideals done. Ties go to fewer devices, then to the first found, deterministically."""
     from passes.partition import kernels
 
-    price = tables.price
-    complete, value, parent, via, tested, priced = kernels.solve_family(
-        trial,
-        family.bits,
-        family.weight,
-        family.compute,
-        family.unsupported,
-        family.boundary,
-        family.cut_start,
-        family.cut_end,
-        family.cut,
-        tables.problem.producer,
-        tables.reader_ptr,
-        tables.reader,
-        tables.transfer,
-        tables.port,
-        tables.comm,
-        tables.states.next,
-        tables.states.ahead,
-        tables.states.behind,
-        float(price.max()),
-        tables.slack,
-        tables.limit,
-        family.weights_before,
-        tables.shared_ptr,
-        tables.shared,
-        tables.shared_bytes,
-        tables.problem.live,
-        tables.forced,
-        max_tests,
-    )
-    if not complete:
-        return Found(None, float("inf"), int(tested), int(priced), False)
+    count, states = family.size, len(tables.states.used)
+    value = np.full((count, states), np.inf)
+    parent = np.full((count, states), -1, np.int32)
+    via = np.full((count, states), -1, np.int8)
+    low_state, high_state = np.full(count, states, np.int32), np.full(count, -1, np.int32)
+    active = np.zeros(count, np.int32)
+    value[0, 0] = 0.0
+    low_state[0] = high_state[0] = 0
+    ideal, actives, tested, priced = 1, 1, 0, 0
+    while ideal < count:
+        ideal, actives, tests, prices = kernels.solve_family(
+            trial,
+            family.bits,
+            family.weight,
+            family.compute,
+            family.unsupported,
+            family.boundary,
+            family.cut_start,
+            family.cut_end,
+            family.cut,
+            tables.problem.producer,
+            tables.reader_ptr,
+            tables.reader,
+            tables.transfer,
+            tables.port,
+            tables.comm,
+            tables.states.next,
+            tables.states.ahead,
+            tables.states.behind,
+            float(tables.price.max()),
+            tables.slack,
+            tables.limit,
+            family.weights_before,
+            tables.shared_ptr,
+            tables.shared,
+            tables.shared_bytes,
+            tables.problem.live,
+            tables.forced,
+            ideal,
+            SLICE,
+            value,
+            parent,
+            via,
+            low_state,
+            high_state,
+            active,
+            actives,
+        )
+        tested, priced = tested + int(tests), priced + int(prices)
+        if ideal < count and not keep_on(tested, ideal / count):
+            return Found(None, float("inf"), tested, priced, False)
     last = np.where(tables.states.final, value[-1], np.inf)
     least = last.min()
     if not np.isfinite(least):
-        return Found(None, float("inf"), int(tested), int(priced))
+        return Found(None, float("inf"), tested, priced)
     ties = np.flatnonzero(last <= least * (1 + 1e-12))
     state = int(ties[np.lexsort((ties, tables.states.used[ties]))[0]])
     stages: list[tuple[int, tuple[int, ...]]] = []
-    ideal = family.size - 1
-    while ideal > 0:
-        before, kind = int(parent[ideal, state]), int(via[ideal, state])
-        stages.append((kind, members(tables, family.bits[ideal] & ~family.bits[before])))
+    last_ideal = family.size - 1
+    while last_ideal > 0:
+        before, kind = int(parent[last_ideal, state]), int(via[last_ideal, state])
+        stages.append((kind, members(tables, family.bits[last_ideal] & ~family.bits[before])))
         state = int(np.flatnonzero(tables.states.next[:, kind] == state)[0])
-        ideal = before
-    return Found(tuple(reversed(stages)), float(least), int(tested), int(priced))
+        last_ideal = before
+    return Found(tuple(reversed(stages)), float(least), tested, priced)
 
 
 __all__ = ["Found", "Stages", "solve_family"]

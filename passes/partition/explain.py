@@ -18,7 +18,7 @@ from passes.partition.problem import Problem, plan_costs
 from passes.partition.reduce import Groups
 from passes.partition.throughput import Budget, Solution, solve
 
-_QUICK = Budget(ideals=200_000, memory=128 << 20, seconds=2.0)
+_QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 _BISECTIONS = 24
 
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from passes.analyses.memory import SLOTS
 from passes.partition.bounds import node_weights
-from passes.partition.problem import COMM, Floats, Ints, Problem
+from passes.partition.problem import COMM, Floats, Ints, Problem, slots
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
@@ -92,7 +91,7 @@ class Tables:
         self.readers = np.diff(self.reader_ptr)
         rows, self.port = np.unique(problem.transfer, axis=0, return_inverse=True)
         self.port = self.port.reshape(-1).astype(np.int64)
-        self.transfer = np.vstack([rows, SLOTS * problem.tensor_bytes.astype(np.float64)[None, :]])
+        self.transfer = np.vstack([rows, slots(problem.comm) * problem.tensor_bytes.astype(np.float64)[None, :]])
         self.limit = np.array([-1 if k.memory is None else k.memory for k in problem.kinds], np.int64)
         self.seconds = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         self.lacking = np.isinf(problem.seconds)

@@ -277,7 +277,15 @@ def solve_family(
     shared_bytes: Any,
     live: Any,
     forced: Any,
+    start: int,
     max_tests: int,
+    value: Any,
+    parent: Any,
+    via: Any,
+    low_state: Any,
+    high_state: Any,
+    active: Any,
+    actives: int,
 ) -> Any:
     """Least possible largest load over chains of ideals of the family, for every vector of devices used.
 
@@ -288,25 +296,17 @@ def solve_family(
     has one row per port class, then one of bytes; ``port[T]`` names the kind's class. States are vectors of devices used,
     numbered; ``next_state[S, T]`` adds one device of a kind or is -1. A state is entered at I only if weight[I] <=
     trial * ahead[S] and what remains <= trial * behind[S] (relative ``slack`` on both). ``heaviest`` is the largest
-    weight a device can take per second of load. ``limit[T]``: bytes, -1 unlimited. Gives up after ``max_tests`` pairs.
+    weight a device can take per second of load. ``limit[T]``: bytes, -1 unlimited.
 
-    Returns (complete, value[N, S], parent ideal[N, S], parent kind[N, S], pairs tested, pairs priced).
+    Filled in: ``value[N, S]``, ``parent[N, S]`` (ideal before), ``via[N, S]`` (kind of the last stage); ``low_state[N]``,
+    ``high_state[N]``: range of states reached; ``active[:actives]``: ideals reached. Works from ideal ``start`` until over
+    ``max_tests`` pairs were tested, so that a caller can show progress and stop. Returns (the ideal to go on from, actives,
+    pairs tested, pairs priced).
     """
     count, words = bits.shape
     kinds = port.shape[0]
     states = next_state.shape[0]
     classes = transfer.shape[0] - 1
-    value = np.full((count, states), np.inf)
-    parent = np.full((count, states), -1, np.int32)
-    via = np.full((count, states), -1, np.int8)
-    low_state = np.full(count, states, np.int32)
-    high_state = np.full(count, -1, np.int32)
-    active = np.empty(count, np.int32)
-    value[0, 0] = 0.0
-    low_state[0] = 0
-    high_state[0] = 0
-    active[0] = 0
-    actives = 1
     most = trial * (1.0 + slack)
     total = weight[count - 1]
     one = np.uint64(1)
@@ -336,7 +336,8 @@ def solve_family(
             if next_state[s, t] >= 0:
                 short_step = min(short_step, next_state[s, t] - s)
                 long_step = max(long_step, next_state[s, t] - s)
-    for i in range(1, count):
+    i = start
+    while i < count and tested <= max_tests:
         here = weight[i]
         allowed_low = states
         allowed_high = -1
@@ -346,9 +347,8 @@ def solve_family(
                 allowed_low = min(allowed_low, s)
                 allowed_high = s
         if allowed_high < 0:
+            i += 1
             continue
-        if tested > max_tests:
-            break
         reach = here - most * heaviest - slack * total
         entered = False
         for a in range(actives - 1, -1, -1):
@@ -461,7 +461,8 @@ def solve_family(
         if entered:
             active[actives] = i
             actives += 1
-    return tested <= max_tests, value, parent, via, tested, priced
+        i += 1
+    return i, actives, tested, priced
 
 
 __all__ = ["DONE", "TOO_MANY", "TOO_MUCH", "enumerate_ideals", "solve_family"]

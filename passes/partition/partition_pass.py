@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,14 +21,16 @@ from ir.names import unique
 from ir.topology import Topology
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
+from passes.lower import cuts_of, insert_symbols
 from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
 from passes.partition.problem import COMM, Problem, StageCost, plan_costs, stage_cost
 from passes.partition.reduce import Groups, ordered, quotient, reduce
-from passes.partition.throughput import Budget, Solution, solve
+from passes.partition.throughput import TIGHT, Budget, Solution, solve
 
+_ROUNDS = 4
 OBJECTIVES = {"throughput": solve}
 """Solver by objective: a function of (problem, budget, progress)."""
 
@@ -38,8 +41,9 @@ class PartitionPass(Pass):
 
     ``objective``: ``throughput`` (least largest load per sample). ``comm``: how compute and transfers of a device add up
     (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
-    ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``max_ideals``: ideals walked over before the
-    search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds.
+    ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``max_ideals``, ``max_pairs``:
+    ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
+    search may hold. ``time_limit``: seconds.
     """
 
     name: ClassVar[str] = "partition"
@@ -49,6 +53,7 @@ class PartitionPass(Pass):
     pins: tuple[str, ...] = ()
     stages: int = 0
     max_ideals: int = 5_000_000
+    max_pairs: int = 60_000_000
     memory: int = 512
     time_limit: float = 10.0
 
@@ -68,11 +73,12 @@ class PartitionPass(Pass):
         problem = quotient(fine, groups)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
-        budget = Budget(self.max_ideals, self.memory << 20, self.time_limit)
+        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
         solution = OBJECTIVES[self.objective](problem, budget, context.progress)
         if solution.stages is None:
             raise explain(problem, solution, topology)
-        plan, stage_of = self._plan(module, topology, net, fine, groups, problem, solution, pins)
+        solution = self._within_memory(module, problem, groups, solution, budget, context)
+        plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
         context.count(
             self.name,
@@ -86,9 +92,9 @@ class PartitionPass(Pass):
             seconds=time.perf_counter() - started,
             **statistics.seconds,
         )
-        ops = tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops))
+        placed = _with_stages(module, _ops_of(solution, groups))
         # What was made of a former plan does not describe this one.
-        return module.replace(func, replace(func, ops=ops)).without(Plan, Schedule, Stage).extend([plan])
+        return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
 
     def _check(self, topology: Topology) -> None:
         if self.objective not in OBJECTIVES:
@@ -127,6 +133,43 @@ class PartitionPass(Pass):
                 result.append(tuple(members))
         return ordered(fine, result)
 
+    def _within_memory(
+        self, module: Module, problem: Problem, groups: Groups, first: Solution, budget: Budget, context: PassContext
+    ) -> Solution:
+        """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
+
+        Planner and exact count differ in one place: an edge over several stages needs more buffers, which no
+        function of a stage alone can say. So the limits are lowered by what is missing and the search runs again; the bound
+        of the first search stays."""
+        from passes.place import stage_memory
+
+        solution, tightened = first, problem
+        for _ in range(_ROUNDS):
+            assert solution.stages is not None
+            members = _ops_of(solution, groups)
+            placed = _with_stages(module, members)
+            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm)
+            excess: dict[int, int] = {}
+            for (kind, _), needed in zip(solution.stages, exact, strict=True):
+                limit = problem.kinds[kind].memory
+                if limit is not None and needed.total > limit:
+                    excess[kind] = max(excess.get(kind, 0), needed.total - limit)
+            if not excess:
+                break
+            kinds = tuple(
+                replace(kind, memory=max(0, (kind.memory or 0) - excess[k])) if k in excess else kind
+                for k, kind in enumerate(tightened.kinds)
+            )
+            tightened = replace(tightened, kinds=kinds)
+            again = OBJECTIVES[self.objective](tightened, budget, context.progress)
+            if again.stages is None:
+                break
+            solution = again
+        if solution is first:
+            return first
+        status = "optimal" if solution.value <= first.bound * (1 + TIGHT) else "feasible"
+        return replace(solution, status=status, bound=first.bound, reason=first.reason)
+
     def _plan(
         self,
         module: Module,
@@ -137,10 +180,9 @@ class PartitionPass(Pass):
         problem: Problem,
         solution: Solution,
         pins: dict[int, str],
-    ) -> tuple[Plan, dict[int, int]]:
+    ) -> Plan:
         assert solution.stages is not None
-        members = [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in solution.stages]
-        stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
+        members = _ops_of(solution, groups)
         costs = plan_costs(problem, solution.stages)
         pinned_devices = set(pins.values())
         stages = []
@@ -175,7 +217,20 @@ class PartitionPass(Pass):
             stages=tuple(stages),
             certificate=tuple(sorted(certificate.items())),
         )
-        return plan, stage_of
+        return plan
+
+
+def _ops_of(solution: Solution, groups: Groups) -> list[tuple[int, ...]]:
+    """Positions of each stage's ops, ascending."""
+    return [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in solution.stages or ()]
+
+
+def _with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
+    """The module with each op's stage on it."""
+    func = module.entry
+    stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
+    ops = tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops))
+    return module.replace(func, replace(func, ops=ops))
 
 
 def _plan_stage(index: int, cost: StageCost, type_: str, devices: tuple[str, ...], ops: int) -> PlanStage:

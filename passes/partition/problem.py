@@ -11,7 +11,7 @@ Each tensor counts once per stage and direction, whatever its number of readers 
 the three add up (``load``). The objective, throughput, is to minimise the largest load.
 
 The memory of a stage, in bytes: weights (each once, even when several nodes read it) + the largest ``live`` of its
-nodes + ``SLOTS`` times the bytes of what it receives (``passes/analyses/memory.py`` says why).
+nodes + ``slots(comm)`` times the bytes of what it receives (``passes/analyses/memory.py`` says why).
 
 Constraints besides memory: ``seconds`` inf (unsupported, or pinned elsewhere), ``forced`` tensors whose maker and
 readers must lie in different stages, ``stages`` when their number is prescribed (else at most one per device).
@@ -46,6 +46,12 @@ def load(comm: str, compute: float, receive: float, send: float) -> float:
     if comm == "duplex":
         return max(compute, receive, send)
     return compute + receive + send
+
+
+def slots(comm: str) -> int:
+    """Buffers per received tensor: one for each phase that can work on a message of it at once. Where transfers run beside
+    compute there are twice as many phases (``passes/simulate.py``)."""
+    return SLOTS if comm == "sum" else 2 * SLOTS
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
         load(problem.comm, compute, receive, send),
         weights,
         max((int(problem.live[v]) for v in inside), default=0),
-        SLOTS * int(sum(int(problem.tensor_bytes[h]) for h in received)),
+        slots(problem.comm) * int(sum(int(problem.tensor_bytes[h]) for h in received)),
     )
 
 
@@ -196,4 +202,4 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) ->
     return found
 
 
-__all__ = ["COMM", "Floats", "Ints", "Kind", "Problem", "StageCost", "load", "plan_costs", "stage_cost", "violations"]
+__all__ = ["COMM", "Floats", "Ints", "Kind", "Problem", "StageCost", "load", "plan_costs", "slots", "stage_cost", "violations"]

@@ -31,8 +31,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from passes.analyses.memory import SLOTS
-from passes.partition.problem import Problem
+from passes.partition.problem import Problem, slots
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""
@@ -159,7 +158,11 @@ def memory_can_bind(problem: Problem) -> bool:
     limits = [kind.memory for kind in problem.kinds if kind.memory is not None]
     if not limits:
         return False
-    most = int(problem.weight_bytes.sum()) + int(problem.live.max(initial=0)) + SLOTS * int(problem.tensor_bytes.sum())
+    most = (
+        int(problem.weight_bytes.sum())
+        + int(problem.live.max(initial=0))
+        + slots(problem.comm) * int(problem.tensor_bytes.sum())
+    )
     return most > min(limits)
 
 

@@ -18,23 +18,29 @@ import numpy as np
 
 from passes.partition import orders
 from passes.partition.bounds import lower_bound, prices
-from passes.partition.dp import Stages, solve_family
+from passes.partition.dp import KeepOn, Stages, solve_family
 from passes.partition.ideals import BIG, Tables, lattice, permuted
 from passes.partition.problem import Problem, plan_costs
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 
+IDEALS_PER_SECOND = 20_000_000
+"""What a fast machine walks over: only there to keep a time limit when the budget of ideals is large."""
+SMALL_GAP = 0.01
+"""Relative gap below which a search that is not exact ends early."""
+
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on a search: ideals walked over per enumeration, bytes stored for a family, seconds in all, pairs of ideals
-    tested per run of the programme (some hundred million a second)."""
+    """Limits on a search: ideals walked over per enumeration, bytes stored for a family, pairs of ideals tested in each phase
+    (ten to a hundred million a second), seconds in all. The first three make the same plan on any machine; the seconds only
+    stop a machine that is slower than expected."""
 
     ideals: int = 5_000_000
     memory: int = 512 << 20
+    pairs: int = 60_000_000
     seconds: float = 10.0
-    pairs: int = 600_000_000
 
 
 @dataclass
@@ -80,6 +86,7 @@ class _Search:
         self.value = float("inf")
         self.bound, self.reason = lower_bound(problem, self.price)
         self.order = orders.given(self.tables)
+        self.spent: dict[str, int] = {}
 
     def run(self) -> Solution:
         self._phase("linear", self._linear)
@@ -101,6 +108,21 @@ class _Search:
     def _left(self) -> float:
         return self.budget.seconds - (time.perf_counter() - self.started)
 
+    def _visits(self) -> int:
+        """Ideals that one walk may meet: the budget's, unless the time left would not do even on a fast machine."""
+        return min(self.budget.ideals, int(max(self._left(), 0.1) * IDEALS_PER_SECOND))
+
+    def _keep_on(self, phase: str, until: float) -> KeepOn:
+        """For one run of the programme: stops it at the phase's budget of pairs, or ``until`` seconds after the start."""
+        spent = self.spent.get(phase, 0)
+
+        def keep_on(tested: int, part: float) -> bool:
+            self.progress(f"partition: {phase}", part)
+            self.spent[phase] = spent + tested
+            return spent + tested <= self.budget.pairs and time.perf_counter() - self.started < until
+
+        return keep_on
+
     def _accept(self, stages: Stages | None) -> bool:
         """Keeps the stages when they are better, valued from the definition."""
         if stages is None:
@@ -114,16 +136,16 @@ class _Search:
     def _linear(self) -> None:
         for make in (orders.given, orders.late, orders.thin):
             order = make(self.tables)
-            if self._near(order, 0, BIG) is not None and self._tight():
+            if self._near(order, 0, BIG, "linear") is not None and self._tight():
                 return
 
-    def _near(self, order: list[int], band: int, trial: float) -> bool | None:
+    def _near(self, order: list[int], band: int, trial: float, label: str) -> bool | None:
         """Searches the ideals near ``order``; True when that improved the plan, None when over budget."""
         tables = Tables(permuted(self.problem, order), self.price)
-        ideals = lattice(tables, trial, band=band, max_visits=self.budget.ideals, max_words=self.budget.memory // 8)
+        ideals = lattice(tables, trial, band=band, max_visits=self._visits(), max_words=self.budget.memory // 8)
         if ideals is None:
             return None
-        found = solve_family(tables, ideals, trial, self.budget.pairs)
+        found = solve_family(tables, ideals, trial, self._keep_on(label, self.budget.seconds))
         self._count(ideals.size, found.tested, found.priced)
         if not found.complete:
             return None
@@ -150,11 +172,11 @@ class _Search:
 
     def _exact(self) -> None:
         for trial in self._trials():
-            ideals = lattice(self.tables, trial, max_visits=self.budget.ideals, max_words=self.budget.memory // 8)
+            ideals = lattice(self.tables, trial, max_visits=self._visits(), max_words=self.budget.memory // 8)
             if ideals is None:
                 self.statistics.ideals = 0
                 return
-            found = solve_family(self.tables, ideals, trial, self.budget.pairs)
+            found = solve_family(self.tables, ideals, trial, self._keep_on("exact", self.budget.seconds / 2))
             self._count(ideals.size, found.tested, found.priced)
             if not found.complete:
                 self.statistics.ideals = 0
@@ -172,12 +194,14 @@ class _Search:
             self.bound, self.reason = trial, "no plan at or below it: every ideal within its windows was searched"
 
     def _band(self) -> None:
-        band = 4
-        while self._left() > 0:
-            if self._near(self.order, band, self.value if np.isfinite(self.value) else BIG) is None:
+        band, idle = 4, 0
+        # Wide bands cost most and rarely help once the gap is small: stop after two that did not.
+        while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + SMALL_GAP)):
+            trial = self.value if np.isfinite(self.value) else BIG
+            better = self._near(self.order, band, trial, "band")
+            if better is None or self._tight() or band >= self.problem.size:
                 return
-            if self._tight() or band >= self.problem.size:
-                return
+            idle = 0 if better else idle + 1
             band += max(1, band // 4)
 
     def _solution(self) -> Solution:

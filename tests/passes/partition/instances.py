@@ -96,3 +96,78 @@ def brute_force(problem: Problem) -> float:
         return best
 
     return rest(frozenset(), tuple(kind.count for kind in problem.kinds), 0)
+
+
+class Layers:
+    """Builds large problems op by op, in units of one hidden-by-hidden product: seconds = work + 0.02, one tensor per op."""
+
+    def __init__(self) -> None:
+        self.work: list[float] = []
+        self.size: list[int] = []
+        self.reads: list[tuple[int, ...]] = []
+
+    def op(self, work: float, size: int, *operands: int) -> int:
+        self.work.append(work + 0.02)
+        self.size.append(size)
+        self.reads.append(operands)
+        return len(self.work) - 1
+
+    def attention(self, x: int, memory: int, mask: int) -> int:
+        query = self.op(1, 4, x)
+        key = self.op(0.02, 4, self.op(1, 4, memory))
+        value = self.op(1, 4, memory)
+        scores = self.op(0.02, 4, self.op(0.1, 4, query, key), mask)
+        mixed = self.op(0.1, 4, self.op(0.05, 4, scores), value)
+        return self.op(0.02, 4, x, self.op(1, 4, mixed))
+
+    def feed(self, x: int) -> int:
+        return self.op(0.02, 4, x, self.op(4, 4, self.op(0.1, 16, self.op(4, 16, self.op(0.05, 4, x)))))
+
+    def problem(self, devices: int, *, rate: float = 0.02, memory: int | None = None) -> Problem:
+        n = len(self.work)
+        readers: list[list[int]] = [[] for _ in range(n)]
+        for v, operands in enumerate(self.reads):
+            for u in sorted(set(operands)):
+                readers[u].append(v)
+        made = [u for u in range(n) if readers[u]]
+        return Problem(
+            names=tuple(f"%{v}" for v in range(n)),
+            kinds=(Kind("acc", tuple(f"d{i}" for i in range(devices)), memory),),
+            seconds=np.array([self.work]),
+            producer=np.array(made, np.int64),
+            consumers=tuple(tuple(readers[u]) for u in made),
+            transfer=np.array([[rate * self.size[u] for u in made]]),
+            tensor_bytes=np.array([self.size[u] for u in made], np.int64),
+            tensor_names=tuple(f"%t{u}" for u in made),
+            live=np.zeros(n, np.int64),
+            weight_bytes=np.array([int(10 * w) for w in self.work], np.int64),
+            weight_readers=tuple((v,) for v in range(n)),
+        )
+
+
+def encoder_decoder(layers: int, devices: int = 8) -> Problem:
+    """``layers`` encoder and as many decoder layers; every decoder layer reads the encoder's last output for its keys and
+    values, and a mask made at the start: side chains that each multiply the lattice."""
+    build = Layers()
+    mask = build.op(0.02, 1)
+    x = build.op(0.1, 4)
+    for _ in range(layers):
+        x = build.feed(build.attention(x, x, mask))
+    encoded = x
+    y = build.op(0.1, 4)
+    causal = build.op(0.02, 1)
+    for _ in range(layers):
+        y = build.feed(build.attention(build.attention(y, y, causal), encoded, mask))
+    build.op(8, 4, y)
+    return build.problem(devices)
+
+
+def experts(count: int, layers: int = 2, devices: int = 8) -> Problem:
+    """Mixture of experts: in each layer ``count`` identical chains between a router and a sum."""
+    build = Layers()
+    x = build.op(0.1, 4)
+    for _ in range(layers):
+        router = build.op(0.1, 1, x)
+        parts = [build.op(1, 1, build.op(0.02, 1, build.op(1, 1, build.op(0.02, 1, x, router)))) for _ in range(count)]
+        x = build.op(0.1, 4, x, *parts)
+    return build.problem(devices)

@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from passes.analyses.memory import SLOTS
+from passes.partition import dp
 from passes.partition.bounds import prices
 from passes.partition.dp import solve_family
 from passes.partition.ideals import BIG, Tables, lattice, members
-from passes.partition.problem import Kind, Problem
+from passes.partition.problem import Kind, Problem, slots
 from tests.passes.partition.instances import brute_force, ideals, random_problem
 
 TWO_OF_THREE = tuple(Kind(f"kind{k}", (f"d{k}0", f"d{k}1")) for k in range(3))
@@ -46,7 +46,7 @@ def test_every_ideal_once_with_its_sums(seed: int) -> None:
         assert family.weight[i] == pytest.approx(tables.weight[inside].sum())
         assert family.compute[i] == pytest.approx(tables.seconds[:, inside].sum(axis=1))
         assert family.boundary[i, tables.port] == pytest.approx(problem.transfer[:, cut].sum(axis=1))
-        assert family.boundary[i, -1] == SLOTS * problem.tensor_bytes[cut].sum()
+        assert family.boundary[i, -1] == slots(problem.comm) * problem.tensor_bytes[cut].sum()
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -90,13 +90,23 @@ def test_budgets_stop_the_walk() -> None:
     assert lattice(tables, BIG, max_visits=1681) is not None
 
 
-def test_pairs_are_bounded() -> None:
-    tables = Tables(two_chains(20), np.array([0.5]))
+def test_pairs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dp, "SLICE", 100)
+    tables = Tables(two_chains(60), np.array([0.5]))
     family = lattice(tables, BIG)
     assert family is not None
-    found = solve_family(tables, family, BIG, max_tests=100)
+    asked: list[tuple[int, float]] = []
+
+    def keep_on(tested: int, part: float) -> bool:
+        asked.append((tested, part))
+        return len(asked) < 2
+
+    found = solve_family(tables, family, BIG, keep_on)
     assert not found.complete
     assert found.stages is None
+    assert len(asked) == 2
+    assert asked[0] < asked[1]
+    assert solve_family(tables, family, BIG).value == 60.0
 
 
 def test_read_only_install_still_runs() -> None:

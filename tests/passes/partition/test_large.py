@@ -1,0 +1,59 @@
+"""Lattices too large to walk end in a good plan with a valid bound, within budgets that do not depend on the machine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from passes.partition.problem import Problem, violations
+from passes.partition.throughput import Budget, Solution, solve
+from tests.passes.partition.instances import encoder_decoder, experts
+
+SMALL = Budget(ideals=200_000, memory=64 << 20, pairs=2_000_000, seconds=20.0)
+
+
+def check(problem: Problem, solution: Solution, gap: float) -> None:
+    assert solution.stages is not None
+    assert violations(problem, solution.stages) == []
+    assert solution.bound > 0
+    assert solution.value <= solution.bound * (1 + gap)
+    assert solution.value >= float(problem.seconds.sum()) / problem.devices
+
+
+@pytest.mark.parametrize(
+    ("problem", "gap"),
+    [
+        pytest.param(encoder_decoder(24), 0.05, id="cross attention, 24+24 layers"),
+        pytest.param(encoder_decoder(6), 0.08, id="cross attention, 6+6 layers"),
+        pytest.param(experts(64), 0.05, id="64 experts"),
+        pytest.param(experts(64, layers=1), 0.1, id="64 experts, one layer"),
+    ],
+)
+def test_good_plan_of_a_large_lattice(problem: Problem, gap: float) -> None:
+    check(problem, solve(problem, SMALL), gap)
+
+
+def test_same_plan_every_time() -> None:
+    problem = encoder_decoder(4)
+    first, second = solve(problem, SMALL), solve(problem, SMALL)
+    assert first.stages == second.stages
+    assert first.bound == second.bound
+
+
+def test_memory_that_binds() -> None:
+    """With limits a tenth above an equal share, the plan keeps to them."""
+    problem = encoder_decoder(6)
+    limit = int(problem.weight_bytes.sum() / problem.devices * 1.1) + 200
+    tight = replace(problem, kinds=tuple(replace(kind, memory=limit) for kind in problem.kinds))
+    check(tight, solve(tight, SMALL), 0.2)
+
+
+def test_time_limit_is_kept() -> None:
+    problem = encoder_decoder(12)
+    solve(encoder_decoder(1), Budget(seconds=60.0))  # compiles
+    started = time.perf_counter()
+    solution = solve(problem, Budget(ideals=10**9, memory=1 << 30, pairs=10**12, seconds=3.0))
+    assert time.perf_counter() - started < 15.0
+    check(problem, solution, 0.1)
