@@ -6,7 +6,7 @@ its bytes, ``kind = default``, and listed by ``coverage``: no op is silently fre
 
 An op with regions carries the sum of one run of them: ``If`` its dearer branch, part by part, ``Loop`` and ``Scan`` their body
 times the trips where these are known (a Loop's limit where it is a constant), else once. Its own operands and results are
-counted inside, where they are read and made.
+counted inside, where they are read and made. A call carries the sum of the function that it calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ClassVar
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import Cost
 from ir.module import Func, Inline, Module, Resource, Splat
-from ir.ops import Op, Region
+from ir.ops import Op
 from ir.types import TensorType, Type
 from passes.base import Pass, PassContext
 from passes.cost import contractions, pointwise
@@ -46,17 +46,11 @@ class CostPass(Pass):
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput where a dimension of the inputs is not bound: no cost could be a number."""
-        resources = module.resources
-        symbols = []
         sizes = _Sizes(module, self.unknown)
-        for symbol in module.symbols:
-            if isinstance(symbol, Func):
-                types: dict[str, Type] = {name: resource.type for name, resource in resources.items()}
-                types.update((arg.name, arg.type) for arg in symbol.args)
-                symbol = replace(symbol, ops=_Coster(resources, sizes, types, context).body(symbol.ops))
-            symbols.append(symbol)
+        program = _Program(module, sizes, context)
+        symbols = tuple(program.func(symbol.name) if isinstance(symbol, Func) else symbol for symbol in module.symbols)
         sizes.report(context)
-        result = replace(module, symbols=tuple(symbols))
+        result = replace(module, symbols=symbols)
         found = coverage(result)
         context.count(
             self.name,
@@ -122,14 +116,31 @@ def _all_ops(module: Module) -> Iterator[Op]:
         yield from walk(func.ops)
 
 
+class _Program:
+    """The functions of a module, each costed once: those that are called before what calls them (calls form no cycle)."""
+
+    def __init__(self, module: Module, sizes: _Sizes, context: PassContext) -> None:
+        self.funcs = {func.name: func for func in module.of_type(Func)}
+        self.resources = module.resources
+        self.sizes = sizes
+        self.context = context
+        self.costed: dict[str, Func] = {}
+
+    def func(self, name: str) -> Func:
+        if name not in self.costed:
+            func = self.funcs[name]
+            types: dict[str, Type] = {name: resource.type for name, resource in self.resources.items()}
+            types.update((arg.name, arg.type) for arg in func.args)
+            self.costed[name] = replace(func, ops=_Coster(self, types).body(func.ops))
+        return self.costed[name]
+
+
 @dataclass(slots=True)
 class _Coster:
     """Costs the ops of one function; ``types`` grows with the values it passes."""
 
-    resources: dict[str, Resource]
-    sizes: _Sizes
+    program: _Program
     types: dict[str, Type]
-    context: PassContext
 
     def body(self, ops: Iterable[Op]) -> tuple[Op, ...]:
         return tuple(map(self.op, ops))
@@ -139,8 +150,11 @@ class _Coster:
             return self.control(op)
         for value in op.results:
             self.types[value.name] = value.type
-        operands = tuple(self.sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
-        results = tuple(self.sizes.number(value.name, value.type) for value in op.results)
+        if op.name == "dnnc.call" and op.get("callee") in self.program.funcs:
+            return op.with_facets(replace(_total(self.program.func(op.get("callee")).ops), kind="control"))
+        sizes = self.program.sizes
+        operands = tuple(sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
+        results = tuple(sizes.number(value.name, value.type) for value in op.results)
         facts = OpFacts(op, operands, results)
         return op.with_facets(_cost(facts, self.work(facts)))
 
@@ -151,8 +165,8 @@ class _Coster:
             return Work("default")
         try:
             return formula(facts)
-        except (IndexError, ValueError, ZeroDivisionError, TypeError):
-            self.context.sink.warn(
+        except (LookupError, ValueError, ZeroDivisionError, TypeError):
+            self.program.context.sink.warn(
                 f"the types of {facts.op.name} do not fit its cost formula; it is counted by its bytes only", where=facts.op.id
             )
             return Work("default")
@@ -166,7 +180,7 @@ class _Coster:
             self.types.update((arg.name, arg.type) for arg in region.args)
             costed = replace(region, ops=self.body(region.ops))
             regions.append((key, costed))
-            totals.append(_total(costed))
+            totals.append(_total(costed.ops))
         trips = self.trips(op)
         if op.name == "onnx.If":
             parts = {name: max(getattr(total, name) for total in totals) for name in _PARTS}
@@ -181,12 +195,12 @@ class _Coster:
             axes = op.get("scan_input_axes") or (0,)
             if count and len(op.operands) >= count:
                 name = op.operands[-count]
-                type_ = self.sizes.number(name, self.types[name]) if name in self.types else None
-                if isinstance(type_, TensorType) and type_.shape:
+                type_ = self.program.sizes.number(name, self.types[name]) if name in self.types else None
+                if isinstance(type_, TensorType) and type_.shape and -len(type_.shape) <= axes[0] < len(type_.shape):
                     dim = type_.shape[axes[0]]
                     return dim if isinstance(dim, int) else 1
         if op.name == "onnx.Loop" and op.operands and op.operands[0].startswith("@"):
-            limit = _scalar(self.resources.get(op.operands[0]))
+            limit = _scalar(self.program.resources.get(op.operands[0]))
             return limit if limit is not None and 0 <= limit < _MAX_TRIPS else 1
         return 1
 
@@ -194,8 +208,9 @@ class _Coster:
 _PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")
 
 
-def _total(region: Region) -> Cost:
-    costs = [op.facet(Cost, Cost()) for op in region.ops]
+def _total(ops: Iterable[Op]) -> Cost:
+    """The sum of the ops of a body, part by part."""
+    costs = [op.facet(Cost, Cost()) for op in ops]
     return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in _PARTS})
 
 

@@ -95,7 +95,8 @@ class OpFacts:
 
 
 Formula: TypeAlias = Callable[[OpFacts], Work]
-"""Raises IndexError, ValueError or ZeroDivisionError where the shapes are not those of a valid op: counted by bytes then."""
+"""Raises LookupError, TypeError, ValueError or ZeroDivisionError where the shapes are not those of a valid op, which is then
+counted by its bytes."""
 
 
 def split_gradients(facts: OpFacts, flops: dict[int, int]) -> tuple[int, int]:

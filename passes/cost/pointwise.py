@@ -419,7 +419,6 @@ FORMULAS: dict[str, Formula] = {
     "onnx.Loop": free("control"),
     "onnx.Scan": free("control"),
     "onnx.SequenceMap": free("control"),
-    "dnnc.call": free("control"),
     "comm.send": free("comm"),
     "comm.recv": free("comm"),
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model
-from ir import Builder, DType, Module, TensorType, attr
+from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, verify
 from ir.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.facets import Cost
 from ir.module import Declared
@@ -251,6 +251,38 @@ def test_sizes_that_only_running_tells_are_warned_of_and_assumed() -> None:
     assert len(sink.diagnostics) == 4
     assert "%v" in sink.diagnostics[0].where
     assert "3 more values" in sink.diagnostics[-1].message
+
+
+def test_a_call_costs_what_it_calls() -> None:
+    builder = Builder("@m")
+    types = [tensor(8, 4)]
+    with builder.func("main") as main:
+        x = main.arg("x", types[0])
+        for _ in range(2):
+            (x,) = main.multi("dnnc.call", (x,), types, attrs={"callee": Attribute(AttrKind.SYMBOL, "@block")})
+        main.result(x)
+    with builder.func("block") as block:
+        block.result(block.op("onnx.Neg", (block.arg("y", types[0]),), types[0]))
+    module = builder.build()
+    assert verify(module) == []
+    result = CostPass().run(module, PassContext())
+    assert verify(result) == []
+    assert [op.facet(Cost) for op in result.entry.ops] == [Cost(32, 128, 128, input_grad=32, kind="control")] * 2
+
+
+def test_a_scan_runs_its_body_once_per_slice() -> None:
+    builder = Builder("@m", **{"opset.onnx": 20})
+    with builder.func("main") as func:
+        state, rows = func.arg("s", tensor(4)), func.arg("rows", tensor(6, 4))
+        body = func.region()
+        s, row = body.arg("t", tensor(4)), body.arg("row", tensor(4))
+        total = body.op("onnx.Add", (s, row), tensor(4))
+        region = body.build((total,))
+        func.result(
+            func.multi("onnx.Scan", (state, rows), (tensor(4),), attrs={"num_scan_inputs": 1}, regions=[("body", region)])[0]
+        )
+    (op,) = CostPass().run(builder.build(), PassContext()).entry.ops
+    assert op.facet(Cost, Cost()).flops == 6 * 4
 
 
 # --- totals --------------------------------------------------------------------------------------------------------
