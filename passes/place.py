@@ -43,7 +43,8 @@ from passes.simulate import Wire, Workload, edge_slots
 class PlacePass(Pass):
     """Put stages on concrete devices and evaluate the plan on the real links.
 
-    ``nodes``: how many nodes of the search for the best placement are visited at most.
+    ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most; of more stages
+    proportionally fewer, so that the time stays alike.
     """
 
     name: ClassVar[str] = "place"
@@ -56,7 +57,7 @@ class PlacePass(Pass):
             missing = "plan" if plan is None else "topology"
             raise InvalidInput(f"the module has no {missing}", where=module.name, hint="run 'partition' before 'place'")
         problem = placement_problem(module, plan, topology, context.analyses.get(network, topology))
-        chosen, complete = search(problem, self.nodes)
+        chosen, complete = search(problem, self.nodes * 8 // max(8, problem.size))
         if chosen is None:
             raise Infeasible(_crowded(problem, plan), where=topology.name, hint="use fewer stages or more devices")
         own = stage_ops(module, plan)

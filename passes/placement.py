@@ -191,7 +191,7 @@ def search(problem: PlacementProblem, nodes: int) -> tuple[Placement | None, boo
     best = _improve(problem, best, nodes)
     if problem.value(best) <= problem.floor * (1 + SLACK):
         return best, True
-    tree = _Tree(problem, nodes, best, problem.value(best))
+    tree = BranchAndBound(problem, nodes, best, problem.value(best))
     tree.run()
     return tree.best, tree.visited < nodes
 
@@ -304,7 +304,7 @@ def _moves(problem: PlacementProblem, chosen: Placement) -> Iterator[Placement]:
 
 
 @dataclass
-class _Tree:
+class BranchAndBound:
     """Branch and bound over stages in order: a partial placement costs at least what its stages cost with the rest at their
     ports."""
 

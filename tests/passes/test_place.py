@@ -19,7 +19,7 @@ from ir.types import DType, TensorType
 from passes.analyses.network import network
 from passes.base import PassContext
 from passes.place import PlacePass
-from passes.placement import Message, PlacementProblem, host_classes, search
+from passes.placement import BranchAndBound, Message, PlacementProblem, host_classes, search
 from tests.passes.staging import chain, devices, op, planned, value
 
 
@@ -231,18 +231,31 @@ def random_problem(seed: int) -> PlacementProblem:
     return PlacementProblem(topology, network(topology), "sum", tuple(map(tuple, compute)), tuple(messages), tuple(fixed))
 
 
+def best_of_all(problem: PlacementProblem) -> float:
+    """The least value over every placement; inf where there is none."""
+    best = math.inf
+    for choice in itertools.permutations(range(len(problem.names)), problem.size):
+        allowed = all(math.isfinite(problem.compute[s][d]) and problem.fixed[s] in ((), (d,)) for s, d in enumerate(choice))
+        if allowed:
+            best = min(best, problem.value(tuple((device,) for device in choice)))
+    return best
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_the_search_equals_trying_every_placement(seed: int) -> None:
     problem = random_problem(seed)
-    best = math.inf
-    for choice in itertools.permutations(range(len(problem.names)), problem.size):
-        chosen = tuple((device,) for device in choice)
-        allowed = all(math.isfinite(problem.compute[s][d]) and problem.fixed[s] in ((), (d,)) for s, d in enumerate(choice))
-        if allowed:
-            best = min(best, problem.value(chosen))
     found, complete = search(problem, 20_000)
     assert complete
-    assert (problem.value(found) if found is not None else math.inf) == pytest.approx(best, rel=1e-12)
+    assert (problem.value(found) if found is not None else math.inf) == pytest.approx(best_of_all(problem), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_branch_and_bound_alone_equals_trying_every_placement(seed: int) -> None:
+    """Without a good start, so that the devices it takes for exchangeable matter."""
+    problem = random_problem(seed)
+    tree = BranchAndBound(problem, 100_000, (), math.inf)
+    tree.run()
+    assert tree.value == pytest.approx(best_of_all(problem), rel=1e-12)
 
 
 @given(st.integers(0, 10_000))
