@@ -23,7 +23,7 @@ import ir
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import import_model, load_topology
 from ir import load_module, parse_module, print_module
-from ir.diagnostics import Diagnostic, DiagnosticSink, DnncError, InvalidInput, Severity, UsageError
+from ir.diagnostics import Diagnostic, DiagnosticSink, DnncError, Severity, UsageError
 from ir.module import Module
 from passes.manager import PassManager
 from passes.pipeline import parse_pipeline
