@@ -15,7 +15,8 @@ all transfers). The start is the better of two greedy placements, improved by ex
 reach the least value that ports allow, a branch and bound proves or improves it, trying one device of those that can be
 exchanged (``device_classes``). It ends after ``nodes`` nodes; statistics say whether it was complete.
 
-Invariants: a device runs at most one stage; a stage fits its device's memory, else Infeasible says by how many bytes not.
+Invariants: a device runs at most one stage; a stage fits its device's memory, else Infeasible says by how many bytes not. What
+``partition`` found to fit fits here too: buffers that it does not know of lead to a warning at most.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import ClassVar
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import Transfer
 from ir.module import Func, Module, Plan, PlanStage
-from ir.topology import Topology
+from ir.topology import Device, Topology
 from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace
 from passes.analyses.network import Network, network
 from passes.analyses.seconds import func_seconds
@@ -79,6 +80,7 @@ class PlacePass(Pass):
                     buffers=memory[stage].buffers,
                 )
             )
+            _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
         value = problem.value(chosen)
         port_value = plan.port_value if math.isfinite(plan.port_value) else problem.port_value(chosen)
         optimal = value <= plan.bound * (1 + 1e-9)
@@ -107,7 +109,7 @@ def placement_problem(module: Module, plan: Plan, topology: Topology, net: Netwo
         for i, device in enumerate(topology.devices):
             limit = topology.memory(device)
             allowed = i in fixed[stage] if fixed[stage] else plan.stages[stage].device_type in ("", device.type)
-            fits = limit is None or needed.total <= limit
+            fits = limit is None or needed.least <= limit
             row.append(by_type[device.type][stage] if allowed and fits else math.inf)
         compute.append(tuple(row))
         wanted = fixed[stage] or [i for i, d in enumerate(topology.devices) if plan.stages[stage].device_type in ("", d.type)]
@@ -143,15 +145,22 @@ def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that a stage needs on its device."""
+    """Bytes that a stage needs on its device. ``spare``: the part of ``buffers`` that only tensors passing over other stages
+    have, which ``partition`` does not plan with; without it the stage runs, but more slowly."""
 
     weights: int
     workspace: int
     buffers: int
+    spare: int
 
     @property
     def total(self) -> int:
         return self.weights + self.workspace + self.buffers
+
+    @property
+    def least(self) -> int:
+        """Bytes without which the stage cannot run at all."""
+        return self.total - self.spare
 
 
 def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str) -> tuple[Memory, ...]:
@@ -163,8 +172,11 @@ def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cu
         names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
         if stage == 0:
             names |= {value.name for value in entry.results if value.name in sizes}
-        buffers = sum(edge_slots(comm, cut.source, stage, SLOTS) * (cut.nbytes or 0) for cut in cuts if cut.target == stage)
-        found.append(Memory(sum(sizes[name] for name in names), stage_workspace(entry, positions), buffers))
+        arriving = [cut for cut in cuts if cut.target == stage]
+        buffers = sum(edge_slots(comm, cut.source, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
+        least = sum(edge_slots(comm, stage - 1, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
+        weights = sum(sizes[name] for name in names)
+        found.append(Memory(weights, stage_workspace(entry, positions), buffers, buffers - least))
     return tuple(found)
 
 
@@ -233,11 +245,23 @@ def _misfit(
     device = max((topology.devices[i] for i in able), key=lambda d: topology.memory(d) or 0)
     limit = topology.memory(device) or 0
     return Diagnostic(
-        f"it needs {memory.total} bytes on {device.name}, which has {limit}: {memory.total - limit} bytes too many "
-        f"({memory.weights} of weights, {memory.workspace} of workspace, {memory.buffers} of buffers)",
+        f"it needs {memory.least} bytes on {device.name}, which has {limit}: {memory.least - limit} bytes too many "
+        f"({memory.weights} of weights, {memory.workspace} of workspace, {memory.buffers - memory.spare} of buffers)",
         where=where,
         hint="move ops to another stage, use more stages, or a device with more memory",
     )
+
+
+def _warn_of_spare(context: PassContext, stage: int, memory: Memory, devices: Sequence[Device], topology: Topology) -> None:
+    for device in devices:
+        limit = topology.memory(device)
+        if limit is not None and memory.total > limit:
+            context.sink.warn(
+                f"with {memory.spare} bytes of buffers for tensors that pass over stages it needs {memory.total} bytes on "
+                f"{device.name}, which has {limit}: {memory.total - limit} bytes too many",
+                where=f"stage {stage}",
+                hint="it runs with fewer buffers, but the stages wait for each other more often than predicted",
+            )
 
 
 def _crowded(problem: PlacementProblem, plan: Plan) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.diagnostics import Infeasible, InvalidInput
+from ir.diagnostics import Infeasible, InvalidInput, Severity
 from ir.facets import Transfer
 from ir.module import Func, Module, Plan, Resource, Splat
 from ir.topology import Device, DeviceType, Host, Link, Topology
@@ -63,6 +63,24 @@ def test_an_edge_over_a_stage_has_one_buffer_more() -> None:
     func = Func("@main", (value("%x"),), (value("%c"),), ops)
     plan = placed(planned(Module("@m", (func,)), devices(3)))
     assert [stage.buffers for stage in plan.stages] == [0, 2 * 1024, (2 + 3) * 1024]
+
+
+def test_buffers_of_skipping_tensors_may_exceed_the_memory_with_a_warning() -> None:
+    time = {"t": 1.0}
+    ops = (
+        op("onnx.A", ["%x"], ["%a"], (0,), seconds=time),
+        op("onnx.B", ["%a"], ["%b"], (1,), seconds=time),
+        op("onnx.C", ["%a", "%b"], ["%c"], (2,), seconds=time),
+    )
+    module = Module("@m", (Func("@main", (value("%x"),), (value("%c"),), ops),))
+    context = PassContext()
+    # Stage 2: 1024 of workspace, 2 slots for each of two tensors, and one more for the tensor that passes over stage 1.
+    PlacePass().run(planned(module, devices(3, memory=1024 + 4096)), context)
+    (warning,) = context.sink.diagnostics
+    assert (warning.severity, warning.where) == (Severity.WARNING, "stage 2")
+    assert "1024 bytes too many" in warning.message
+    with pytest.raises(Infeasible, match="1 bytes too many"):
+        PlacePass().run(planned(module, devices(3, memory=1024 + 4095)), PassContext())
 
 
 def test_a_transfer_facet_stands_over_the_links() -> None:
