@@ -43,9 +43,10 @@ class Microbatches:
 def read_npz(path: Path) -> dict[str, Any]:
     """Arrays by name. Raises InvalidInput for a file that is missing, is no ``.npz`` or holds pickled objects."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InvalidInput("one bare array found, an .npz of named arrays expected", where=str(path), hint=_SAVE)
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InvalidInput("one bare array found, an .npz of named arrays expected", where=str(path), hint=_SAVE)
+        with archive:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise InvalidInput("no such file", where=str(path), hint=_SAVE) from None

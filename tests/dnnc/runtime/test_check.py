@@ -1,0 +1,195 @@
+"""Stages against the unsplit model: whole compiles of small models, then builds with one fault each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from dnnc.backend.build import Build
+from dnnc.driver import CompileOptions, compile_model
+from dnnc.runtime import CheckOptions, CheckReport, RuntimeFailure, check_build
+from ir.diagnostics import CheckFailed, ExitCode, InvalidInput
+from tests.dnnc.runtime.light_models import NAMES, randomised
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "models"
+DIMS = {
+    "bert": {"s72": 2, "s53": 16, "s43": 16},
+    "gpt2": {"s72": 2, "s70": 16},
+    "llama": {"s72": 2, "s70": 16},
+    "resnet": {"s99": 2},
+    "vit": {"s99": 2},
+}
+HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
+CHAIN = """g (float[4,8] x) => (float[4,8] y) <float[8,8] w1, float[8,8] w2, float[8,8] w3> {
+    a = MatMul(x, w1)  b = Relu(a)  c = MatMul(b, w2)  d = Tanh(c)  e = MatMul(d, w3)  y = Add(e, b) }"""
+
+
+def save(folder: Path, text: str, **weights: np.ndarray) -> Path:
+    model = onnx.parser.parse_model(HEADER + text)
+    for tensor in list(model.graph.initializer):
+        if tensor.name in weights:
+            model.graph.initializer.remove(tensor)
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    path = folder / "model.onnx"
+    onnx.save(model, str(path))
+    return path
+
+
+def weights(*names: str, seed: int = 0) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return {name: generator.standard_normal((8, 8)).astype(np.float32) for name in names}
+
+
+def compiled(model: Path | str, out: Path, stages: int, **options: object) -> Build:
+    compile_model(CompileOptions(str(model), f"preset:cpu-{stages}", out, stages=stages, **options))  # type: ignore[arg-type]
+    return Build.open(out)
+
+
+def chain(folder: Path, stages: int = 3) -> Build:
+    text = CHAIN.replace(" <float[8,8] w1, float[8,8] w2, float[8,8] w3>", "")
+    return compiled(save(folder, text, **weights("w1", "w2", "w3")), folder / "build", stages)
+
+
+def worst(report: CheckReport) -> float:
+    return max(max(c.alone or 0.0, c.chained or 0.0) for c in report.comparisons)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_a_model_and_its_stages_agree(tmp_path: Path, stages: int) -> None:
+    report = check_build(chain(tmp_path, stages), CheckOptions(samples=2))
+    assert report.passed
+    assert report.error() is None
+    assert report.original
+    assert {c.stage for c in report.comparisons} == set(range(stages))
+    assert [c.tensor for c in report.comparisons if c.kind == "output"] == ["y"]
+    assert all(c.verdict == "ok" and c.alone is not None and c.chained is not None for c in report.comparisons)
+    assert report.to_json()["first_diverging_stage"] is None
+
+
+@pytest.mark.parametrize("name", sorted(DIMS))
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_shared_models(tmp_path: Path, name: str, stages: int) -> None:
+    path = SHARED / f"{name}.onnx"
+    if not path.is_file():
+        pytest.skip("the shared models are not beside the repository")
+    report = check_build(compiled(path, tmp_path / "build", stages, dims=DIMS[name]))
+    assert report.passed, report.error()
+    assert report.original
+    assert {c.stage for c in report.comparisons} == set(range(stages))
+    assert worst(report) < 1e-5
+
+
+@pytest.mark.parametrize("spec", ["zoo:mlp", "zoo:gpt2,layers=2,hidden=64,seq=16", "zoo:bert-base,layers=2,hidden=64,seq=16"])
+def test_zoo_models_are_made_again(tmp_path: Path, spec: str) -> None:
+    report = check_build(compiled(spec, tmp_path / "build", 2))
+    assert report.passed, report.error()
+    assert report.reference == f"the model {spec}, made again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_light_models(tmp_path: Path, name: str) -> None:
+    report = check_build(compiled(randomised(name, tmp_path / "model.onnx"), tmp_path / "build", 3))
+    assert report.passed, report.error()
+    assert report.original
+
+
+def break_stage(build: Build, stage: int) -> None:
+    """Makes the stage send the sine of its first output."""
+    path = build.stages[stage].model
+    model = onnx.load(str(path), load_external_data=False)
+    name = model.graph.output[0].name
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"{n}_right" if n == name else n for n in names]
+    model.graph.node.append(onnx.helper.make_node("Sin", [f"{name}_right"], [name]))
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_the_first_wrong_stage_is_named(tmp_path: Path, stage: int) -> None:
+    build = chain(tmp_path)
+    break_stage(build, stage)
+    report = check_build(build)
+    error = report.error()
+    assert isinstance(error, CheckFailed)
+    assert error.exit_code is ExitCode.CHECK_FAILED
+    assert error.diagnostics[0].where == f"stage {stage} on {build.stages[stage].device}"
+    assert f"stage {stage} is the first that diverges" in str(error)
+    assert "on the inputs that the unsplit model gives it" in str(error)
+    assert report.to_json()["first_diverging_stage"] == stage
+    wrong = {c.stage for c in report.comparisons if c.alone is not None and c.alone > c.allowed}
+    assert wrong == {stage}  # later stages are right on right inputs, though the chain carries the error on
+    assert all(c.chained is not None and c.chained > c.allowed for c in report.comparisons if c.stage == 2)
+
+
+def test_without_the_original(tmp_path: Path) -> None:
+    build = chain(tmp_path)
+    (tmp_path / "model.onnx").unlink()
+    report = check_build(build)
+    assert report.passed
+    assert not report.original
+    assert report.reference.startswith("annotated.onnx")
+    assert any("the original model is not there or has changed" in note for note in report.notes)
+
+
+def test_a_stage_that_cannot_run(tmp_path: Path) -> None:
+    build = chain(tmp_path)
+    build.stages[1].model.write_bytes(b"noise")
+    with pytest.raises(RuntimeFailure, match=r"stage 1 on .*: error: it does not run"):
+        check_build(build)
+
+
+def test_given_inputs(tmp_path: Path) -> None:
+    build = chain(tmp_path)
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 4, 8), np.float32))
+    report = check_build(build, CheckOptions(inputs=tmp_path / "x.npz"))
+    assert report.passed
+    assert (report.samples, report.random_inputs) == (3, False)
+    np.savez(tmp_path / "bad.npz", x=np.ones((4, 9), np.float32))
+    with pytest.raises(InvalidInput, match="shape 4 x 9"):
+        check_build(build, CheckOptions(inputs=tmp_path / "bad.npz"))
+
+
+def test_random_ops_are_named_and_left_out(tmp_path: Path) -> None:
+    text = """g (float[4,8] x) => (float[4,8] y, float[4,8] z) {
+        a = Tanh(x)  r = RandomNormalLike(a)  b = Add(a, r)  y = Relu(b)  c = Neg(a)  z = Abs(c) }"""
+    report = check_build(compiled(save(tmp_path, text), tmp_path / "build", 2))
+    assert report.passed
+    assert any("RandomNormalLike" in text for text in report.random)
+    verdicts = {c.tensor: c.verdict for c in report.comparisons}
+    assert verdicts["y"] == "random"
+    assert verdicts["z"] == "ok"
+
+
+def test_quantised_and_exact_values(tmp_path: Path) -> None:
+    text = """g (float[4,8] x) => (uint8[4,8] q, int64[4,1] top, float[4,8] y) <float s = {0.05}, uint8 z = {128}> {
+        a = MatMul(x, w1)  q = QuantizeLinear(a, s, z)  d = DequantizeLinear(q, s, z)  y = MatMul(d, w2)
+        top = ArgMax <axis = 1> (a) }"""
+    report = check_build(compiled(save(tmp_path, text, **weights("w1", "w2")), tmp_path / "build", 2))
+    allowed = {c.tensor: c.allowed for c in report.comparisons if c.kind == "output"}
+    assert report.passed
+    assert allowed["q"] == 1
+    assert allowed["top"] == 0
+    assert allowed["y"] == pytest.approx(1 / 255)
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("float16", 1e-3), ("bfloat16", 1e-2)])
+def test_half_precision(tmp_path: Path, name: str, allowed: float) -> None:
+    number = {"float16": 10, "bfloat16": 16}[name]
+    text = f"""g ({name}[4,8] x) => ({name}[4,8] y) {{
+        f = Cast <to = 1> (x)  a = MatMul(f, w1)  h = Cast <to = {number}> (a)  k = Cast <to = 1> (h)
+        b = MatMul(k, w2)  t = Tanh(b)  y = Cast <to = {number}> (t) }}"""
+    report = check_build(compiled(save(tmp_path, text, **weights("w1", "w2")), tmp_path / "build", 2))
+    assert report.passed, report.error()
+    assert {c.allowed for c in report.comparisons if c.kind == "output"} == {allowed}
+
+
+def test_a_build_without_weights(tmp_path: Path) -> None:
+    path = save(tmp_path, CHAIN.replace(" <float[8,8] w1, float[8,8] w2, float[8,8] w3>", ""), **weights("w1", "w2", "w3"))
+    with pytest.raises(InvalidInput, match="without weights"):
+        check_build(compiled(path, tmp_path / "build", 2, weights="none"))
