@@ -122,7 +122,7 @@ class _Simplifier:
 
     def handed_through(self, op: Op) -> dict[str, str] | None:
         """What the used results of ``op`` equal, where it only hands an operand through."""
-        if not op.results or (target := passed_through(op, self.types, self.constants)) is None:
+        if (target := passed_through(op, self.types, self.constants)) is None:
             return None
         first, others = op.results[0], [value for value in op.results[1:] if value.name in self.read]
         targets = {first.name: target}
@@ -168,8 +168,8 @@ class _Simplifier:
 
     def taken_branch(self, op: Op) -> Region | None:
         """The branch that an ``If`` with a known condition takes."""
-        condition = self.constants.splat(op.operands[0]) if op.name == "onnx.If" else None
-        return None if condition is None else dict(op.regions)["then_branch" if condition else "else_branch"]
+        condition = self.constants.splat(op.operands[0]) if op.name == "onnx.If" and op.operands else None
+        return None if condition is None else dict(op.regions).get("then_branch" if condition else "else_branch")
 
     def inlined(self, op: Op, branch: Region, yielded: set[str]) -> list[Op]:
         """The ops of ``branch`` in the place of ``op``; what it yields takes the names of the op's results."""

@@ -40,11 +40,13 @@ def folded(
     if op.dialect != "onnx" or op.regions or not op.results:
         return None
     rule = _RULES.get(op.name)
-    if rule is not None and (answer := rule(op, types, constants)) is not None and len(op.results) == 1:
+    if rule is not None and len(op.results) == 1 and (answer := rule(op, types, constants)) is not None:
         return (answer,)
+    if not any(op.operands):
+        return None
     if op.name in _MOVERS and static(op.results[0].type) and (value := constants.splat(op.operands[0])) is not None:
         return (value,)
-    if evaluate is None or op.name in _NEVER or not any(op.operands):
+    if evaluate is None or op.name in _NEVER:
         return None
     if any((type_bytes(result.type) or 0) > constants.limit for result in op.results):
         return None
@@ -84,7 +86,7 @@ def _constant(op: Op, types: Types, constants: Constants) -> Answer | None:
 
 def _shape(op: Op, types: Types, constants: Constants) -> Answer | None:
     """Shape, of the dimensions from ``start`` to ``end`` (opset 15) when these are numbers."""
-    given = types.get(op.operands[0])
+    given = types.get(op.operands[0]) if op.operands else None
     if not isinstance(given, TensorType) or given.shape is None:
         return None
     dims = given.shape[op.get("start", 0) : op.get("end", len(given.shape))]
@@ -93,7 +95,7 @@ def _shape(op: Op, types: Types, constants: Constants) -> Answer | None:
 
 
 def _size(op: Op, types: Types, constants: Constants) -> Answer | None:
-    given = types.get(op.operands[0])
+    given = types.get(op.operands[0]) if op.operands else None
     if not isinstance(given, TensorType) or given.elements is None:
         return None
     return ints_dense([given.elements], scalar=True)

@@ -22,7 +22,12 @@ Rule = Callable[[Op, Types, Constants], str | None]
 def passed_through(op: Op, types: Types, constants: Constants) -> str | None:
     """The operand that the op's only used result equals, or None. The caller checks that other results are unused."""
     rule = _RULES.get(op.name)
-    return rule(op, types, constants) if rule is not None and op.operands else None
+    if rule is None or not op.operands or not op.results:
+        return None
+    try:
+        return rule(op, types, constants) or None
+    except IndexError:  # too few operands, a permutation of another rank: no valid op, and not this pass's to report
+        return None
 
 
 def _same_type(op: Op, types: Types, operand: int = 0) -> bool:

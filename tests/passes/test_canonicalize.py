@@ -355,3 +355,26 @@ def test_work_is_linear_in_the_number_of_ops() -> None:
         CanonicalizePass().run(builder.build(), context)
         counts.append(len(calls))
     assert counts == [50, 100]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%y = onnx.Transpose(%x) {perm = [7, 1]} : tensor<2x3xf32>",
+        "%y = onnx.Transpose(%x) {perm = [0]} : tensor<2x3xf32>",
+        "%y = onnx.Add(%x) : tensor<2x3xf32>",
+        "%y = onnx.Where(%x) : tensor<2x3xf32>",
+        "%y = onnx.Shape() : tensor<2x3xf32>",
+        "%y = onnx.Cast() : tensor<2x3xf32>",
+        "%y = onnx.Concat() : tensor<2x3xf32>",
+        "%y = onnx.Constant() {value_int = 3} : tensor<2x3xf32>",
+        "%y = onnx.Identity(_) : tensor<2x3xf32>",
+        "%y = onnx.If() : tensor<2x3xf32>",
+        "%y = onnx.Reshape(%x, @one) : tensor<2x3xf32>",
+    ],
+)
+def test_an_op_that_makes_no_sense_is_left_to_whom_it_concerns(line: str) -> None:
+    """The pass runs on any IR that parses: no exception, and what it makes is stable."""
+    given_ = module(line, resources="resource @one : tensor<1xi64> = inline([1])")
+    result = canonical(given_)
+    assert canonical(result) == result
