@@ -14,7 +14,7 @@ import numpy as np
 
 from ir.diagnostics import Diagnostic, Infeasible
 from ir.topology import Topology
-from passes.partition.problem import Problem, plan_costs
+from passes.partition.problem import Problem, StageCost, plan_costs
 from passes.partition.reduce import Groups
 from passes.partition.throughput import Budget, Solution, solve
 
@@ -95,25 +95,24 @@ def _memory(problem: Problem, solution: Solution, topology: Topology) -> Infeasi
         else:
             high, best = middle, found
     messages = []
-    shorts = []
+    # The stage that is shortest of bytes on each kind of device says enough.
+    worst: dict[int, tuple[int, int, StageCost]] = {}
     for index, cost in enumerate(plan_costs(problem, best.stages or ())):
-        kind = problem.kinds[cost.kind]
-        if kind.memory is not None and cost.memory > kind.memory:
-            short = cost.memory - kind.memory
-            shorts.append(short)
-            device = (
-                kind.devices[0]
-                if kind.count == 1
-                else f"each {kind.type} ({', '.join(kind.devices[:4])}{', ...' if kind.count > 4 else ''})"
+        limit = problem.kinds[cost.kind].memory
+        if limit is not None and cost.memory - limit > max(0, worst.get(cost.kind, (0,))[0]):
+            worst[cost.kind] = (cost.memory - limit, index, cost)
+    for k, (short, index, cost) in sorted(worst.items()):
+        kind = problem.kinds[k]
+        names = ", ".join(kind.devices[:4]) + (", ..." if kind.count > 4 else "")
+        device = kind.devices[0] if kind.count == 1 else f"each {kind.type} ({names})"
+        messages.append(
+            Diagnostic(
+                f"{device} has {kind.memory} bytes; stage {index} of the plan that comes nearest needs {cost.memory} "
+                f"({cost.weights} of weights, {cost.workspace} of workspace, {cost.buffers} of buffers): {short} short",
+                where=topology.name,
+                hint="use more devices, devices with more memory, a smaller batch, or weights of fewer bits",
             )
-            messages.append(
-                Diagnostic(
-                    f"{device} has {kind.memory} bytes; stage {index} of the plan that comes nearest needs {cost.memory} "
-                    f"({cost.weights} of weights, {cost.workspace} of workspace, {cost.buffers} of buffers): {short} short",
-                    where=topology.name,
-                    hint="use more devices, devices with more memory, a smaller batch, or weights of fewer bits",
-                )
-            )
+        )
     have = sum((kind.memory or 0) * kind.count for kind in problem.kinds)
     if all(kind.memory is not None for kind in problem.kinds) and whole > have:
         messages.insert(
