@@ -18,6 +18,8 @@ from ir.diagnostics import Diagnostic, UsageError
 from ir.types import Dim
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?!\s*\()\b")
+_HYPHENATED = re.compile(r"[A-Za-z_]\w*(-[A-Za-z_]\w*)+")
+"""A name such as ``batch-size``; exporters put spaces around a minus."""
 _FUNCTIONS: dict[str, Callable[..., float]] = {
     "Min": min,
     "min": min,
@@ -52,6 +54,8 @@ def symbols(dim: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _parse(text: str) -> ast.expr | None:
+    if _HYPHENATED.fullmatch(text):
+        return None
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

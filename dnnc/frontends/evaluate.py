@@ -27,6 +27,9 @@ RESULT_LIMIT = 16 << 20
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
+_KNOWN_SINCE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "Resize": 13, "Upsample": 1 << 30, "GroupNormalization": 21}
+"""Operators whose meaning changed, of which the reference knows only the newer one: not evaluated in opsets before."""
+
 
 class OnnxEvaluator:
     """The ``ConstantEvaluator`` of ``passes.base`` for ONNX operators."""
@@ -63,14 +66,19 @@ def evaluate_node(
     """Results of a node for these inputs (None for an absent one), or None where it cannot be evaluated."""
     if node.domain not in _DOMAINS or node.op_type in RANDOM_OPERATORS or _too_large(node, inputs, limit):
         return None
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = opsets.get(domain)
+    if version is None or version < _KNOWN_SINCE.get(node.op_type, 0):
+        return None
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: _feed(array) for name, array in zip(node.input, inputs, strict=True) if name and array is not None}
+    # A graph, since the evaluator takes a lone node for one of the newest opset.
+    graph = onnx.GraphProto(node=[node], output=[onnx.ValueInfoProto(name=name) for name in node.output])
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            evaluator = ReferenceEvaluator(node, opsets={"": 1, **opsets})
-            results: Any = evaluator.run(None, feeds)
+            results: Any = ReferenceEvaluator(graph, opsets=dict(opsets)).run(None, feeds)
     except Exception:  # the reference raises whatever numpy and its own code raise
         return None
     if len(results) < len(node.output):
