@@ -14,7 +14,7 @@ import bisect
 import gc
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -30,6 +30,7 @@ from ir.reader import MAX_DEPTH, Reader, TextFault
 if TYPE_CHECKING:
     from lark import Lark
     from lark.exceptions import UnexpectedInput
+    from lark.parsers.lalr_parser_state import ParserState
 
 MAX_BYTES = 1 << 29
 """Files larger than this are refused: a program of a million ops is a fifth of it."""
@@ -170,21 +171,22 @@ class _Recovery:
         return module if isinstance(module, Module) else None
 
     def __call__(self, error: UnexpectedInput) -> bool:
-        position, message = _explain(self.text, error, _MODULE_WORDS)
+        accepted = _accepted(error)
+        position, message = _explain(self.text, error, accepted)
         self.diagnostics.append(
             Diagnostic(message, self.source.where, self.source.span_at(position, _length(self.text, position)))
         )
         if len(self.diagnostics) >= MAX_ERRORS:
             return False
-        return self.resume(error, _position(error, self.text))
+        return self.resume(error, _position(error, self.text), accepted)
 
-    def resume(self, error: UnexpectedInput, position: int) -> bool:
+    def resume(self, error: UnexpectedInput, position: int, accepted: set[str]) -> bool:
         """Finds the next line that can go on, drops what is unfinished, and continues there. False at the end."""
         state = error.interactive_parser.parser_state
-        states = state.parse_conf.states
         text = self.text
         line = text.rfind("\n", 0, position) + 1
-        if text[line:position].strip() or line <= self.resumed_at:
+        fresh = not text[line:position].strip()
+        if not fresh or line <= self.resumed_at:
             depth = 1 if _opens(text, line) else 0
             line = _next_line(text, line)
         else:
@@ -197,19 +199,16 @@ class _Recovery:
             if depth and kind == "RBRACE":
                 depth -= 1
                 kind = None
-            if kind is not None and depth == 0:
-                keep = len(state.state_stack)
-                while keep > 1 and not (
-                    kind in states[state.state_stack[keep - 1]] and _is_list(states[state.state_stack[keep - 1]])
-                ):
-                    keep -= 1
-                if keep > 1:
-                    del state.state_stack[keep:]
-                    del state.value_stack[keep - 1 :]
-                    self.resumed_at = line
-                    lexer_state: Any = error.interactive_parser.lexer_thread.state
-                    lexer_state.line_ctr.char_pos = start.start(1) if start else line
-                    return True
+            keep = 0
+            if start is not None and kind is not None and depth == 0:
+                keep = len(state.state_stack) if fresh and kind in accepted else _resumes(state, kind)
+            if start is not None and keep:
+                del state.state_stack[keep:]
+                del state.value_stack[keep - 1 :]
+                lexer_state: Any = error.interactive_parser.lexer_thread.state
+                lexer_state.line_ctr.char_pos = start.start(1)
+                self.resumed_at = line
+                return True
             if _opens(text, line):
                 depth += 1
             line = _next_line(text, line)
@@ -218,31 +217,50 @@ class _Recovery:
 
 _START = re.compile(
     r"""[ \t\r]*(
-    (?P<RBRACE>\}) | (?P<RESULTS>(?:[%@_]).*=) | (?P<REGION>region\b) | (?P<YIELD>yield\b)
-    | (?P<RESOURCE>resource\b) | (?P<FUNC>func\b) | (?P<TOPOLOGY>topology\b) | (?P<MESH>mesh\b) | (?P<STAGE_AT>stage[ ]+@)
-    | (?P<SCHEDULE>schedule\b) | (?P<PLAN>plan\b) | (?P<STAGE>stage[ ]*\{) | (?P<_DEVICE_TYPE>type\b) | (?P<HOST>host\b)
-    | (?P<DEVICE>device\b) | (?P<SWITCH>switch\b) | (?P<LINK>link\b) | (?P<ROUTE>route\b) | (?P<ROW>row\b)
+    (?P<RBRACE>\}) | (?P<RESULTS>[%@_].*=) | (?P<STAGE_ROW>stage[ ]*\{) | (?P<ROUTE>route\b) | (?P<_DEVICE_TYPE>type\b)
+    | (?P<KEYWORD>(?:resource|func|topology|mesh|stage|schedule|plan|region|yield|host|device|switch|link|row)\b)
     | (?P<OPNAME>"[^"\n]*"\(|[A-Za-z_][\w$\-]*\.\S*\() | (?P<FIELD>[A-Za-z_]\w*[ ]*=)
     )""",
     re.VERBOSE,
 )
-_SYMBOL_STARTS = frozenset({"RESOURCE", "FUNC", "TOPOLOGY", "MESH", "STAGE_AT", "SCHEDULE", "PLAN"})
-_LISTS = ("RESULTS", "RESOURCE", "DEVICE", "ROW")
+_SYMBOL_STARTS = frozenset({"_RESOURCE", "_FUNC", "_TOPOLOGY", "_MESH", "_STAGE", "_SCHEDULE", "_PLAN"})
+_LISTS = ("RESULTS", "_RESOURCE", "_DEVICE", "_ROW", "STAGE_ROW")
 
 
-def _kind(start: re.Match[str]) -> str | None:
-    kind = next((name for name, value in start.groupdict().items() if value is not None), None)
-    return "STAGE" if kind == "STAGE_AT" else kind
+def _kind(start: re.Match[str]) -> str:
+    """The terminal that begins the line."""
+    kind = next(name for name, value in start.groupdict().items() if value is not None)
+    return "_" + start["KEYWORD"].upper() if kind == "KEYWORD" else kind
 
 
-def _is_list(actions: dict[str, Any]) -> bool:
-    """Whether this parser state stands between the items of a body, of the module, of a topology, a schedule or a plan."""
-    return "RBRACE" in actions and (any(name in actions for name in _LISTS) or {"FIELD", "STAGE"} <= actions.keys())
+def _resumes(state: ParserState[Any], kind: str) -> int:
+    """How much of the parser's stack to keep so that a line that begins with ``kind`` goes on; 0 when it cannot.
+
+    That is the innermost body (or the module, a topology..) that is open; only a symbol drops bodies. A state is a place to go
+    on when ``kind`` is shifted there, or after the empty beginning of a list: elsewhere it would end something unfinished."""
+    for keep in range(len(state.state_stack), 1, -1):
+        actions = state.parse_conf.states[state.state_stack[keep - 1]]
+        between = any(_begins(actions, name) for name in _LISTS)
+        if _begins(actions, kind) and (between or kind in ("_REGION", "_YIELD")):
+            return keep
+        if between and kind not in _SYMBOL_STARTS:
+            return 0
+    return 0
+
+
+def _begins(actions: Mapping[str, Any], name: str) -> bool:
+    if name not in actions:
+        return False
+    argument = actions[name][1]
+    return not hasattr(argument, "expansion") or not argument.expansion
+
+
+_OPENS = re.compile(r"[^\n]*\{[ \t\r]*(?://[^\n]*)?$", re.MULTILINE)
 
 
 def _opens(text: str, line: int) -> bool:
-    end = text.find("\n", line)
-    return text[line : end if end >= 0 else len(text)].rstrip().endswith("{")
+    """Whether a block begins at the end of the line."""
+    return _OPENS.match(text, line) is not None
 
 
 def _next_line(text: str, line: int) -> int:
@@ -265,22 +283,53 @@ def _length(text: str, position: int) -> int:
 _FOUND = re.compile(r'[\w@%.$/\-]+|"[^"\n]*"?|->|\S')
 
 
-def _explain(text: str, error: UnexpectedInput, words: dict[str, str]) -> tuple[int, str]:
+def _accepted(error: UnexpectedInput) -> set[str]:
+    """The terminals that may stand where the fault is."""
+    accepted: set[str] = error.interactive_parser.accepts()  # type: ignore[no-untyped-call]
+    return accepted
+
+
+def _explain(text: str, error: UnexpectedInput, accepted: set[str]) -> tuple[int, str]:
     """Where the fault is, as narrowly as can be said, and the message."""
     position = _position(error, text)
-    accepted: set[str] = error.interactive_parser.accepts()  # type: ignore[no-untyped-call]
     refined = _refine(text, position, accepted)
     if refined:
         return refined
     found = _FOUND.match(text, position)
     what = f"'{found[0][:40]}'" if found else "the end of the text"
-    expected = list(dict.fromkeys(word for name, word in words.items() if name in accepted))
-    expected += sorted(f"'{name.lower()}'" for name in accepted if name not in words and name != "$END")
-    if "$END" in accepted:
-        expected.append("the end of the text")
-    listed = ", ".join(expected[:-1]) + (" or " if len(expected) > 1 else "") + expected[-1] if expected else "nothing more"
-    return position, f"expected {listed} but found {what}"
+    return position, f"expected {_listed(accepted)} but found {what}"
 
+
+def _listed(accepted: set[str]) -> str:
+    """What may stand here, in words: constructs first, then keywords, then punctuation."""
+    left = set(accepted)
+    found = []
+    for group, word in _GROUPS:
+        if group <= left:
+            left -= group
+            found.append(word)
+    found += dict.fromkeys(word for name, word in _WORDS.items() if name in left and word[0] != "'")
+    found += sorted(_keyword(name) for name in left if name not in _WORDS and name != "$END")
+    found += [word for name, word in _WORDS.items() if name in left and word[0] == "'"]
+    if "$END" in left:
+        found.append("the end of the text")
+    return ", ".join(found[:-1]) + (" or " if len(found) > 1 else "") + found[-1] if found else "nothing more"
+
+
+def _keyword(name: str) -> str:
+    return f"'{_KEYWORDS.get(name) or name.strip('_').lower()}'"
+
+
+_KEYWORDS = {"_DEVICE_TYPE": "type", "STAGE_ROW": "stage"}
+_GROUPS = (
+    (frozenset({"RESULTS", "OPNAME"}), "an op"),
+    (
+        frozenset({"INT", "FLOAT", "STRING", "BYTES", "SYMBOL", "TYPE", "EMPTY", "LSQB", "DENSE"}),
+        'a value such as 1, 1.0, "text", [1, 2] or a type',
+    ),
+    (frozenset({"INT", "FLOAT", "COMPLEX", "TRUTH", "STRING", "BYTES"}), "an element such as 1, 1.0 or true"),
+    (frozenset({"NUMBER", "STRING", "WORD", "LSQB", "LBRACE"}), 'a value such as 1, word, "text", [a, b] or {a = 1}'),
+)
 
 _NAME = r'(?:[%@](?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[A-Za-z0-9_./:$\-]+)|_)'
 _NAMES_HEAD = re.compile(rf"\(\s*(?:{_NAME}\s*,\s*)*")
@@ -333,11 +382,11 @@ def _what(text: str, position: int) -> str:
     return f"'{found[0][:40]}'" if found else "nothing"
 
 
-_MODULE_WORDS = {
+_WORDS = {
     "SYMBOL": "a symbol such as @main",
     "NAME": "a name such as %x",
     "RESULTS": "an op",
-    "OPNAME": "an op",
+    "OPNAME": "an op name such as onnx.Relu",
     "OPERANDS": "operands in parentheses",
     "ATTRIBUTES": "attributes in braces",
     "TYPES": "': type'",
@@ -352,7 +401,6 @@ _MODULE_WORDS = {
     "STRING": "a text in double quotes",
     "NUMBER": "a number",
     "NAMES": "names such as %x, %y",
-    "_DEVICE_TYPE": "'type'",
     "LBRACE": "'{'",
     "RBRACE": "'}'",
     "LPAR": "'('",
@@ -402,7 +450,7 @@ def _inner(name: str, start: str, transformer: Any) -> Callable[[str], Any]:
                 raise TextFault(f"types nested more than {MAX_DEPTH} deep")
             return parser.parse(text, start=start)
         except UnexpectedInput as error:
-            offset, message = _explain(text, error, _MODULE_WORDS)
+            offset, message = _explain(text, error, _accepted(error))
             raise TextFault(message, offset, _length(text, offset)) from None
         except TextFault:
             raise

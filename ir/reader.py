@@ -151,7 +151,8 @@ class Reader:
                 try:
                     found.append("" if text == "_" else text[0] + unquote_text(text[1:]) if match[1] else text)
                 except ValueError:
-                    self.fault(token, f"bad escape in the quoted name {text}")
+                    self.fault(token, f"bad escape in the quoted name {text}", offset=token.find(text), length=len(text))
+                    found.append(text)
             return tuple(found)
         if "_" in inside:
             return tuple([intern(name) if name != "_" else "" for name in map(str.strip, inside.split(","))])
@@ -384,12 +385,13 @@ class Reader:
 
     def region(self, children: list[Any]) -> tuple[str, Region]:
         key, args, ops, *results = children
-        region = Region(args, tuple(ops), results[0] if results else ())
+        region = Region(args, tuple(ops), self.names(results[0], str(results[0])) if results else ())
+        self.placed(results[0] if results else key, region)
         self.depths[id(region)] = max((self.depths.pop(id(op), 0) for op in ops), default=0)
         return self.word_or_text(key), region
 
-    def yields(self, children: list[Any]) -> tuple[str, ...]:
-        return self.names(children[0], str(children[0]))
+    def yields(self, children: list[Any]) -> Any:
+        return children[0]
 
     # -- tables ------------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from ir.diagnostics import Diagnostic, Severity, Span
 from ir.module import Mesh, Module, Plan, PlanStage, Stage, Symbol
 from ir.names import quote_name
-from ir.ops import Op
+from ir.ops import Op, Region
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 
 if TYPE_CHECKING:
     from ir.parser import SourceMap
 
-Part: TypeAlias = DeviceType | Device | Host | Switch | Link | Route | PlanStage
+Part: TypeAlias = Region | DeviceType | Device | Host | Switch | Link | Route | PlanStage
 """Parts of symbols that have a line of their own."""
 LIMIT = 100
 """Faults kept: a broken pass breaks every op, and a person reads the first."""
@@ -51,7 +51,7 @@ class Findings:
         if len(self.diagnostics) >= LIMIT:
             self.dropped += 1
             return
-        span = self.span(op or part, about) or self.span(symbol, about)
+        span = self.span(part or op, about) or self.span(symbol, about)
         if self.source_map is not None and span is not None:
             where = self.source_map.where
         else:

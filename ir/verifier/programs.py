@@ -9,7 +9,7 @@ from ir.facets import DECISIONS, Facet, OptimizerState, Sync
 from ir.module import Func, Resource, Stage, Symbol
 from ir.names import quote_name
 from ir.opdefs import DONE, START, OpDef, module_opsets, opdef
-from ir.ops import Op, Value
+from ir.ops import Op, Region, Value
 from ir.types import Type
 from ir.verifier.findings import Findings
 from ir.verifier.values import MAX_NESTING, attribute_faults, compatible, facet_faults, type_faults
@@ -36,7 +36,7 @@ class _Checker:
         self.program_: Func | Stage
         self.visible: dict[str, Type]
         self.assigned: dict[str, Type]
-        self.undefined: list[tuple[str, str, str, Op | None]]
+        self.undefined: list[tuple[str, str, str, Op | None, Region | None]]
         self.handles: dict[str, Op]
         self.log: list[str]
         self.shared: bool
@@ -52,15 +52,17 @@ class _Checker:
             self.type(value, None)
             found = self.visible.get(value.name) or self.resource_type(value.name)
             if found is not None and not compatible(found, value.type):
-                self.add("INV05", f"result {value.name} is declared {value.type} but is {found}", None)
+                self.add("INV05", f"result {value.name} is declared {value.type} but is {found}", None, about=value.name)
         for handle, op in self.handles.items():
             self.add("INV17", f"the handle {handle} of {op.name} is never waited for by {op.name[:-6]}_done", op)
-        for code, name, what, user in self.undefined:
+        for code, name, what, user, part in self.undefined:
             where = "before or outside the body that assigns it" if name in self.assigned else "but never assigned"
-            self.add(code, f"{what} {quote_name(name)} is used {where}", user, about=name)
+            self.add(code, f"{what} {quote_name(name)} is used {where}", user, part=part, about=name)
 
-    def add(self, code: str, message: str, op: Op | None, *, about: str = "", hint: str = "") -> None:
-        self.findings.add(code, message, self.program_, op, about=about, hint=hint)
+    def add(
+        self, code: str, message: str, op: Op | None, *, part: Region | None = None, about: str = "", hint: str = ""
+    ) -> None:
+        self.findings.add(code, message, self.program_, op, part=part, about=about, hint=hint)
 
     def body(self, ops: Sequence[Op], depth: int) -> None:
         for op in ops:
@@ -90,7 +92,7 @@ class _Checker:
                 self.assign(value, op)
             self.body(region.ops, depth + 1)
             for name in region.results:
-                self.use("INV05", name, op, "yield")
+                self.use("INV05", name, op, "yield", region)
             for name in self.log[mark:]:
                 self.visible.pop(name, None)
             del self.log[mark:]
@@ -104,23 +106,22 @@ class _Checker:
             self.add("INV01", f"the value's name '{name}' does not begin with %", op)
         if name in self.assigned:
             self.add("INV03", f"{name} is assigned twice", op, about=name)
-            return
         self.assigned[name] = self.visible[name] = value.type
         self.log.append(name)
 
-    def use(self, code: str, name: str, op: Op | None, what: str) -> None:
+    def use(self, code: str, name: str, op: Op | None, what: str, part: Region | None = None) -> None:
         if name in self.visible:
             return
         if name[:1] == "@":
             symbol = self.findings.symbols.get(name)
             if symbol is None:
-                self.add("INV06", f"{what} {name} is not a symbol of the module", op, about=name)
+                self.add("INV06", f"{what} {name} is not a symbol of the module", op, part=part, about=name)
             elif not isinstance(symbol, Resource):
-                self.add("INV06", f"{what} {name} is a {_kind(symbol)}, not a resource", op, about=name)
+                self.add("INV06", f"{what} {name} is a {_kind(symbol)}, not a resource", op, part=part, about=name)
         elif name[:1] == "%":
-            self.undefined.append((code, name, what, op))
+            self.undefined.append((code, name, what, op, part))
         else:
-            self.add("INV01", f"the {what} '{name}' begins with neither % nor @", op)
+            self.add("INV01", f"the {what} '{name}' begins with neither % nor @", op, part=part)
 
     def type(self, value: Value, op: Op | None) -> None:
         if id(value.type) not in self.sound_types:
