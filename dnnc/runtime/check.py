@@ -105,7 +105,8 @@ class CheckReport:
         found = first.reason or f"largest difference over the range {value:.3g}, allowed {first.allowed:.3g}"
         return CheckFailed(
             Diagnostic(
-                f"stage {first.stage} is the first that diverges, at {first.kind} '{first.tensor}' ({first.type}): {found}; {how}",
+                f"stage {first.stage} is the first that diverges, at {first.kind} '{first.tensor}' ({first.type}): {found}; "
+                f"{how}",
                 where=f"stage {first.stage} on {first.device}",
                 hint="compile the model again; if that does not help, 'dnnc check --json' lists every tensor for a report",
             )
@@ -226,7 +227,7 @@ def _reference_values(
     if not titles:
         raise RuntimeFailure("the unsplit model does not run, so there is nothing to compare with:\n  " + "\n  ".join(notes))
     if not original:
-        notes.append("the original model is not there or has changed; compared with annotated.onnx instead")
+        notes.append("the original model is gone, has changed or does not open: compared with annotated.onnx instead")
     elif len(titles) > 1:
         notes.append("values that the original does not name were compared with annotated.onnx")
     return values, " and ".join(titles), original, notes

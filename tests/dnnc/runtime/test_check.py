@@ -134,7 +134,7 @@ def test_without_the_original(tmp_path: Path) -> None:
     assert report.passed
     assert not report.original
     assert report.reference.startswith("annotated.onnx")
-    assert any("the original model is not there or has changed" in note for note in report.notes)
+    assert any("the original model is gone" in note for note in report.notes)
 
 
 def test_a_stage_that_cannot_run(tmp_path: Path) -> None:
