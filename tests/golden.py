@@ -30,7 +30,8 @@ from passes.pipeline import parse_pipeline
 
 ROOT = Path(__file__).resolve().parent.parent / "golden"
 _RUN = re.compile(r"\s*(?://|#)\s*RUN:\s*(?P<command>.*\S)\s*")
-_EXPECT = re.compile(r"(?://|#)\s*(?P<severity>error|warning):\s*(?P<words>.*\S)\s*$")
+_MARK = r"(?://|#)\s*(?:error|warning):"
+_EXPECT = re.compile(rf"(?://|#)\s*(?P<severity>error|warning):\s*(?P<words>.*?\S)\s*(?={_MARK}|$)")
 _NAME = re.compile(r'[%@]?(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_./:$-]+)')
 
 
@@ -84,10 +85,10 @@ def read_case(path: Path, root: Path) -> Case | None:
         raise ValueError(f"{path}: the RUN line must call dnnc, found: {run['command']}")
     expectations = []
     for number, line in enumerate(lines, start=1):
-        if found := _EXPECT.search(line):
-            text = line[: found.start()].strip()
-            severity = Severity(found["severity"])
-            expectations.append(Expectation(severity, found["words"], number if text else 0, text))
+        comments = list(_EXPECT.finditer(line))
+        text = line[: comments[0].start()].strip() if comments else ""
+        for found in comments:
+            expectations.append(Expectation(Severity(found["severity"]), found["words"], number if text else 0, text))
     return Case(path, path.relative_to(root).with_suffix("").as_posix(), argv[1:], tuple(expectations))
 
 

@@ -92,6 +92,14 @@ def test_an_error_must_be_on_its_line(tmp_path: Path) -> None:
         golden.check(write_case(tmp_path, bad))
 
 
+def test_a_line_may_expect_several_errors(tmp_path: Path) -> None:
+    twice = "    %y = onnx.Add(%nowhere, %missing) : tensor<4xf32> // error: nowhere // error: missing\n"
+    line = "    %y = onnx.Relu(%x) : tensor<4xf32>\n"
+    golden.check(write_case(tmp_path, MODULE.replace(line, twice)))
+    with pytest.raises(GoldenMismatch, match="expected at line 4: error: absent"):
+        golden.check(write_case(tmp_path, MODULE.replace(line, twice.replace("error: missing", "error: absent"))))
+
+
 def test_ci_never_updates(tmp_path: Path) -> None:
     """In a process of its own: the option is refused before any test runs."""
     root = Path(__file__).resolve().parent.parent
