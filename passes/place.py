@@ -3,9 +3,9 @@
 ``partition`` decides with the port model (each transfer at the best its device can do). Here every stage gets a device of its
 type, each channel the route between its two devices, and the plan the numbers that the runtime will see:
 
-- a stage's seconds: compute + receives + sends, combined by the plan's ``comm``; one transfer per channel and direction, at the
-  route's latency + bytes / bandwidth; a device with free transfers pays nothing for its own part; what carries a ``Transfer``
-  facet costs that;
+- a stage's seconds: compute + receives + sends, combined by the plan's ``comm``: latency + bytes / bandwidth of the route for
+  each tensor that arrives; for one that leaves, bytes / bandwidth of each route and the longest latency once. A device with
+  free transfers pays nothing for its own part; what carries a ``Transfer`` facet costs that;
 - a shared or half-duplex link is busy for the bytes of all that crosses it;
 - the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
   port model's, hence not below the bound, which stays as it is.
@@ -190,6 +190,13 @@ def workload(module: Module) -> Workload:
     chosen = _fixed(plan, topology, len(plan.stages))
     compute = tuple((stage.compute,) * len(topology.devices) for stage in plan.stages)
     problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages_of(module.entry, cuts), chosen)
+    send = [0.0] * len(cuts)
+    for channels in (channels for of_stage in problem.sent for channels in of_stage):
+        message = problem.messages[channels[0]]
+        to = [chosen[problem.messages[channel].target][0] for channel in channels]
+        for source in chosen[message.source]:
+            for channel, seconds in zip(channels, problem.send_seconds(channels, source, to), strict=True):
+                send[channel] = max(send[channel], seconds)
     wires = []
     for channel, message in enumerate(problem.messages):
         pairs = [(a, b) for a in chosen[message.source] for b in chosen[message.target]]
@@ -197,7 +204,7 @@ def workload(module: Module) -> Workload:
             Wire(
                 source=message.source,
                 target=message.target,
-                send=max(problem.send_seconds(channel, a, b) for a, b in pairs),
+                send=send[channel],
                 receive=max(problem.receive_seconds(channel, a, b) for a, b in pairs),
                 media=problem.media(channel, *pairs[0]),
             )

@@ -1,8 +1,9 @@
 """The placement problem as numbers, and its search: which device runs which stage.
 
-Stages exchange messages over channels. A stage on a device costs its compute there and, for each of its channels, the seconds
-of the message on the route between the two devices; a link that transfers share is busy for the bytes of all that crosses it.
-The value of a placement is the largest of these loads, a replicated stage counting for each r-th message.
+Stages exchange messages over channels. A stage on a device costs its compute there and the seconds of its messages on the
+routes to the other devices; sending one tensor to several stages costs its bytes for each and the latency once. A link that
+transfers share is busy for the bytes of all that crosses it. The value of a placement is the largest of these loads, a
+replicated stage counting for each r-th message.
 
 ``search`` keeps what is fixed and minimises (value, seconds of all transfers). The start is the better of two greedy
 placements, improved by exchanging and moving stages around the bottleneck. If that leaves a distance to the least value that
@@ -13,9 +14,10 @@ at a given number, so the result does not depend on the speed of the machine.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -75,34 +77,46 @@ class PlacementProblem:
         return tuple(tuple(c for c, m in enumerate(self.messages) if m.target == stage) for stage in range(self.size))
 
     @cached_property
-    def sent(self) -> tuple[tuple[int, ...], ...]:
-        """Channels out of each stage."""
-        return tuple(tuple(c for c, m in enumerate(self.messages) if m.source == stage) for stage in range(self.size))
+    def sent(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Channels out of each stage, those of one tensor together."""
+        groups: list[dict[str, list[int]]] = [{} for _ in range(self.size)]
+        for channel, message in enumerate(self.messages):
+            groups[message.source].setdefault(message.tensor, []).append(channel)
+        return tuple(tuple(tuple(channels) for channels in by_tensor.values()) for by_tensor in groups)
 
     def candidates(self, stage: int) -> list[int]:
         """Devices that the stage may run on."""
         return [device for device, seconds in enumerate(self.compute[stage]) if math.isfinite(seconds)]
 
-    def send_seconds(self, channel: int, source: int, target: int) -> float:
-        """Seconds that device ``source`` spends on one message of ``channel`` to device ``target``."""
-        return 0.0 if self.free[source] else self._seconds(channel, source, target)
+    def send_seconds(self, channels: Sequence[int], source: int, targets: Sequence[int]) -> list[float]:
+        """Seconds that device ``source`` spends on one message on each of ``channels``, which carry one tensor to ``targets``:
+        the bytes for each, the latency (the longest) once, with the first; stated seconds once too."""
+        if self.free[source]:
+            return [0.0] * len(channels)
+        message = self.messages[channels[0]]
+        if message.stated is not None:
+            return [message.stated, *(0.0 for _ in channels[1:])]
+        paths = [self.network.path(self.names[source], self.names[target]) for target in targets]
+        seconds = [message.size / path.bandwidth for path in paths]
+        return [max(path.latency for path in paths) + seconds[0], *seconds[1:]]
 
     def receive_seconds(self, channel: int, source: int, target: int) -> float:
         """Seconds that device ``target`` spends on one message of ``channel`` from device ``source``."""
-        return 0.0 if self.free[target] else self._seconds(channel, source, target)
-
-    def _seconds(self, channel: int, source: int, target: int) -> float:
         message = self.messages[channel]
+        if self.free[target]:
+            return 0.0
         if message.stated is not None:
             return message.stated
         return self.network.seconds(self.names[source], self.names[target], message.size)
 
-    def port_seconds(self, channel: int, device: int) -> float:
-        """The least that ``device`` can spend on a message of ``channel``."""
+    def port_seconds(self, channel: int, device: int, times: int = 1) -> float:
+        """The least that ``device`` can spend on a message of ``channel``, with its bytes sent ``times`` times."""
+        message = self.messages[channel]
         if self.free[device]:
             return 0.0
-        message = self.messages[channel]
-        return message.stated if message.stated is not None else self.network.port(self.names[device]).seconds(message.size)
+        if message.stated is not None:
+            return message.stated
+        return self.network.port(self.names[device]).seconds(times * message.size)
 
     def media(self, channel: int, source: int, target: int) -> tuple[tuple[str, float], ...]:
         """Links of the route that transfers share, each with the seconds one message occupies it; a direction of a full-duplex
@@ -124,10 +138,19 @@ class PlacementProblem:
         for channel in self.received[stage]:
             source = self.messages[channel].source
             receive += max(self.receive_seconds(channel, a, b) for a in chosen[source] for b in chosen[stage])
-        for channel in self.sent[stage]:
-            target = self.messages[channel].target
-            send += max(self.send_seconds(channel, a, b) for a in chosen[stage] for b in chosen[target])
+        for channels in self.sent[stage]:
+            send += self.slowest_send(channels, chosen)
         return max(self.compute[stage][device] for device in chosen[stage]), receive, send
+
+    def slowest_send(self, channels: Sequence[int], chosen: Placement) -> float:
+        """Seconds of the sender for one tensor, on its slowest replica and to the slowest replicas."""
+        message = self.messages[channels[0]]
+        to = [chosen[self.messages[channel].target] for channel in channels]
+        return max(
+            math.fsum(self.send_seconds(channels, source, targets))
+            for source in chosen[message.source]
+            for targets in itertools.product(*to)
+        )
 
     def loads(self, chosen: Placement) -> list[float]:
         """Seconds per sample of each stage's devices."""
@@ -154,7 +177,7 @@ class PlacementProblem:
     def least(self, stage: int, device: int) -> float:
         """A load that the stage cannot go below on ``device``, wherever the others are."""
         receive = math.fsum(self.port_seconds(channel, device) for channel in self.received[stage])
-        send = math.fsum(self.port_seconds(channel, device) for channel in self.sent[stage])
+        send = math.fsum(self.port_seconds(channels[0], device, len(channels)) for channels in self.sent[stage])
         return combined(self.comm, self.compute[stage][device], receive, send)
 
     @cached_property
@@ -171,10 +194,9 @@ class PlacementProblem:
         it."""
         worst = 0.0
         for stage, devices in enumerate(chosen):
-            sent = list({self.messages[c].tensor: c for c in self.sent[stage]}.values())
             for device in devices:
                 receive = math.fsum(self.port_seconds(channel, device) for channel in self.received[stage])
-                send = math.fsum(self.port_seconds(channel, device) for channel in sent)
+                send = math.fsum(self.port_seconds(channels[0], device) for channels in self.sent[stage])
                 worst = max(worst, combined(self.comm, self.compute[stage][device], receive, send) / len(devices))
         return worst
 
@@ -379,14 +401,14 @@ class BranchAndBound:
                     if source
                     else min(problem.port_seconds(channel, b) for b in devices)
                 )
-            for channel in problem.sent[stage]:
-                target = chosen[problem.messages[channel].target]
-                if not target:
-                    send += min(problem.port_seconds(channel, a) for a in devices)
-                    continue
-                send += max(problem.send_seconds(channel, a, b) for a in devices for b in target)
-                for a in devices:
-                    for b in target:
+            for channels in problem.sent[stage]:
+                to = [chosen[problem.messages[channel].target] for channel in channels]
+                if all(to):
+                    send += problem.slowest_send(channels, tuple(chosen))
+                else:
+                    send += min(problem.port_seconds(channels[0], a, len(channels)) for a in devices)
+                for channel, target in zip(channels, to, strict=True):
+                    for a, b in itertools.product(devices, target):
                         for name, seconds in problem.media(channel, a, b):
                             busy[name] += seconds / (len(devices) * len(target))
             compute = max(problem.compute[stage][device] for device in devices)

@@ -83,6 +83,21 @@ def test_buffers_of_skipping_tensors_may_exceed_the_memory_with_a_warning() -> N
         PlacePass().run(planned(module, devices(3, memory=1024 + 4095)), PassContext())
 
 
+def test_one_tensor_to_two_stages_costs_its_bytes_twice_and_the_latency_once() -> None:
+    time = {"t": 1.0}
+    ops = (
+        op("onnx.A", ["%x"], ["%a"], (0,), seconds=time),
+        op("onnx.B", ["%a"], ["%b"], (1,), seconds=time),
+        op("onnx.C", ["%a", "%b"], ["%c"], (2,), seconds=time),
+    )
+    links = tuple(Link(f"l{i}", (f"d{i}", "h"), 1024.0, latency=0.25) for i in range(3))
+    module = Module("@m", (Func("@main", (value("%x"),), (value("%c"),), ops),))
+    plan = placed(planned(module, devices(3, links=links)))
+    assert [stage.send for stage in plan.stages] == [0.5 + 2 * 1.0, 0.5 + 1.0, 0.0]
+    assert [stage.receive for stage in plan.stages] == [0.0, 1.5, 3.0]
+    assert plan.port_value == 1.0 + 3.0
+
+
 def test_a_transfer_facet_stands_over_the_links() -> None:
     ops = (
         op("onnx.A", ["%x"], ["%a"], (0,), seconds={"t": 1.0}).with_facets(Transfer((0.25,))),
@@ -242,7 +257,12 @@ def random_problem(seed: int) -> PlacementProblem:
         if rng.random() < 0.3:
             row[rng.randrange(count)] = math.inf
     pairs = sorted({tuple(sorted(rng.sample(range(size), 2))) for _ in range(2 * size)}) if size > 1 else []
-    messages = [Message(f"%t{i}", a, b, rng.choice([0, 100, 300])) for i, (a, b) in enumerate(pairs)]
+    sizes = {a: rng.choice([0, 100, 300]) for a in range(size)}
+    shared = rng.random() < 0.5  # each stage sends one tensor to all its readers, or each reader another tensor
+    messages = [
+        Message(f"%t{a}", a, b, sizes[a]) if shared else Message(f"%t{i}", a, b, rng.choice([0, 100, 300]))
+        for i, (a, b) in enumerate(pairs)
+    ]
     fixed: list[tuple[int, ...]] = [()] * size
     if rng.random() < 0.3:
         fixed[0] = (next(d for d in range(count) if math.isfinite(compute[0][d])),)
