@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +164,14 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         raise UsageError(f"{given}: the pipeline has no pass 'partition' that could follow it", where="--passes")
     pipeline = tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
     if options.comm:  # every pass that adds up compute and transfers must do it the same way
-        pipeline = tuple(replace(step, comm=options.comm) if hasattr(step, "comm") else step for step in pipeline)
+        pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
     return pipeline
+
+
+def _with_comm(step: Pass, comm: str) -> Pass:
+    has_it = any(option.name == "comm" for option in fields(step))
+    changes: dict[str, Any] = {"comm": comm}
+    return replace(step, **changes) if has_it else step
 
 
 _FLAGS = {"cuts": "--cut", "pins": "--pin", "stages": "--stages", "time_limit": "--time-limit"}

@@ -276,12 +276,19 @@ def _infer_symbolic(model: ModelProto) -> ModelProto:
     logger.setLevel(logging.CRITICAL)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            result = SymbolicShapeInference.infer_shapes(copy, auto_merge=True)
+            # What its static `infer_shapes` does, which however writes a file into the working directory when it gives up.
+            inference = SymbolicShapeInference(2**31 - 1, True, False, 0)
+            inference._preprocess(copy)
+            complete = False
+            while inference.run_:
+                complete = inference._infer_impl()
+            inference._update_output_from_vi()
+            result = inference.out_mp_
     except Exception:  # it raises bare Exception, AssertionError, AttributeError... on models that it does not understand
         return model
     finally:
         logger.setLevel(level)
-    if not isinstance(result, ModelProto):
+    if not complete or not isinstance(result, ModelProto):
         return model
     # What it found may be what onnx missed; the names it made up are as good as any.
     known = frozenset(model_symbols(result))

@@ -249,3 +249,25 @@ def test_no_build(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     for path in (tmp_path, tmp_path / "absent"):
         assert main([command, str(path)]) == 3
         assert "expected a build directory" in capsys.readouterr().err
+
+
+def test_a_model_that_inference_gives_up_on_leaves_nothing_in_the_working_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime's own entry point writes a temporary model where the process stands."""
+    odd = helper.make_node("Odd", ["x"], ["h"], domain="my.own", name="odd")
+    graph = helper.make_graph(
+        [odd, relu("h", "y")],
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, [4])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("my.own", 1)]
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["import", "../m.onnx"]) == 0
+    out, err = capsys.readouterr()
+    assert "onnx.my.own.Odd" in out
+    assert "my.own.Odd" in err
+    assert list((tmp_path / "here").iterdir()) == []
