@@ -104,7 +104,9 @@ def solve_family(tables: Tables, family: Family, trial: float, keep_on: KeepOn =
     while last_ideal > 0:
         before, kind = int(parent[last_ideal, state]), int(via[last_ideal, state])
         stages.append((kind, members(tables, family.bits[last_ideal] & ~family.bits[before])))
-        state = int(np.flatnonzero(tables.states.next[:, kind] == state)[0])
+        # Of the states that lead here, the first of least value: it is one that the programme came from, or as good.
+        sources = np.flatnonzero(tables.states.next[:, kind] == state)
+        state = int(sources[value[before, sources].argmin()])
         last_ideal = before
     return Found(tuple(reversed(stages)), float(least), tested, priced)
 

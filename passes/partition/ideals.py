@@ -9,6 +9,7 @@ topological order (``band``), and the prefixes of an order.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -32,19 +33,29 @@ def csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class States:
-    """Vectors of devices used, numbered in mixed radix, with what is ahead and behind at the given prices.
+    """What of the devices is used, numbered, with what is ahead and behind at the given prices.
 
     ``next[S, T]``: the state with one more device of a kind, -1 where there is none; ``ahead[S]``: price of the devices
-    used; ``behind[S]``: of those that may still be used; ``final[S]``: the state may be the last; ``used[S]``: devices."""
+    used; ``behind[S]``: of those that may still be used; ``final[S]``: the state may be the last; ``used[S]``: devices
+    (at least); ``every``: no way to give devices to stages is left out."""
 
     next: Ints
     ahead: Floats
     behind: Floats
     final: np.ndarray[Any, np.dtype[np.bool_]]
     used: Ints
+    every: bool
 
 
-def states(problem: Problem, price: Floats) -> States:
+MOST_STATES = 4096
+"""Vectors of devices used beyond which only sequences are tried: nine different devices and more."""
+
+
+def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> States:
+    """All vectors of devices used, in mixed radix; or, with a ``sequence`` of kinds (one entry per device), only stages on
+    its devices in its order, any of them left out."""
+    if sequence:
+        return _sequence_states(problem, price, sequence)
     counts = [kind.count for kind in problem.kinds]
     strides = np.cumprod([1, *(c + 1 for c in counts[:-1])]).astype(np.int64)
     total = int(np.prod([c + 1 for c in counts]))
@@ -61,18 +72,45 @@ def states(problem: Problem, price: Floats) -> States:
         behind += taken * price[kind]
         remaining = remaining - taken
     final = np.ones(total, np.bool_) if problem.stages is None else used == problem.stages
-    return States(following, digits @ price, behind, final, used)
+    return States(following, digits @ price, behind, final, used, True)
+
+
+def too_many_states(problem: Problem) -> bool:
+    """Whether the vectors of devices used are too many to carry at every ideal."""
+    return math.prod(kind.count + 1 for kind in problem.kinds) > MOST_STATES
+
+
+def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -> States:
+    """State (p, u): the devices before position p were used or left out, u of them used (0 when their number is free)."""
+    devices, kinds = len(sequence), len(problem.kinds)
+    levels = 1 if problem.stages is None else problem.stages + 1
+    prices = price[list(sequence)]
+    following = np.full(((devices + 1) * levels, kinds), -1, np.int64)
+    ahead, behind = np.zeros(len(following)), np.zeros(len(following))
+    used = np.zeros(len(following), np.int64)
+    for position in range(devices + 1):
+        for level in range(levels):
+            state = position * levels + level
+            used[state] = level if levels > 1 else position
+            ahead[state], behind[state] = prices[:position].sum(), prices[position:].sum()
+            for later in range(devices - 1, position - 1, -1):
+                step = 0 if levels == 1 else 1
+                if level + step < levels:
+                    following[state, sequence[later]] = (later + 1) * levels + level + step
+    final = np.ones(len(following), np.bool_) if problem.stages is None else used == problem.stages
+    return States(following, ahead, behind, final, used, False)
 
 
 class Tables:
-    """A problem as the kernels want it. ``weight``: node weights at the prices."""
+    """A problem as the kernels want it. ``weight``: node weights at the prices; ``sequence``: as for ``states``."""
 
-    def __init__(self, problem: Problem, price: Floats) -> None:
+    def __init__(self, problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> None:
         n = problem.size
         self.problem = problem
         self.price = price
         self.weight = node_weights(problem, price)
-        self.states = states(problem, price)
+        self.sequence = tuple(sequence)
+        self.states = states(problem, price, sequence)
         self.reader_ptr, self.reader = csr(problem.consumers)
         made: list[list[int]] = [[] for _ in range(n)]
         read: list[list[int]] = [[] for _ in range(n)]
@@ -263,4 +301,4 @@ def permuted(problem: Problem, order: Iterable[int]) -> Problem:
     )
 
 
-__all__ = ["BIG", "Family", "States", "Tables", "csr", "family", "lattice", "members", "permuted", "states"]
+__all__ = ["BIG", "Family", "States", "Tables", "csr", "family", "lattice", "members", "permuted", "states", "too_many_states"]

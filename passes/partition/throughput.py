@@ -6,12 +6,15 @@
    and the programme over them. Nothing found raises the lower bound to the trial value; something found is the optimum.
 4. When the lattice is over budget even so: the ideals near the best order, in bands as wide as the budget allows. The
    plan is feasible, the lower bound stands, and the gap between them is reported.
+
+With many different devices the vectors of devices used are too many to carry along. Then stages take devices in the order
+of a few sequences (as given, fastest first, slowest first), any of them left out: feasible plans, the same lower bound.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +22,7 @@ import numpy as np
 from passes.partition import orders
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import KeepOn, Stages, solve_family
-from passes.partition.ideals import BIG, Tables, lattice, permuted
+from passes.partition.ideals import BIG, Tables, lattice, permuted, too_many_states
 from passes.partition.problem import Problem, plan_costs
 
 TIGHT = 1e-9
@@ -80,7 +83,8 @@ class _Search:
         self.problem, self.budget, self.progress = problem, budget, progress
         self.started = time.perf_counter()
         self.price = prices(problem)
-        self.tables = Tables(problem, self.price)
+        self.sequences = _sequences(problem) if too_many_states(problem) else [()]
+        self.tables = Tables(problem, self.price, self.sequences[0])
         self.statistics = Statistics()
         self.best: Stages | None = None
         self.value = float("inf")
@@ -136,12 +140,13 @@ class _Search:
     def _linear(self) -> None:
         for make in (orders.given, orders.late, orders.thin):
             order = make(self.tables)
-            if self._near(order, 0, BIG, "linear") is not None and self._tight():
-                return
+            for sequence in self.sequences:
+                if self._near(order, sequence, 0, BIG, "linear") is not None and self._tight():
+                    return
 
-    def _near(self, order: list[int], band: int, trial: float, label: str) -> bool | None:
+    def _near(self, order: list[int], sequence: Sequence[int], band: int, trial: float, label: str) -> bool | None:
         """Searches the ideals near ``order``; True when that improved the plan, None when over budget."""
-        tables = Tables(permuted(self.problem, order), self.price)
+        tables = Tables(permuted(self.problem, order), self.price, sequence)
         ideals = lattice(tables, trial, band=band, max_visits=self._visits(), max_words=self.budget.memory // 8)
         if ideals is None:
             return None
@@ -154,6 +159,8 @@ class _Search:
             return False
         if self._accept(tuple((kind, tuple(sorted(order[v] for v in nodes))) for kind, nodes in stages)):
             self.order = order
+            if sequence != self.tables.sequence:
+                self.tables = Tables(self.problem, self.price, sequence)
             return True
         return False
 
@@ -166,7 +173,7 @@ class _Search:
         """Values to try, rising; the last is the upper bound, or prunes nothing when there is none."""
         if not np.isfinite(self.value):
             return [BIG]
-        if self.value <= self.bound * 1.001:
+        if not self.tables.states.every or self.value <= self.bound * 1.001:
             return [self.value]
         return [self.bound + (self.value - self.bound) * part for part in (0.1, 0.4)] + [self.value]
 
@@ -182,6 +189,9 @@ class _Search:
                 self.statistics.ideals = 0
                 return
             self.statistics.ideals = max(self.statistics.ideals, ideals.visited)
+            if not self.tables.states.every:
+                self._accept(found.stages)
+                return
             if found.stages is not None:
                 self._accept(found.stages)
                 self.bound, self.reason = self.value, "every ideal within the windows of the optimum was searched"
@@ -198,7 +208,7 @@ class _Search:
         # Wide bands cost most and rarely help once the gap is small: stop after two that did not.
         while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + SMALL_GAP)):
             trial = self.value if np.isfinite(self.value) else BIG
-            better = self._near(self.order, band, trial, "band")
+            better = self._near(self.order, self.tables.sequence, band, trial, "band")
             if better is None or self._tight() or band >= self.problem.size:
                 return
             idle = 0 if better else idle + 1
@@ -206,13 +216,22 @@ class _Search:
 
     def _solution(self) -> Solution:
         if self.best is None:
-            proven = self.statistics.ideals > 0
+            proven = self.statistics.ideals > 0 and self.tables.states.every
             return Solution(
                 "infeasible" if proven else "unknown", None, float("inf"), float("inf"), self.reason, self.statistics
             )
         status = "optimal" if self._tight() else "feasible"
         bound = self.value if status == "optimal" else self.bound
         return Solution(status, self.best, self.value, bound, self.reason, self.statistics)
+
+
+def _sequences(problem: Problem) -> list[tuple[int, ...]]:
+    """Orders of devices to try, each a kind per device; speed is that of the whole model."""
+    seconds = np.where(np.isfinite(problem.seconds), problem.seconds, np.nan)
+    speed = np.nan_to_num(np.nanmean(np.column_stack([seconds, np.zeros(len(problem.kinds))]), axis=1))
+    given = [k for k, kind in enumerate(problem.kinds) for _ in range(kind.count)]
+    fast = sorted(given, key=lambda k: (speed[k], k))
+    return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
 
 __all__ = ["Budget", "Solution", "Statistics", "solve"]

@@ -160,3 +160,52 @@ def test_band_of_an_order_holds_what_it_says() -> None:
             assert found is not None
             wanted = [s for s in every if not s or max(s) - min(set(range(problem.size + 1)) - s, default=problem.size) <= band]
             assert found.size == len(wanted)
+
+
+def many_kinds(kinds: int, nodes: int = 14, **changes: object) -> Problem:
+    """A chain with one side branch on devices that all differ."""
+    rng = random.Random(kinds)
+    base = random_problem(0, nodes=1, demands=False)
+    edges = [(v, v + 1) for v in range(nodes - 1)]
+    problem = replace(
+        base,
+        names=tuple(f"%{v}" for v in range(nodes)),
+        kinds=tuple(Kind(f"kind{k}", (f"d{k}",)) for k in range(kinds)),
+        seconds=np.array([[(1 + k / 10) * (1 + rng.random()) for _ in range(nodes)] for k in range(kinds)]),
+        producer=np.array([u for u, _ in edges], np.int64),
+        consumers=tuple((v,) for _, v in edges),
+        transfer=np.full((kinds, len(edges)), 0.05),
+        tensor_bytes=np.ones(len(edges), np.int64),
+        tensor_names=tuple(f"%t{u}" for u, _ in edges),
+        live=np.zeros(nodes, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+    )
+    return replace(problem, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stages", [None, 5])
+def test_many_different_devices_need_no_vector_of_each(stages: int | None) -> None:
+    """2 ** 20 vectors of devices are not carried along: a plan and a bound all the same."""
+    problem = many_kinds(20, stages=stages)
+    solution = solve(problem)
+    assert solution.stages is not None
+    assert violations(problem, solution.stages) == []
+    assert 0 < solution.bound <= solution.value
+    assert stages is None or len(solution.stages) == stages
+
+
+def test_sequences_of_devices_are_honest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On small problems: never below brute force, feasible, and infeasible is never claimed."""
+    monkeypatch.setattr("passes.partition.ideals.MOST_STATES", 0)
+    reached = 0
+    for seed in range(120):
+        problem = random_problem(seed)
+        best = brute_force(problem)
+        solution = solve(problem)
+        assert solution.status != "infeasible"
+        if solution.stages is not None:
+            assert violations(problem, solution.stages) == []
+            assert solution.bound <= best * (1 + 1e-9) <= solution.value * (1 + 1e-8)
+            reached += solution.value <= best * (1 + 1e-9)
+    assert reached > 60
