@@ -193,3 +193,30 @@ def test_a_disk_that_takes_no_more_is_an_input_fault_and_leaves_nothing(tmp_path
     assert "the disk refused" in done.stdout
     assert "nothing was written" in done.stdout
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_compile_that_is_stopped_while_it_writes(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """The command itself, stopped while 170 MB of weights are being generated: no build appears."""
+    command = [
+        sys.executable,
+        "-m",
+        "dnnc",
+        "compile",
+        "zoo:gpt2,layers=1,seq=8",
+        "-t",
+        "preset:cpu-2",
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.*/stages/weights.data")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code, errors
+    assert not (tmp_path / "out").exists()
+    assert "Traceback" not in errors
+    if number is signal.SIGINT:
+        assert names(tmp_path) == []
