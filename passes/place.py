@@ -57,12 +57,12 @@ class PlacePass(Pass):
         if plan is None or topology is None:
             missing = "plan" if plan is None else "topology"
             raise InvalidInput(f"the module has no {missing}", where=module.name, hint="run 'partition' before 'place'")
-        problem = placement_problem(module, plan, topology, context.analyses.get(network, topology))
+        own = stage_ops(module, plan)
+        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm)
+        problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
         chosen, complete = search(problem, self.nodes * 8 // max(8, problem.size))
         if chosen is None:
             raise Infeasible(_crowded(problem, plan), where=topology.name, hint="use fewer stages or more devices")
-        own = stage_ops(module, plan)
-        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm)
         stages = []
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
@@ -90,14 +90,38 @@ class PlacePass(Pass):
         return module.replace(plan, placed)
 
 
-def placement_problem(module: Module, plan: Plan, topology: Topology, net: Network) -> PlacementProblem:
-    """The numbers of a partitioned module. Raises InvalidInput for an unknown or doubled device, Infeasible for a stage that no
-    device it may use can hold."""
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a stage needs on its device. ``spare``: the part of ``buffers`` that only tensors passing over other stages
+    have, which ``partition`` does not plan with; without it the stage runs, but more slowly."""
+
+    weights: int
+    workspace: int
+    buffers: int
+    spare: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.workspace + self.buffers
+
+    @property
+    def least(self) -> int:
+        """Bytes without which the stage cannot run at all."""
+        return self.total - self.spare
+
+
+def placement_problem(
+    module: Module,
+    plan: Plan,
+    topology: Topology,
+    net: Network,
+    own: Sequence[Sequence[int]],
+    memory: Sequence[Memory],
+) -> PlacementProblem:
+    """The numbers of a partitioned module; ``own``: its ``stage_ops``, ``memory``: its ``stage_memory``. Raises InvalidInput
+    for an unknown or doubled device, Infeasible for a stage that no device it may use can hold."""
     entry = module.entry
-    own = stage_ops(module, plan)
     fixed = _fixed(plan, topology, len(own))
-    cuts = cuts_of(entry)
-    memory = stage_memory(module, own, cuts, plan.comm)
     by_type = {}
     for type_ in topology.types:
         seconds = func_seconds(entry, type_)
@@ -119,7 +143,7 @@ def placement_problem(module: Module, plan: Plan, topology: Topology, net: Netwo
             problems.append(_misfit(stage, needed, wanted, seconds_of, plan.stages[stage].device_type, topology))
     if problems:
         raise Infeasible(problems)
-    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages_of(entry, cuts), fixed)
+    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages_of(entry, cuts_of(entry)), fixed)
 
 
 def messages_of(entry: Func, cuts: Sequence[Cut]) -> tuple[Message, ...]:
@@ -141,26 +165,6 @@ def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
         found = f"the plan has stages {[stage.index for stage in plan.stages]}, the ops are in {count}"
         raise InvalidInput(found, where=module.name, hint="run 'partition' again")
     return tuple(tuple(i for i, stages in enumerate(members) if stage in stages) for stage in range(count))
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes that a stage needs on its device. ``spare``: the part of ``buffers`` that only tensors passing over other stages
-    have, which ``partition`` does not plan with; without it the stage runs, but more slowly."""
-
-    weights: int
-    workspace: int
-    buffers: int
-    spare: int
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.workspace + self.buffers
-
-    @property
-    def least(self) -> int:
-        """Bytes without which the stage cannot run at all."""
-        return self.total - self.spare
 
 
 def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str) -> tuple[Memory, ...]:
