@@ -80,6 +80,7 @@ class _Display:
         self._stopped = False
         self._bar: Any = None
         self._task: Any = None
+        self._known = False
         self._timer = threading.Timer(PROGRESS_AFTER, self._show)
         self._timer.daemon = True
         self._timer.start()
@@ -93,13 +94,17 @@ class _Display:
                 return
             layout = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
             self._bar = Progress(*layout, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._label or "working", total=None)
+            self._task = self._bar.add_task("", total=None)
             self._bar.start()
             self._update()
 
     def _update(self) -> None:
-        total = None if self._fraction is None else 1.0
-        self._bar.update(self._task, description=self._label or "working", total=total, completed=self._fraction or 0.0)
+        known = self._fraction is not None
+        if known != self._known:  # rich cannot make the total of a task unknown again
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task("", total=1.0 if known else None)
+            self._known = known
+        self._bar.update(self._task, description=self._label or "working", completed=self._fraction or 0.0)
 
     def report(self, label: str, fraction: float | None) -> None:
         """What is being done now, and how much of it is (0 to 1, None when unknown)."""

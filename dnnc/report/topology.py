@@ -11,7 +11,9 @@ from ir.topology import DeviceType, Link, Topology
 
 def topology_text(topology: Topology) -> str:
     """Tables of types, devices and links; runs of equal devices and links share a row."""
-    parts = [f"{topology.name.removeprefix('@')}: {len(topology.devices)} devices, {len(topology.hosts)} hosts\n"]
+    parts = [
+        f"{topology.name.removeprefix('@')}: {_count(len(topology.devices), 'device')}, {_count(len(topology.hosts), 'host')}\n"
+    ]
     rows = []
     for type_ in topology.types:
         bandwidth = rate_text(type_.memory_bandwidth, "B/s") if type_.memory_bandwidth else "-"
@@ -51,6 +53,10 @@ def _peaks(type_: DeviceType) -> list[str]:
 
 def _limit(memory: int | None) -> str:
     return "unlimited" if memory is None else bytes_text(memory)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _span(names: list[str]) -> str:
