@@ -37,9 +37,17 @@ class Found:
     complete: bool = True
 
 
-def solve_family(tables: Tables, family: Family, trial: float, keep_on: KeepOn = lambda tested, part: True) -> Found:
-    """Exact over the family, unless ``keep_on`` stops it: that is asked every few million pairs, with the pairs tested so far
-    and the part of the ideals done. Ties go to fewer devices, then to the first found, deterministically."""
+def solve_family(
+    tables: Tables,
+    family: Family,
+    trial: float,
+    keep_on: KeepOn = lambda tested, part: True,
+    additive: bool = False,
+) -> Found:
+    """The least largest load at most ``trial``; with ``additive``, the least sum of transfers of a plan of load at most that.
+
+    Exact over the family, unless ``keep_on`` stops it: that is asked every few million pairs, with the pairs tested so far and
+    the part of the ideals done. Ties go to fewer devices, then to the first found, deterministically."""
     from passes.partition import kernels
 
     count, states = family.size, len(tables.states.used)
@@ -68,6 +76,7 @@ def solve_family(tables: Tables, family: Family, trial: float, keep_on: KeepOn =
             tables.transfer,
             tables.port,
             tables.comm,
+            additive,
             tables.states.next,
             tables.states.ahead,
             tables.states.behind,

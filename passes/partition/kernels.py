@@ -265,6 +265,7 @@ def solve_family(
     transfer: Any,
     port: Any,
     comm: int,
+    additive: bool,
     next_state: Any,
     ahead: Any,
     behind: Any,
@@ -287,7 +288,8 @@ def solve_family(
     active: Any,
     actives: int,
 ) -> Any:
-    """Least possible largest load over chains of ideals of the family, for every vector of devices used.
+    """Least possible largest load over chains of ideals of the family, for every vector of devices used; with ``additive``, the
+    least possible sum of transfers instead.
 
     The family is sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full.
     ``trial``: no stage may cost more. Per ideal: ``bits[N, W]``, ``weight[N]``, ``compute[N, T]`` (sums over the kind's
@@ -450,7 +452,7 @@ def solve_family(
                     after = next_state[s, t]
                     if after < 0 or not allowed[after]:
                         continue
-                    worst = max(value[j, s], busy)
+                    worst = value[j, s] + incoming + outgoing if additive else max(value[j, s], busy)
                     if worst < value[i, after]:
                         value[i, after] = worst
                         parent[i, after] = j

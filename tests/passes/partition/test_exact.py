@@ -209,3 +209,22 @@ def test_sequences_of_devices_are_honest(monkeypatch: pytest.MonkeyPatch) -> Non
             assert solution.bound <= best * (1 + 1e-9) <= solution.value * (1 + 1e-8)
             reached += solution.value <= best * (1 + 1e-9)
     assert reached > 60
+
+
+def test_among_the_best_one_that_moves_least() -> None:
+    """The middle node is free to go either way; its tensors are not."""
+    base = many_kinds(1, nodes=3)
+    problem = replace(
+        base,
+        kinds=(Kind("d", ("d0", "d1", "d2")),),
+        seconds=np.array([[4.0, 1.0, 4.0]]),
+        producer=np.array([0, 1], np.int64),
+        consumers=((1,), (2,)),
+        transfer=np.array([[0.5, 0.1]]),
+    )
+    solution = solve(replace(problem, comm="overlap"))
+    assert solution.value == brute_force(replace(problem, comm="overlap"))
+    dear = replace(problem, seconds=np.array([[4.0, 0.0, 6.0]]), transfer=np.array([[0.4, 0.1]]))
+    solution = solve(dear)
+    assert solution.value == pytest.approx(6.1)
+    assert solution.stages == ((0, (0, 1)), (0, (2,)))
