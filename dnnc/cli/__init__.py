@@ -13,6 +13,8 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command on ``argv`` (the process's own arguments when None) and returns its exit code (``ir.ExitCode``)."""
-    from dnnc.cli.entry import run
-
+    try:
+        from dnnc.cli.entry import run
+    except KeyboardInterrupt:  # Ctrl-C before there is anything to interrupt
+        return 130
     return run(argv)

@@ -37,7 +37,7 @@ def import_(
     try:
         with progress(not quiet) as report:
             report("import", None)
-            module = load_model(model, opt.parse_dims(dim), sink).module
+            module = load_model(model, opt.parse_dims(dim), sink, allow_missing_weights=True).module
             if pipeline:
                 from dnnc.driver import pass_context
 

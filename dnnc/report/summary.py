@@ -13,6 +13,7 @@ from typing import Any
 
 from dnnc.report.tables import Table, columns, key_values, table_text
 from dnnc.report.units import bytes_text, count_text, percent_text
+from ir.dims import symbols
 from ir.facets import Cost
 from ir.module import Func, Module, Resource
 from ir.ops import Op, Value
@@ -23,7 +24,7 @@ from ir.types import TensorType, type_bytes
 class ModelSummary:
     """``parameters``: elements of all resources; ``weight_bytes``: their bytes. ``flops``: of one run, None before
     the pass ``cost`` ran. ``formula_ops`` and ``default_ops``: ops with a cost formula, and ops counted by bytes only; None
-    before the pass ``cost`` ran. ``dims``: symbolic dimensions, sorted."""
+    before the pass ``cost`` ran. ``dims``: dimensions to bind, sorted."""
 
     name: str
     producer: str
@@ -96,7 +97,7 @@ def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
         flops=sum(flops.values()) if known else None,
         formula_ops=sum(cost.kind != "default" for _, cost in known) if known else None,
         default_ops=_counted(op.name for op, cost in known if cost.kind == "default"),
-        dims=tuple(sorted(_dims(entry, ops))),
+        dims=tuple(sorted(_dims(entry))),
     )
 
 
@@ -138,9 +139,7 @@ def _elements(resource: Resource) -> int:
     return (type_.elements or 0) if isinstance(type_, TensorType) else 0
 
 
-def _dims(entry: Func, ops: tuple[Op, ...]) -> set[str]:
-    """Names of symbolic dimensions of arguments and results."""
-    values = [*entry.args, *entry.results, *(value for op in ops for value in op.results)]
-    return {
-        dim for value in values if isinstance(value.type, TensorType) for dim in value.type.shape or () if isinstance(dim, str)
-    }
+def _dims(entry: Func) -> set[str]:
+    """Names of dimensions that the arguments leave open: binding those gives every other dimension its number."""
+    shapes = [value.type.shape or () for value in entry.args if isinstance(value.type, TensorType)]
+    return {name for shape in shapes for dim in shape if isinstance(dim, str) for name in symbols(dim)}

@@ -271,3 +271,16 @@ def test_a_model_that_inference_gives_up_on_leaves_nothing_in_the_working_direct
     assert "onnx.my.own.Odd" in out
     assert "my.own.Odd" in err
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_model_without_its_weights_can_be_looked_at_and_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matmul(tmp_path / "model.onnx", "w.bin")
+    model = str(tmp_path / "model.onnx")
+    plan = ["compile", model, "-t", "preset:cpu-2", "-o", str(tmp_path / "out"), "--plan-only"]
+    for command in (["inspect", model], ["import", model], plan):
+        assert main(command) == 0
+        out, err = capsys.readouterr()
+        assert out
+        assert "w.bin" in err
+        assert "warning" in err
+    assert (tmp_path / "out" / "plan.json").is_file()
