@@ -171,3 +171,41 @@ def experts(count: int, layers: int = 2, devices: int = 8) -> Problem:
         parts = [build.op(1, 1, build.op(0.02, 1, build.op(1, 1, build.op(0.02, 1, x, router)))) for _ in range(count)]
         x = build.op(0.1, 4, x, *parts)
     return build.problem(devices)
+
+
+def random_chains(seed: int, *, comm: str = "sum") -> Problem:
+    """Mostly chains, with transfers of about the size of compute and limits that just bind: where reductions apply, and where
+    they must not."""
+    rng = random.Random(seed)
+    n = rng.randint(3, 6)
+    reads: list[set[int]] = [set() for _ in range(n)]
+    for v in range(1, n):
+        if rng.random() < 0.9:
+            reads[v].add(v - 1 if rng.random() < 0.7 else rng.randrange(v))
+        if rng.random() < 0.2:
+            reads[v].add(rng.randrange(v))
+    made = [u for u in range(n) if any(u in r for r in reads)]
+    kinds = rng.randint(1, 2)
+    counts = [rng.randint(1, 3 - kinds + 1) for _ in range(kinds)]
+    seconds = np.array([[rng.choice((0.0, 0.0, 0.5, 1.0, 2.0, 4.0)) for _ in range(n)] for _ in range(kinds)])
+    sizes = np.array([rng.choice((1, 2, 3, 6)) for _ in made], np.int64)
+    rates = [rng.choice((0.0, 0.25, 0.5, 1.0)) for _ in range(kinds)]
+    weights = [rng.choice((0, 0, 4)) for _ in range(n)]
+    live = np.array([rng.choice((0, 0, 1, 8)) for _ in range(n)], np.int64)
+    tight = rng.choice((None, 0.5, 0.7))
+    limit = None if tight is None else int(tight * (sum(weights) + int(live.max()) + 4 * int(sizes.max()))) + 1
+    return Problem(
+        names=tuple(f"%n{v}" for v in range(n)),
+        kinds=tuple(Kind(f"kind{k}", tuple(f"d{k}{i}" for i in range(counts[k])), limit) for k in range(kinds)),
+        seconds=seconds.reshape(kinds, n),
+        producer=np.array(made, np.int64),
+        consumers=tuple(tuple(v for v in range(n) if u in reads[v]) for u in made),
+        transfer=np.array([[rate * size for size in sizes] for rate in rates]).reshape(kinds, len(made)),
+        tensor_bytes=sizes,
+        tensor_names=tuple(f"%t{u}" for u in made),
+        live=live,
+        weight_bytes=np.array(weights, np.int64),
+        weight_readers=tuple((v,) for v in range(n)),
+        comm=comm,
+        forced=(rng.randrange(len(made)),) if made and rng.random() < 0.15 else (),
+    )
