@@ -159,7 +159,8 @@ def _walk(buffer: Buffer, start: int, end: int, message: str, where: str, out: l
         raise WireError("there is no graph in it", end, truncated=True)
     if len(cut) == 1 and fields_of_data == 1 and element_type in _PACKED.get(cut[0][0], (element_type,)):
         number, field_start, body, length = cut[0]
-        pieces = [buffer[kept_from:field_start], _reference(body, length), buffer[body + length : end]]
+        # The reference stands last, so that it wins over a `data_location` that the file states: the last one counts.
+        pieces = [buffer[kept_from:field_start], buffer[body + length : end], _reference(body, length)]
     else:
         pieces = [buffer[kept_from:end]]
     out.extend(pieces)

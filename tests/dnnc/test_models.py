@@ -1,6 +1,6 @@
 """The main job on real models: compile and check at 1, 2, 3 and 4 stages.
 
-Three families: the shared exports (skipped where that folder is absent), the ``onnx`` package's light models with random weights
+Three families: shared exports (skipped where that folder is absent), the ``onnx`` package's light models with random weights
 (as they come, every weight is one constant, and so is every output: they would prove nothing), and small zoo configurations.
 """
 

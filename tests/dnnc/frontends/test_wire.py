@@ -56,6 +56,17 @@ def test_without_large_tensors_nothing_changes() -> None:
     assert skeleton(model.SerializeToString()) == model.SerializeToString()
 
 
+def test_a_stated_location_does_not_hide_the_reference() -> None:
+    """Quantising tools state `data_location = DEFAULT` after the payload; the reference to the payload must still win."""
+    tensor = numpy_helper.from_array(np.arange(600, dtype=np.float32), "t")
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    data = _model([tensor]).SerializeToString()
+    (parsed,) = onnx.ModelProto.FromString(skeleton(data)).graph.initializer
+    assert parsed.data_location == onnx.TensorProto.EXTERNAL
+    offset, length = _location(parsed)
+    assert data[offset : offset + length] == tensor.raw_data
+
+
 def test_payloads_in_nested_graphs_are_found() -> None:
     array = np.arange(600, dtype=np.float32)
     constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(array, "v"))
