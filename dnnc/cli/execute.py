@@ -150,7 +150,7 @@ def _print_check(found: CheckReport) -> None:
     rows = []
     for c in found.comparisons:
         alone, chained = ("-" if value is None else f"{value:.1e}" for value in (c.alone, c.chained))
-        rows.append((str(c.stage), c.device, c.kind, alone, chained, f"{c.allowed:.0e}", c.verdict, c.tensor))
+        rows.append((str(c.stage), c.device, c.kind, alone, chained, f"{c.allowed_chained:.0e}", c.verdict, c.tensor))
     print_table(Table(columns("stage <device <kind alone chained allowed <verdict <tensor"), tuple(rows)))
     put("\nlargest difference over the range of each tensor; alone: on the unsplit model's own values, chained: on the stages'")
     if found.random:

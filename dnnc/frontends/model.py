@@ -54,15 +54,9 @@ def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) ->
 
 
 def _load_text(path: Path, spec: str, dims: Mapping[str, int | str]) -> ImportedModel:
-    from ir import parse_module
+    from ir import load_module, read_text
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InvalidInput("not IR text: it is not UTF-8", where=spec) from None
-    except OSError as error:
-        raise InvalidInput(f"it cannot be read: {error.strerror or error}", where=spec) from None
-    return ImportedModel(bind_module(parse_module(text, spec), dims), path.parent, spec)
+    return ImportedModel(bind_module(load_module(read_text(path), spec), dims), path.parent, spec)
 
 
 def bind_module(module: Module, dims: Mapping[str, int | str]) -> Module:

@@ -53,8 +53,8 @@ class CheckOptions:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One tensor that leaves a stage. ``kind``: ``cut`` or ``output``. ``alone`` and ``chained``: differences from the unsplit
-    model (None: not compared); ``allowed``: the largest that passes. ``verdict``: ``ok``, ``diverges``, ``random`` or
-    ``unnamed`` (the unsplit model has no value of this name)."""
+    model (None: not compared); ``allowed`` and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``,
+    ``diverges``, ``random`` or ``unnamed`` (the unsplit model has no value of this name)."""
 
     tensor: str
     stage: int
@@ -64,6 +64,7 @@ class Comparison:
     alone: float | None
     chained: float | None
     allowed: float
+    allowed_chained: float
     verdict: str
     reason: str = ""
 
@@ -100,9 +101,9 @@ class CheckReport:
         if first is None:
             return None
         wrong_alone = first.alone is not None and first.alone > first.allowed
-        value = first.alone if wrong_alone else first.chained
+        value, allowed = (first.alone, first.allowed) if wrong_alone else (first.chained, first.allowed_chained)
         how = "on the inputs that the unsplit model gives it" if wrong_alone else "only in the chain: small differences add up"
-        found = first.reason or f"largest difference over the range {value:.3g}, allowed {first.allowed:.3g}"
+        found = first.reason or f"largest difference over the range {value:.3g}, allowed {allowed:.3g}"
         return CheckFailed(
             Diagnostic(
                 f"stage {first.stage} is the first that diverges, at {first.kind} '{first.tensor}' ({first.type}): {found}; "
@@ -133,6 +134,7 @@ class CheckReport:
                     "alone": _number(c.alone),
                     "chained": _number(c.chained),
                     "allowed": c.allowed,
+                    "allowed_chained": c.allowed_chained,
                     "verdict": c.verdict,
                     "reason": c.reason,
                 }
@@ -271,10 +273,10 @@ class _State:
                 right = {name: expected.get(name, sample.get(name, made.get(name))) for name in program.input_names}
                 real = {name: made[name] for name in program.input_names}
                 results = program.run(right)
-                _collect(alone, expected, results, self.quantised)
+                _collect(alone, expected, results, self.quantised, 0)
                 if not all(_same(right[name], real[name]) for name in right):
                     results = program.run(real)
-                _collect(chained, expected, results, self.quantised)
+                _collect(chained, expected, results, self.quantised, index)
                 made.update(results)
         except Exception as error:  # onnxruntime's; a stage that cannot run is named like one that dies in a run
             raise RuntimeFailure(
@@ -297,13 +299,15 @@ class _State:
     ) -> Comparison:
         place = (name, index, self.build.stages[index].device, "output" if output else "cut", type_)
         if name in self.tainted:
-            return Comparison(*place, None, None, 0.0, "random")
+            return Comparison(*place, None, None, 0.0, 0.0, "random")
         if name not in alone:
-            return Comparison(*place, None, None, 0.0, "unnamed")
+            return Comparison(*place, None, None, 0.0, 0.0, "unnamed")
         worst = [max(found[name], key=lambda d: (not d.ok, d.value)) for found in (alone, chained)]
         reason = next((d.reason for d in worst if not d.ok), "")
         verdict = "ok" if all(d.ok for d in worst) else "diverges"
-        return Comparison(*place, worst[0].value, worst[1].value, worst[0].allowed, verdict, reason)
+        alone_worst, chained_worst = worst
+        differences = (alone_worst.value, chained_worst.value, alone_worst.allowed, chained_worst.allowed)
+        return Comparison(*place, *differences, verdict, reason)
 
     def _drop(self, index: int) -> None:
         """Forgets values that no later stage reads."""
@@ -318,11 +322,15 @@ class _State:
 
 
 def _collect(
-    into: dict[str, list[Difference]], expected: Mapping[str, Any], results: Mapping[str, Any], quantised: frozenset[str]
+    into: dict[str, list[Difference]],
+    expected: Mapping[str, Any],
+    results: Mapping[str, Any],
+    quantised: frozenset[str],
+    borders: int,
 ) -> None:
     for name, value in results.items():
         if name in expected:
-            into.setdefault(name, []).append(compare(expected[name], value, quantised=name in quantised))
+            into.setdefault(name, []).append(compare(expected[name], value, quantised=name in quantised, borders=borders))
 
 
 def _same(left: Any, right: Any) -> bool:

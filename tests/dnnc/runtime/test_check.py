@@ -13,7 +13,6 @@ from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.runtime import CheckOptions, CheckReport, RuntimeFailure, check_build
 from ir.diagnostics import CheckFailed, ExitCode, InvalidInput
-from tests.dnnc.runtime.light_models import NAMES, randomised
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "models"
 DIMS = {
@@ -88,14 +87,6 @@ def test_zoo_models_are_made_again(tmp_path: Path, spec: str) -> None:
     report = check_build(compiled(spec, tmp_path / "build", 2))
     assert report.passed, report.error()
     assert report.reference == f"the model {spec}, made again"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_light_models(tmp_path: Path, name: str) -> None:
-    report = check_build(compiled(randomised(name, tmp_path / "model.onnx"), tmp_path / "build", 3))
-    assert report.passed, report.error()
-    assert report.original
 
 
 def break_stage(build: Build, stage: int) -> None:

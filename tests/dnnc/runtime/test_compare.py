@@ -77,3 +77,14 @@ def test_unlike_values_say_how() -> None:
     assert compare([x, x], [x, x]).ok
     assert compare({"a": 1.0}, {"a": 1.0}).ok
     assert not compare({"a": 1.0}, {"b": 1.0}).ok
+
+
+def test_a_chain_of_16_bit_floats_may_round_once_more_per_border() -> None:
+    """A border rounds to 16 bits, one session does not; 32-bit floats gain nothing by it."""
+    for dtype, allowed in ((np.float16, 3e-3), (np.float32, 1e-5)):
+        expected = from_user(np.array([0, 1], dtype))
+        found = from_user(np.array([0, 1.0025], dtype))
+        difference = compare(expected, found, borders=2)
+        assert difference.allowed == pytest.approx(allowed)
+        assert difference.ok == (dtype is np.float16)
+        assert not compare(expected, found).ok
