@@ -27,6 +27,8 @@ from ir.diagnostics import InvalidInput
 from ir.module import Action, Module, Plan, Schedule
 
 COMPUTE = "F"
+LANES = ("compute", "transfers", "in", "out")
+"""What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,9 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
         state.inputs[wire.target].append(channel)
         state.outputs[wire.source].append(channel)
     lanes = [
-        _Lane(device, [action for action in actions if _lane_of(action, load.comm) == lane])
+        _Lane(device, [action for action in actions if lane_of(action, load.comm) == lane])
         for device, actions in rows.items()
-        for lane in ("compute", "in", "out")
+        for lane in LANES
     ]
     heap: list[tuple[float, int]] = []
     waiting: dict[Action, list[int]] = defaultdict(list)  # lanes, by an action that their next one waits for
@@ -203,10 +205,13 @@ def _wake(
     heapq.heappush(heap, (start, number))
 
 
-def _lane_of(action: Action, comm: str) -> str:
+def lane_of(action: Action, comm: str) -> str:
+    """The one of ``LANES`` that the action occupies."""
     if comm == "sum" or action.kind == COMPUTE:
         return "compute"
-    return "in" if action.kind == "recv" or comm == "overlap" else "out"
+    if comm == "overlap":
+        return "transfers"
+    return "in" if action.kind == "recv" else "out"
 
 
 def _seconds(action: Action, load: Workload) -> float:
@@ -242,4 +247,4 @@ def _text(action: Action) -> str:
     return f"{action.kind} of stage {action.stage}, microbatch {action.microbatch}{channel}"
 
 
-__all__ = ["DeadlockError", "Event", "Wire", "Workload", "edge_slots", "run_rows", "simulate", "unrolled"]
+__all__ = ["DeadlockError", "Event", "Wire", "Workload", "edge_slots", "lane_of", "run_rows", "simulate", "unrolled"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dnnc.backend.plan_json import bare
 from dnnc.report.trace import TraceEvent
-from ir.module import Module
+from ir.module import Module, Plan
 from passes.lower import cuts_of
-from passes.simulate import simulate
+from passes.simulate import lane_of, simulate
 
 
 def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
     """What each device does while ``microbatches`` samples flow through: simulated from the schedule; devices in stage
     order."""
+    plan = module.first(Plan)
+    comm = plan.comm if plan else "sum"
     tensors = [bare(cut.tensor.name) for cut in cuts_of(module.entry)]
     found = []
     for event in simulate(module, microbatches):
@@ -21,5 +23,8 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
         if action.channel is not None:
             name += f" {tensors[action.channel]}"
             args = (*args, ("tensor", tensors[action.channel]))
-        found.append(TraceEvent(event.device, name, action.kind, event.start, event.end, args))
+        lane = lane_of(action, comm)
+        found.append(
+            TraceEvent(event.device, name, action.kind, event.start, event.end, args, "" if lane == "compute" else lane)
+        )
     return found

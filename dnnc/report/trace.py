@@ -1,6 +1,8 @@
 """Timelines for Perfetto and chrome://tracing: the JSON form of the Trace Event Format.
 
-One process per timeline (``predicted``, ``measured``), one track per device; times in the file are microseconds.
+One process per timeline (``predicted``, ``measured``), one track per device and lane of it; times in the file are
+microseconds. Bars of one track that overlap by as little as a nanosecond are dropped by Perfetto: starts and ends are rounded
+to nanoseconds, so that bars which follow each other still do.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
     """One bar: what ``track`` (a device) did from ``start`` to ``end``, in seconds. ``kind`` is ``F``, ``recv``, ``send``...,
-    and colours the bar; ``args`` is shown when it is clicked."""
+    and colours the bar; ``args`` is shown when it is clicked. What a device does beside something else has a ``lane`` of its
+    own."""
 
     track: str
     name: str
@@ -21,6 +24,7 @@ class TraceEvent:
     start: float
     end: float
     args: tuple[tuple[str, int | float | str], ...] = ()
+    lane: str = ""
 
 
 def to_perfetto(timelines: Mapping[str, Iterable[TraceEvent]]) -> dict[str, Any]:
@@ -47,7 +51,8 @@ def _events(pid: int, title: str, timeline: Iterable[TraceEvent]) -> list[dict[s
     tracks: dict[str, int] = {}
     bars = []
     for event in timeline:
-        tid = tracks.setdefault(event.track, len(tracks) + 1)
+        tid = tracks.setdefault(f"{event.track} {event.lane}".rstrip(), len(tracks) + 1)
+        start, end = round(event.start * 1e9), round(event.end * 1e9)
         bars.append(
             {
                 "ph": "X",
@@ -55,8 +60,8 @@ def _events(pid: int, title: str, timeline: Iterable[TraceEvent]) -> list[dict[s
                 "cat": event.kind,
                 "pid": pid,
                 "tid": tid,
-                "ts": round(event.start * 1e6, 3),
-                "dur": round((event.end - event.start) * 1e6, 3),
+                "ts": start / 1e3,
+                "dur": (end - start) / 1e3,
                 "args": dict(event.args),
             }
         )

@@ -52,13 +52,13 @@ def model(width: int = 32) -> Module:
     )
 
 
-def lowered(module: Module, stages: tuple[int, ...], topology: Topology | None = None) -> Module:
+def lowered(module: Module, stages: tuple[int, ...], topology: Topology | None = None, comm: str = "sum") -> Module:
     """``module`` with op i in stage ``stages[i]``, placed, scheduled and lowered."""
     count = 1 + max(stages)
     module = module.extend([topology or devices(count)])
     ops = tuple(f"{stage}:{op.id}" for stage, op in zip(stages, module.entry.ops, strict=True))
     context = PassContext()
-    for step in (AssignPass(ops=ops), PlacePass(), SchedulePass(), LowerPass()):
+    for step in (AssignPass(ops=ops, comm=comm), PlacePass(), SchedulePass(), LowerPass()):
         module = step.run(module, context)
     return module
 

@@ -15,12 +15,15 @@ import pytest
 import ir
 from dnnc.backend import Build, check_target, write_build, write_plan
 from dnnc.backend.annotate import annotation_faults
+from dnnc.backend.timeline import predicted
+from dnnc.report import to_perfetto
 from ir.attributes import attributes
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Module, Resource, Stage
 from ir.ops import Op, Region, Value
 from ir.types import DType, TensorType
 from tests.dnnc.backend.building import lowered, model, run, session_of
+from tests.dnnc.report.test_timeline import overlaps
 
 FEEDS = {"x": np.linspace(-1, 1, 128, dtype=np.float32).reshape(4, 32)}
 
@@ -105,6 +108,15 @@ def test_the_trace_has_a_track_per_device(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
     assert [e["args"]["name"] for e in events if e["name"] == "thread_name"] == ["d0", "d1", "d2"]
     assert sum(e["ph"] == "X" and e["cat"] == "F" for e in events) == 9
+
+
+@pytest.mark.parametrize(("comm", "lanes"), [("overlap", ["", " transfers"]), ("duplex", ["", " in", " out"])])
+def test_transfers_beside_compute_have_tracks_of_their_own(comm: str, lanes: list[str]) -> None:
+    """A viewer drops bars that overlap within one track."""
+    trace = to_perfetto({"predicted": predicted(lowered(model(), (0, 0, 1, 1, 2, 2), comm=comm), 6)})
+    assert overlaps(trace) == []
+    named = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert {name for name in named if name.startswith("d1")} == {f"d1{lane}" for lane in lanes}
 
 
 def test_every_node_is_annotated_and_the_annotations_verify(tmp_path: Path) -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dnnc.report import TraceEvent, summarize_timeline, table_text, timeline_table, to_perfetto, with_timeline
 
@@ -50,3 +55,32 @@ def test_summary_counts_compute_transfers_and_waiting() -> None:
 
 def test_one_microbatch_has_its_makespan_as_interval() -> None:
     assert summarize_timeline(TIMELINE[:2], 1).interval == 2.5
+
+
+def overlaps(trace: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """Neighbouring bars of one track of which the second begins before the first has ended, in whole nanoseconds as Perfetto
+    reads them."""
+    tracks = defaultdict(list)
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            start = round(event["ts"] * 1000)
+            tracks[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1000), event["name"]))
+    return [(a, b) for bars in tracks.values() for a, b in pairwise(sorted(bars)) if a[1] > b[0]]
+
+
+@given(st.lists(st.floats(0.0, 1e-3), min_size=2, max_size=30))
+def test_bars_that_follow_each_other_do_not_overlap_in_the_file(seconds: list[float]) -> None:
+    ends = [0.0]
+    for length in seconds:
+        ends.append(ends[-1] + length)
+    trace = to_perfetto({"predicted": [bar("cpu0", "F", i, a, b) for i, (a, b) in enumerate(pairwise(ends))]})
+    assert overlaps(trace) == []
+    assert all(event["dur"] >= 0 for event in trace["traceEvents"] if event["ph"] == "X")
+
+
+def test_what_a_device_does_at_the_same_time_has_a_track_of_its_own() -> None:
+    beside = TraceEvent("cpu0", "recv 1", "recv", 0.5, 2.5, (("microbatch", 1),), "in")
+    trace = to_perfetto({"predicted": [TIMELINE[0], beside, TIMELINE[2]]})
+    assert overlaps(trace) == []
+    named = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert named == {"cpu0", "cpu0 in"}
