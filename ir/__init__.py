@@ -25,6 +25,7 @@ from ir.diagnostics import (
     UsageError,
 )
 from ir.facets import (
+    BackwardTime,
     Color,
     Cost,
     Facet,
@@ -110,6 +111,7 @@ __all__ = [
     "AttrKind",
     "Attribute",
     "Attributes",
+    "BackwardTime",
     "BodyBuilder",
     "Builder",
     "BytesType",

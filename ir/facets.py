@@ -2,8 +2,8 @@
 
 A facet is a frozen dataclass with a ``keyword``; an op holds at most one of each, sorted by keyword. Its text is
 ``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others; a flag is the keyword alone.
-*Facts* (``Cost``, ``Time``, ``Transfer``, ``Color``, ``Phase``) are true whatever the devices or are measured on them;
-*decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Recompute``, ``Sync``) are choices of a pass and may change.
+*Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Color``, ``Phase``) are true whatever the devices or are measured
+on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Recompute``, ``Sync``) are choices of a pass and may change.
 Facts may stand in a function called more than once; decisions may not (verifier).
 
 ``facet_text`` and ``parse_facet`` are the only two places that know the spelling.
@@ -47,6 +47,15 @@ class Time:
     """Seconds per device type, sorted by type name (``@gpu``); a type that is missing cannot run the op."""
 
     keyword: ClassVar[str] = "time"
+    seconds: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardTime:
+    """Seconds of the op's backward pass per device type, sorted by type name: for profiles that state both passes of a node
+    instead of holding explicit backward nodes (``Phase``)."""
+
+    keyword: ClassVar[str] = "backward"
     seconds: tuple[tuple[str, float], ...]
 
 
@@ -124,12 +133,14 @@ class OptimizerState:
     size: int = 0
 
 
-Facet: TypeAlias = Cost | Time | Transfer | Color | Phase | Group | StageSet | ShardRule | Recompute | Sync | OptimizerState
+Facet: TypeAlias = (
+    Cost | Time | BackwardTime | Transfer | Color | Phase | Group | StageSet | ShardRule | Recompute | Sync | OptimizerState
+)
 Facets: TypeAlias = tuple[Facet, ...]
 
 FACETS: dict[str, type[Facet]] = {
     cls.keyword: cls
-    for cls in (Cost, Time, Transfer, Color, Phase, Group, StageSet, ShardRule, Recompute, Sync, OptimizerState)
+    for cls in (Cost, Time, BackwardTime, Transfer, Color, Phase, Group, StageSet, ShardRule, Recompute, Sync, OptimizerState)
 }
 
 DECISIONS = (Group, StageSet, ShardRule, Recompute, Sync)
@@ -164,7 +175,7 @@ def facet_text(facet: Facet) -> str:
             names = ("flops", "read", "write", "weight", "input_grad", "weight_grad", "saved")
             items = [f"{name} = {value}" for name in names if (value := getattr(facet, name))]
             items.append(f"kind = {quote_word(facet.kind)}")
-        case Time():
+        case Time() | BackwardTime():
             items = [f"{quote_word(name)} = {float(value)!r}" for name, value in facet.seconds]
         case Transfer():
             items = [repr(float(value)) for value in facet.seconds]
@@ -241,10 +252,10 @@ def facet_from_items(keyword: str, items: list[FacetItem]) -> Facet:
     try:
         if len(named) + len(values) != len(items):
             raise ValueError("a key stands twice")
-        if cls is Time:
+        if cls is Time or cls is BackwardTime:
             if values:
                 raise ValueError("expected device type = seconds")
-            return Time(tuple(sorted((key, _as(value, "float")) for key, value in named.items())))
+            return cls(tuple(sorted((key, _as(value, "float")) for key, value in named.items())))
         if cls is Transfer or cls is StageSet:
             if named:
                 raise ValueError("expected numbers only")

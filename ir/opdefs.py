@@ -145,6 +145,14 @@ def _known_compression(op: Op) -> Iterable[str]:
         yield f"unknown compression '{op.get('compression')}'; expected one of {', '.join(COMPRESSIONS)}"
 
 
+def _known_bytes(op: Op) -> Iterable[str]:
+    for key in ("size", "weight"):
+        if op.get(key, 0) < 0:
+            yield f"attribute '{key}' of {op.name} is a number of bytes, not {op.get(key)}"
+    if not isinstance(op.get("id", 0), int | str):
+        yield f"attribute 'id' of {op.name} is a number or a text"
+
+
 COMPRESSIONS = ("none", "f16", "bf16", "i8")
 """Element types that a transfer may use on the wire; ``none``: as they are."""
 
@@ -225,9 +233,12 @@ def _definitions() -> Iterable[OpDef]:
     )
     yield OpDef(
         "dnnc.work",
+        attributes=(("id", AttrDef(None)), ("size", AttrDef(AttrKind.INT)), ("weight", AttrDef(AttrKind.INT))),
         traits=frozenset({OPAQUE, PURE}),
         extensible=True,
-        doc="An opaque unit of a profiled workload: what is known of it stands in its facets.",
+        check=_known_bytes,
+        doc="An opaque unit of a profiled workload: what is known of it stands in its facets. `id` is what the workload calls "
+        "it (a number or a text); `size` the bytes that a device needs to hold it, `weight` bytes of parameters besides.",
     )
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.facets import (
+    BackwardTime,
     Color,
     Cost,
     Facets,
@@ -226,7 +227,7 @@ def facets(draw: st.DrawFn, results: int, stages: int = 0, decided: bool = True)
         found.append(Group(draw(counts)))
     if choice & 2:
         times = draw(st.dictionaries(words, seconds, max_size=2))
-        found.append(Time(tuple(sorted(times.items()))))
+        found.append(draw(st.sampled_from([Time, BackwardTime]))(tuple(sorted(times.items()))))
     if choice & 4:
         found.append(Transfer(tuple(draw(seconds) for _ in range(results))))
     if choice & 8:

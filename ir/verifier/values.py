@@ -9,7 +9,7 @@ from typing import Any
 
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import storage_fault
-from ir.facets import Color, Cost, Facets, Group, OptimizerState, Phase, StageSet, Sync, Time, Transfer
+from ir.facets import BackwardTime, Color, Cost, Facets, Group, OptimizerState, Phase, StageSet, Sync, Time, Transfer
 from ir.module import Mesh
 from ir.ops import Op
 from ir.types import BytesType, DType, Layout, MapType, OptionalType, Partial, SeqType, Shard, TensorType, Type, UnknownType
@@ -144,12 +144,12 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
                 forward = (facet.flops, facet.read, facet.write, facet.weight)
                 if min(*forward, facet.input_grad, facet.weight_grad, facet.saved) < 0:
                     faults.append("a count of cost is negative")
-            case Time(seconds):
+            case Time(seconds) | BackwardTime(seconds):
                 names = [name for name, _ in seconds]
                 if any(a >= b for a, b in pairwise(names)):
-                    faults.append("the device types of time are not sorted, each once")
+                    faults.append(f"the device types of {facet.keyword} are not sorted, each once")
                 if not all(value >= 0 for _, value in seconds):
-                    faults.append("time is not at least 0 seconds")
+                    faults.append(f"{facet.keyword} is not at least 0 seconds")
             case Transfer(seconds):
                 if op is not None and len(seconds) != len(op.results):
                     faults.append(f"transfer has {len(seconds)} numbers for {len(op.results)} results")
