@@ -5,6 +5,10 @@ termination request on the way removes the sibling and leaves what was there bef
 sibling behind; it never looks like a result, and the next write to the same place removes it (a lock tells a dead
 writer's sibling from a live one's).
 
+A directory that must stay itself, because something is mounted on it or because it is the current one, is filled instead of
+replaced: the sibling is then a child, and its entries move up one by one. What makes the directory a result (``seal``) goes
+first and comes last, so that a half-filled one never looks like a result.
+
 What may be replaced is a missing or empty directory, or one that ``replaceable`` accepts; anything else is the user's and
 refused.
 """
@@ -30,20 +34,23 @@ _SUFFIX = ".partial"
 
 
 @contextlib.contextmanager
-def whole_directory(target: Path, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yields an empty directory that becomes ``target`` when the block ends without an exception.
+def whole_directory(target: Path, replaceable: Callable[[Path], bool], seal: str) -> Iterator[Path]:
+    """Yields an empty directory that becomes ``target`` when the block ends without an exception. ``seal``: the name of the
+    file in it without which ``replaceable`` knows no directory.
 
     Raises UsageError when ``target`` exists and may not be replaced, InvalidInput when the disk refuses (full, read only).
     """
     target = Path(os.path.abspath(target))
     refuse_foreign(target, replaceable)
+    stays = target.is_dir() and (os.path.ismount(target) or _is_current(target))
+    folder = target if stays else target.parent
     made_parents = _make_parents(target.parent)
     try:
-        _remove_stale(target)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=target.parent))
+        _remove_stale(folder, target.name)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=folder))
     except OSError as error:
         _remove_empty(made_parents)
-        raise InvalidInput(f"cannot write there: {error.strerror}", where=str(target.parent)) from error
+        raise InvalidInput(f"cannot write there: {error.strerror}", where=str(folder)) from error
     lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
     done = False
     try:
@@ -53,7 +60,10 @@ def whole_directory(target: Path, replaceable: Callable[[Path], bool]) -> Iterat
             _flush(temporary)
             temporary.chmod(0o777 & ~_umask())
             refuse_foreign(target, replaceable)
-            _move(temporary, target)
+            if stays:
+                _fill(temporary, target, seal)
+            else:
+                _move(temporary, target)
             done = True
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
@@ -71,7 +81,7 @@ def refuse_foreign(target: Path, replaceable: Callable[[Path], bool]) -> None:
     """Raises UsageError when something stands at ``target`` that may not be replaced."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise UsageError("it exists and is not a directory", where=str(target), hint="choose another output directory with -o")
-    if target.is_dir() and any(target.iterdir()) and not replaceable(target):
+    if target.is_dir() and not set(target.iterdir()) <= set(_partials(target, target.name)) and not replaceable(target):
         raise UsageError(
             "the directory is not empty and was not written by dnnc, so it is left alone",
             where=str(target),
@@ -97,6 +107,35 @@ def _move(temporary: Path, target: Path) -> None:
     _sync_directory(target.parent)
 
 
+def _fill(temporary: Path, target: Path, seal: str) -> None:
+    """Puts the entries of ``temporary`` in the place of those of ``target``, in which it lies."""
+
+    def order(path: Path) -> tuple[bool, str]:
+        return path.name == seal, path.name
+
+    new = sorted(temporary.iterdir(), key=order)
+    old = sorted(set(target.iterdir()) - set(_partials(target, target.name)), key=order, reverse=True)
+    aside = Path(tempfile.mkdtemp(dir=temporary))
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for source, place in [*((path, aside / path.name) for path in old), *((path, target / path.name) for path in new)]:
+            os.rename(source, place)
+            moved.append((source, place))
+    except BaseException:
+        for source, place in reversed(moved):
+            os.rename(place, source)
+        raise
+    _sync_directory(target)
+
+
+def _is_current(folder: Path) -> bool:
+    """Whether this process, and so most likely the user's shell, stands in ``folder``."""
+    try:
+        return os.path.samefile(folder, os.curdir)
+    except OSError:  # the current directory was removed
+        return False
+
+
 def _exchange(first: Path, second: Path) -> bool:
     """Swaps two directories in one step; False where the system cannot (then two renames do it, almost as well)."""
     try:
@@ -107,9 +146,14 @@ def _exchange(first: Path, second: Path) -> bool:
     return bool(renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0)
 
 
-def _remove_stale(target: Path) -> None:
-    """Removes siblings of ``target`` that a killed writer left behind: those nobody holds locked."""
-    for path in sorted(target.parent.glob(f".{_escape(target.name)}.*{_SUFFIX}")):
+def _partials(folder: Path, name: str) -> list[Path]:
+    """What writers of the target called ``name`` have in ``folder``."""
+    return sorted(folder.glob(f".{_escape(name)}.*{_SUFFIX}"))
+
+
+def _remove_stale(folder: Path, name: str) -> None:
+    """Removes what a killed writer of the target called ``name`` left behind in ``folder``: what nobody holds locked."""
+    for path in _partials(folder, name):
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -151,7 +195,8 @@ def _make_parents(folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         _remove_empty(missing)
-        raise InvalidInput(f"the directory cannot be made: {error.strerror}", where=str(folder)) from error
+        reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise InvalidInput(f"the directory cannot be made: {reason}", where=str(folder)) from error
     return missing
 
 

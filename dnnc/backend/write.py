@@ -70,7 +70,7 @@ def write_build(
     if unplaced:
         raise InvalidInput(f"stage {unplaced[0]} is on no device", where=module.name, hint="run 'place' before 'lower'")
     check_target(out)
-    with whole_directory(out, is_build) as target:
+    with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
         _write_plan(module, target)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
@@ -86,7 +86,7 @@ def write_plan(module: Module, out: Path) -> dict[str, Any]:
     """Writes the plan alone, ``plan.json`` and ``plan.ir``, with a manifest without stages, and returns that. Such a directory
     is replaced like a build but cannot be run. Raises as ``write_build``."""
     check_target(out)
-    with whole_directory(out, is_build) as target:
+    with whole_directory(out, is_build, MANIFEST) as target:
         _write_plan(module, target)
         manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""})
         _write_json(target / MANIFEST, manifest)

@@ -22,7 +22,7 @@ def ours(folder: Path) -> bool:
 
 
 def write(target: Path, text: str = "new") -> None:
-    with whole_directory(target, ours) as folder:
+    with whole_directory(target, ours, "mark") as folder:
         (folder / "mark").write_text(text)
         (folder / "sub").mkdir()
         (folder / "sub/data").write_text(text)
@@ -64,7 +64,7 @@ def test_an_exception_leaves_what_was_there(tmp_path: Path, fault: BaseException
         write(tmp_path / "deep/out", "old")
 
     def fail() -> None:
-        with whole_directory(tmp_path / "deep/out", ours) as folder:
+        with whole_directory(tmp_path / "deep/out", ours, "mark") as folder:
             (folder / "mark").write_text("half")
             raise fault
 
@@ -116,15 +116,66 @@ def test_an_empty_directory_is_used(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_an_input_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="a file is in the way"):
         write(tmp_path / "file/out")
+
+
+def test_the_current_directory_stays_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that stands in a directory that was replaced sees nothing any more."""
+    monkeypatch.chdir(tmp_path)
+    write(Path(), "old")
+    (tmp_path / "extra").write_text("of the former")
+    write(Path())
+    assert sorted(os.listdir(os.curdir)) == ["mark", "sub"]
+    assert Path("sub/data").read_text() == "new"
+
+
+def test_what_something_is_mounted_on_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    before = (tmp_path / "out").stat().st_ino
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path).name == "out")
+    write(tmp_path / "out")
+    write(tmp_path / "out")
+    assert (names(tmp_path), names(tmp_path / "out")) == (["out"], ["mark", "sub"])
+    assert (tmp_path / "out").stat().st_ino == before
+
+
+@pytest.mark.parametrize("moves", range(4))
+def test_a_fault_while_the_current_directory_is_filled_puts_the_former_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path(), "old")
+    rename, calls = os.rename, []
+
+    def failing(source: Path, target: Path) -> None:
+        calls.append((source, (tmp_path / "mark").exists()))
+        if len(calls) == moves + 1:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(KeyboardInterrupt):
+        write(Path())
+    assert [there for _, there in calls[: moves + 1]] == [True, False, False, False][: moves + 1], "the mark goes first"
+    assert names(tmp_path) == ["mark", "sub"]
+    assert (tmp_path / "mark").read_text() == (tmp_path / "sub/data").read_text() == "old"
+
+
+def test_what_a_killed_process_left_in_the_current_directory_is_not_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f".{tmp_path.name}.123.partial").mkdir()
+    write(Path())
+    assert names(tmp_path) == ["mark", "sub"]
 
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from dnnc.backend.transaction import whole_directory
-with whole_directory(Path(sys.argv[1]), lambda folder: True) as folder:
+with whole_directory(Path(sys.argv[1]), lambda folder: True, "mark") as folder:
     (folder / "mark").write_text("half")
     print("writing", flush=True)
     time.sleep(60)
@@ -179,7 +230,7 @@ from ir.diagnostics import InvalidInput
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    with whole_directory(Path(sys.argv[1]), lambda folder: True) as folder:
+    with whole_directory(Path(sys.argv[1]), lambda folder: True, "mark") as folder:
         (folder / "data").write_bytes(bytes(1 << 20))
 except InvalidInput as error:
     print(error)
