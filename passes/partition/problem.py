@@ -172,8 +172,9 @@ def plan_costs(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) ->
     return tuple(stage_cost(problem, nodes, kind) for kind, nodes in stages)
 
 
-def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) -> list[str]:
-    """Every constraint that the stages break, as text; empty for a feasible plan. Shares nothing with the solvers."""
+def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *, ordered: bool = True) -> list[str]:
+    """Every constraint that the stages break, as text; empty for a feasible plan. Shares nothing with the solvers.
+    Data may flow backward between stages when ``ordered`` is false (a split that need not be contiguous)."""
     found = []
     place = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     if sorted(v for _, nodes in stages for v in nodes) != list(range(problem.size)):
@@ -182,7 +183,7 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) ->
     for h, readers in enumerate(problem.consumers):
         maker = place[int(problem.producer[h])]
         for v in readers:
-            if place[v] < maker:
+            if ordered and place[v] < maker:
                 found.append(f"{problem.tensor_names[h]} flows backward, from stage {maker} to stage {place[v]}")
             if h in problem.forced and place[v] == maker:
                 found.append(f"no cut at {problem.tensor_names[h]}: stage {maker} makes and reads it")
