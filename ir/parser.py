@@ -446,7 +446,7 @@ def _inner(name: str, start: str, transformer: Any) -> Callable[[str], Any]:
         from lark.exceptions import UnexpectedInput
 
         try:
-            if name == "types" and text.count("<") > MAX_DEPTH + text.count(","):
+            if name == "types" and text.count("<") > MAX_DEPTH and _nesting(text) > MAX_DEPTH:
                 raise TextFault(f"types nested more than {MAX_DEPTH} deep")
             return parser.parse(text, start=start)
         except UnexpectedInput as error:
@@ -459,6 +459,18 @@ def _inner(name: str, start: str, transformer: Any) -> Callable[[str], Any]:
 
     remembered = lru_cache(maxsize=1 << 14)(read)
     return lambda text: remembered(text) if len(text) <= 400 else read(text)
+
+
+_ANGLE = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[<>]')
+
+
+def _nesting(text: str) -> int:
+    """How deep the angle brackets of a text nest; those in quotes are none."""
+    depth = deepest = 0
+    for mark in _ANGLE.findall(text):
+        depth += {"<": 1, ">": -1}.get(mark, 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 @contextmanager

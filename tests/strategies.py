@@ -344,6 +344,13 @@ def funcs(
     return Func(name, args, tuple(Value(value, known[value]) for value in results), ops, draw(attributes(max_size=2)))
 
 
+def whole_numbers(dtype: DType) -> st.SearchStrategy[int]:
+    """The values of an integer type; 0 and 1 for booleans."""
+    bits = 1 if dtype is DType.BOOL else dtype.bits
+    low = -(1 << (bits - 1)) if dtype.value[0] == "i" else 0
+    return st.integers(low, low + (1 << bits) - 1)
+
+
 @st.composite
 def resources(draw: st.DrawFn, name: str, mesh: Mesh | None = None) -> Resource:
     """A resource with data of any kind that fits its type."""
@@ -351,7 +358,7 @@ def resources(draw: st.DrawFn, name: str, mesh: Mesh | None = None) -> Resource:
     whole = constant.type.dtype.is_integer or constant.type.dtype is DType.BOOL
     options: list[st.SearchStrategy[ResourceData]] = [st.just(Inline(constant.data)), st.just(Declared())]
     if constant.type.dtype is not DType.STRING:
-        value = draw(st.integers(-3, 1 << 40)) if whole else draw(floats32)
+        value = draw(st.integers(0, 1) | whole_numbers(constant.type.dtype)) if whole else draw(floats32)
         options += [
             st.just(Splat(value)),
             st.builds(Random, st.sampled_from(["normal", "uniform"]), counts, st.floats(0, 10), st.floats(-10, 10)),

@@ -62,6 +62,13 @@ def _check_resource(findings: Findings, resource: Resource) -> None:
             findings.add("INV09", f"{facet.keyword} is a {kind} about an op, not about resource {resource.name}", resource)
 
 
+def _range(dtype: DType) -> tuple[int, int]:
+    """The least and the largest value of an integer type; booleans are 0 and 1."""
+    if dtype is DType.BOOL:
+        return 0, 1
+    return (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.value[0] == "i" else (0, (1 << dtype.bits) - 1)
+
+
 def _data_faults(resource: Resource) -> list[str]:
     data, type_ = resource.data, resource.type
     if isinstance(data, External):
@@ -80,8 +87,12 @@ def _data_faults(resource: Resource) -> list[str]:
     if isinstance(data, Splat | Random) and (not isinstance(type_, TensorType) or type_.dtype is DType.STRING):
         return [f"{type(data).__name__.lower()} data needs a tensor of numbers, not {type_}"]
     if isinstance(data, Splat):
-        whole = isinstance(type_, TensorType) and (type_.dtype.is_integer or type_.dtype is DType.BOOL)
-        return [f"splat({data.value}) is not an integer, as {type_} needs"] if whole and not isinstance(data.value, int) else []
+        if not isinstance(type_, TensorType) or not (type_.dtype.is_integer or type_.dtype is DType.BOOL):
+            return []
+        if not isinstance(data.value, int):
+            return [f"splat({data.value}) is not an integer, as {type_} needs"]
+        low, high = _range(type_.dtype)
+        return [] if low <= data.value <= high else [f"splat({data.value}) does not fit {type_.dtype.value}: {low} to {high}"]
     if isinstance(data, Random):
         faults = []
         if data.distribution not in ("normal", "uniform"):

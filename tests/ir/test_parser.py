@@ -173,8 +173,9 @@ def test_a_gigabyte_is_refused_at_once(tmp_path: Path, head: bytes) -> None:
         "(%a," * 300_000,
         "a<" * 500_000,
         "\n" * 1_000_000 + "?",
+        "(" + "\n" * 1_000_000 + "?",
     ],
-    ids=["letters", "sigils", "quotes", "braces", "names", "angles", "lines"],
+    ids=["letters", "sigils", "quotes", "braces", "names", "angles", "lines", "operands"],
 )
 def test_long_noise_takes_linear_time(noise: str) -> None:
     for head in ("", "module @m {\n", "module @m {\n func @f(%x : tensor<4xf32>) -> () {\n  %y = onnx.A", "module @m {a = "):
@@ -189,6 +190,10 @@ def test_deep_nesting_is_refused() -> None:
     seq = "seq<" * depth + "tensor<f32>" + ">" * depth
     with pytest.raises(InvalidInput, match="nested more than 64 deep"):
         parse_module(f"module @m {{\n  func @f(%x : {seq}) -> () {{\n  }}\n}}\n")
+    maps = "map<i64, " * depth + "tensor<f32>" + ">" * depth  # commas do not make it flat
+    for text in (f"module @m {{\n  func @f(%x : {maps}) -> () {{\n  }}\n}}\n", f"module @m {{t = {maps}}} {{\n}}\n"):
+        with pytest.raises(InvalidInput, match="nested more than 64 deep"):
+            parse_module(text)
     regions = "onnx.If() region a() {\n" * depth + "}\n" * depth
     with pytest.raises(InvalidInput, match="nested more than 64 deep"):
         parse_module("module @m {\n  func @f() -> () {\n" + regions + "  }\n}\n")
@@ -218,6 +223,27 @@ def test_hand_written_forms() -> None:
         "}\n"
     )
     assert module.entry.args[0].type == TensorType(DType.F32, ("batch", 4))
+
+
+def test_tabs_and_carriage_returns_are_spaces() -> None:
+    text = (
+        "module @m {\n  func @f(%x : tensor<4xf32>) -> () {\n    %y, %z = onnx.Op(%x, _) {axis = 1} : tensor<4xf32>, "
+        'tensor<4xf32> color<1> stage<0> loc("a", "b")\n  }\n  schedule @s {\n    kind = "periodic"\n  }\n}\n'
+    )
+    module = parse_module(text)
+    spaced = text.replace(", ", " \t,\t ").replace(" =", "\t =\t").replace("> ", ">\t").replace('("', '( \t"')
+    assert parse_module(spaced) == module
+    broken = text.replace("(%x, _)", "(\n%x,\n_\n)").replace("\n", "\r\n")
+    assert parse_module(broken) == module
+
+
+@pytest.mark.parametrize("text", ["tensor<{}xf32>", "bytes<{}>"])
+def test_numbers_of_too_many_digits(text: str) -> None:
+    digits = "9" * 10_000
+    with pytest.raises(InvalidInput, match="a number of 10000 digits is too large") as caught:
+        parse_module(f"module @m {{\n  func @f(%x : {text.format(digits)}) -> () {{\n  }}\n}}\n")
+    assert caught.value.diagnostics[0].span is not None
+    assert caught.value.diagnostics[0].span.line == 2
 
 
 def test_parse_and_print_are_linear() -> None:
