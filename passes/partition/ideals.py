@@ -75,9 +75,16 @@ def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> Sta
     return States(following, digits @ price, behind, final, used, True)
 
 
-def too_many_states(problem: Problem) -> bool:
-    """Whether the vectors of devices used are too many to carry at every ideal."""
-    return math.prod(kind.count + 1 for kind in problem.kinds) > MOST_STATES
+def sequences(problem: Problem) -> list[tuple[int, ...]]:
+    """What ``Tables`` takes as ``sequence``: nothing where every vector of devices used can be carried at every ideal, else
+    orders of devices to try, each a kind per device; speed is that of the whole model."""
+    if math.prod(kind.count + 1 for kind in problem.kinds) <= MOST_STATES:
+        return [()]
+    seconds = np.where(np.isfinite(problem.seconds), problem.seconds, np.nan)
+    speed = np.nan_to_num(np.nanmean(np.column_stack([seconds, np.zeros(len(problem.kinds))]), axis=1))
+    given = [k for k, kind in enumerate(problem.kinds) for _ in range(kind.count)]
+    fast = sorted(given, key=lambda k: (speed[k], k))
+    return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
 
 def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -> States:
@@ -147,6 +154,13 @@ class Tables:
         self.slack = 1e-12 * max(n, 1)
 
     @cached_property
+    def words_per_ideal(self) -> int:
+        """Eight-byte words that one ideal takes: its bits, twice while they are sorted, what the family holds of it besides
+        its cut, and the value, parent and kind (13 bytes) of every state of the programme."""
+        kinds, rows = len(self.problem.kinds), len(self.transfer)
+        return 2 * ((self.problem.size + 63) // 64) + 5 * kinds + 2 * rows + 8 + (13 * len(self.states.used) + 7) // 8
+
+    @cached_property
     def below(self) -> Floats:
         """Weight of each node and of all that depends on it."""
         n = self.problem.size
@@ -204,22 +218,25 @@ class Family:
 def family(
     tables: Tables, bits: Any, weight: Any, cut_ptr: Any, cut: Any, trial: float, complete: bool, visited: int
 ) -> Family:
-    """Sorts ideals and sums what the programme needs, a few thousand at a time to keep memory low."""
+    """Sorts ideals and sums what the programme needs, cuts a few thousand ideals at a time to keep memory low."""
+    from passes.partition import kernels
+
     size = np.bitwise_count(bits).sum(axis=1)
     order = np.lexsort((size, weight))
     bits, weight = np.ascontiguousarray(bits[order]), weight[order]
-    n, kinds = tables.problem.size, len(tables.problem.kinds)
+    kinds = len(tables.problem.kinds)
     per_node = np.hstack(
         [tables.seconds.T, tables.lacking.T.astype(np.float64), tables.own_weights[:, None].astype(np.float64)]
     )
     sums = np.empty((len(weight), per_node.shape[1]))
-    for start in range(0, len(weight), 2048):
-        block = np.unpackbits(bits[start : start + 2048].view(np.uint8), axis=1, bitorder="little")[:, :n]
-        sums[start : start + 2048] = block.astype(np.float64) @ per_node
+    kernels.sum_members(bits, per_node, sums)
     boundary = np.zeros((len(weight), tables.transfer.shape[0]))
-    owner = np.repeat(np.arange(len(weight)), np.diff(cut_ptr))
-    for p, row in enumerate(tables.transfer):
-        boundary[:, p] = np.bincount(owner, weights=row[cut], minlength=len(weight))
+    for start in range(0, len(weight), 16384):
+        pointers = cut_ptr[start : start + 16385]
+        entries, lengths = cut[pointers[0] : pointers[-1]], np.diff(pointers)
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        for p, row in enumerate(tables.transfer):
+            boundary[start : start + 16384, p] = np.bincount(owner, weights=row[entries], minlength=len(lengths))
     return Family(
         bits,
         weight,
@@ -236,16 +253,12 @@ def family(
     )
 
 
-def lattice(
-    tables: Tables, trial: float, *, band: int | None = None, max_visits: int = 10**7, max_words: int = 10**7
-) -> Family | None:
-    """Every ideal that can be a boundary of a plan of load at most ``trial``; None when over budget. With ``band``, only
-    those in which no node is in while one more than ``band`` places before it is out: near the problem's own order."""
+def _walk(tables: Tables, trial: float, band: int | None, max_visits: int, max_words: int) -> partial[Any]:
+    """The kernel of the enumeration, given all but what to store."""
     from passes.partition import kernels
 
-    n = tables.problem.size
     low, high = tables.windows(trial)
-    walk = partial(
+    return partial(
         kernels.enumerate_ideals,
         tables.succ_ptr,
         tables.succ,
@@ -259,15 +272,35 @@ def lattice(
         tables.readers,
         low,
         high,
-        n if band is None else band,
+        tables.problem.size if band is None else band,
         max_visits,
         max_words,
+        tables.words_per_ideal,
     )
-    nothing = np.empty((0, 0), np.uint64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32)
-    status, visited, count, entries = walk(False, *nothing)
-    if status != kernels.DONE:
+
+
+_NOTHING = np.empty((0, 0), np.uint64), np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32)
+
+
+def count_ideals(tables: Tables, trial: float, most: int) -> int | None:
+    """Ideals walked over to find those that can be boundaries of a plan of load at most ``trial``; None when over ``most``."""
+    status, visited, _, _ = _walk(tables, trial, None, most, 1 << 62)(False, *_NOTHING)
+    found: int = visited
+    return found if status == 0 else None
+
+
+def lattice(
+    tables: Tables, trial: float, *, band: int | None = None, max_visits: int = 10**7, max_words: int = 10**7
+) -> Family | None:
+    """Every ideal that can be a boundary of a plan of load at most ``trial``; None when over budget: ``max_visits`` ideals
+    walked over, ``max_words`` 8-byte words held by the family and the programme over it. With ``band``, only those in which
+    no node is in while one more than ``band`` places before it is out: near the problem's own order."""
+    n = tables.problem.size
+    walk = _walk(tables, trial, band, max_visits, max_words)
+    status, visited, count, entries = walk(False, *_NOTHING)
+    if status:
         return None
-    bits, weight = np.empty((count, max(1, (n + 63) // 64)), np.uint64), np.empty(count)
+    bits, weight = np.zeros((count, max(1, (n + 63) // 64)), np.uint64), np.empty(count)
     cut_ptr, cut = np.zeros(count + 1, np.int64), np.empty(entries, np.int32)
     walk(True, bits, weight, cut_ptr, cut)
     return family(tables, bits, weight, cut_ptr, cut, trial, band is None or band >= n, int(visited))
@@ -301,4 +334,17 @@ def permuted(problem: Problem, order: Iterable[int]) -> Problem:
     )
 
 
-__all__ = ["BIG", "Family", "States", "Tables", "csr", "family", "lattice", "members", "permuted", "states", "too_many_states"]
+__all__ = [
+    "BIG",
+    "Family",
+    "States",
+    "Tables",
+    "count_ideals",
+    "csr",
+    "family",
+    "lattice",
+    "members",
+    "permuted",
+    "sequences",
+    "states",
+]

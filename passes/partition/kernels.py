@@ -75,6 +75,7 @@ def enumerate_ideals(
     band: int,
     max_visits: int,
     max_words: int,
+    words_per_ideal: int,
     store: bool,
     bits: Any,
     weight: Any,
@@ -87,7 +88,7 @@ def enumerate_ideals(
     ``below[v]``: weight of v and all that depends on it. ``made``, ``read``: tensors made and read per node;
     ``readers[h]``: number of readers. ``low``/``high``: windows, ascending and disjoint. ``band``: an ideal may hold node v
     only if its least missing node is >= v - band (>= n: no limit). Stops with TOO_MANY after ``max_visits`` ideals, with
-    TOO_MUCH when over ``max_words`` 8-byte words would be stored.
+    TOO_MUCH when over ``max_words`` 8-byte words would be held, at ``words_per_ideal`` each besides their cuts.
 
     A first call, with ``store`` false, only counts; a second fills ``bits[N, W]``, ``weight[N]``, ``cut_ptr[N+1]`` and
     ``cut``, the tensors cut by each ideal. Returns (status, visited, ideals in the windows, entries of ``cut``).
@@ -147,7 +148,7 @@ def enumerate_ideals(
                         cut_ptr[count + 1] = used
                     count += 1
                     break
-            if count * (words + 2) + used // 2 > max_words:
+            if count * words_per_ideal + used // 2 > max_words:
                 status = 2
                 break
         # The next ready node after `last`, within the band.
@@ -249,6 +250,26 @@ def enumerate_ideals(
 
 
 @_compiled
+def sum_members(bits: Any, per_node: Any, total: Any) -> None:
+    """``total[i, c]`` = sum of ``per_node[v, c]`` over the members v of ideal i, ascending."""
+    count, words = bits.shape
+    columns = per_node.shape[1]
+    one = np.uint64(1)
+    for i in range(count):
+        for c in range(columns):
+            total[i, c] = 0.0
+        for k in range(words):
+            word = bits[i, k]
+            v = 64 * k
+            while word:
+                if word & one:
+                    for c in range(columns):
+                        total[i, c] += per_node[v, c]
+                word >>= one
+                v += 1
+
+
+@_compiled
 def solve_family(
     trial: float,
     bits: Any,
@@ -302,8 +323,8 @@ def solve_family(
 
     Filled in: ``value[N, S]``, ``parent[N, S]`` (ideal before), ``via[N, S]`` (kind of the last stage); ``low_state[N]``,
     ``high_state[N]``: range of states reached; ``active[:actives]``: ideals reached. Works from ideal ``start`` until over
-    ``max_tests`` pairs were tested, so that a caller can show progress and stop. Returns (the ideal to go on from, actives,
-    pairs tested, pairs priced).
+    ``max_tests`` pairs were tested, so that a caller can show progress and stop; eight pairs that their states alone rule out
+    count as one, and so do eight tensors looked at. Returns (the ideal to go on from, actives, pairs tested, pairs priced).
     """
     count, words = bits.shape
     kinds = port.shape[0]
@@ -330,6 +351,7 @@ def solve_family(
         all_shared += shared_bytes[r]
     tested = 0
     priced = 0
+    passed = 0
     allowed = np.empty(states, np.bool_)
     short_step = states
     long_step = 0
@@ -339,7 +361,7 @@ def solve_family(
                 short_step = min(short_step, next_state[s, t] - s)
                 long_step = max(long_step, next_state[s, t] - s)
     i = start
-    while i < count and tested <= max_tests:
+    while i < count and tested + passed // 8 <= max_tests:
         here = weight[i]
         allowed_low = states
         allowed_high = -1
@@ -358,6 +380,7 @@ def solve_family(
             if weight[j] < reach:
                 break
             if low_state[j] + short_step > allowed_high or high_state[j] + long_step < allowed_low:
+                passed += 1
                 continue
             tested += 1
             inside = True
@@ -389,6 +412,7 @@ def solve_family(
             if blocked:
                 continue
             priced += 1
+            passed += cut_end[i] - cut_start[i]
             for p in range(classes + 1):
                 receive[p] = boundary[j, p]
                 send[p] = 0.0
@@ -464,7 +488,7 @@ def solve_family(
             active[actives] = i
             actives += 1
         i += 1
-    return i, actives, tested, priced
+    return i, actives, tested + passed // 8, priced
 
 
-__all__ = ["DONE", "TOO_MANY", "TOO_MUCH", "enumerate_ideals", "solve_family"]
+__all__ = ["DONE", "TOO_MANY", "TOO_MUCH", "enumerate_ideals", "solve_family", "sum_members"]

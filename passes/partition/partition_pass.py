@@ -1,8 +1,9 @@
 """The pass: from groups and a topology to stages, a plan and its proof.
 
 Reads the ``Group`` facets of ``contract`` (without them, or where a cut, a pin or a number of stages splits them, it goes back
-to the classes of ``colocation``), and the topology. Writes a ``StageSet`` facet on every op of the entry function (stages
-numbered in pipeline order) and a ``Plan``. A stage that holds pinned ops has its device filled in, the others are for
+to the classes of ``colocation``), and the topology. When ``contract`` gave something up, the bound is that of the graph
+before it did. Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a
+``Plan``. A stage that holds pinned ops has its device filled in, the others are for
 ``place``. The plan's certificate says how the bound was reached, what was searched, and what the user asked for.
 """
 
@@ -16,12 +17,13 @@ from typing import ClassVar
 
 from ir.diagnostics import InvalidInput
 from ir.facets import Group, StageSet
-from ir.module import Module, Plan, PlanStage, Schedule, Stage
+from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
 from ir.topology import Topology
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import cuts_of, insert_symbols
+from passes.partition.bounds import lower_bound, prices
 from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
@@ -74,7 +76,14 @@ class PartitionPass(Pass):
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
-        solution = OBJECTIVES[self.objective](problem, budget, context.progress)
+        search = OBJECTIVES[self.objective]
+        solution = search(problem, budget, context.progress)
+        if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
+            if solution.stages is None:  # what is asked for here may need groups apart
+                groups, problem = whole
+                solution = search(problem, budget, context.progress)
+            else:
+                solution = _against(solution, whole[1])
         if solution.stages is None:
             raise explain(problem, solution, topology)
         solution = self._within_memory(module, problem, groups, solution, budget, context)
@@ -116,9 +125,7 @@ class PartitionPass(Pass):
         if self.stages:
             return ordered(fine, classes)
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
-            base = ordered(fine, classes)
-            merged = reduce(quotient(fine, base))
-            return ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
+            return self._whole(fine, module, context)[0]
         by_label: dict[int, list[int]] = {}
         for i, label in enumerate(labels):
             assert label is not None
@@ -132,6 +139,13 @@ class PartitionPass(Pass):
             else:
                 result.append(tuple(members))
         return ordered(fine, result)
+
+    def _whole(self, fine: Problem, module: Module, context: PassContext) -> tuple[Groups, Problem]:
+        """The problem with nothing given up, and its groups."""
+        base = ordered(fine, context.analyses.get(colocation, module))
+        merged = reduce(quotient(fine, base))
+        groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
+        return groups, quotient(fine, groups)
 
     def _within_memory(
         self, module: Module, problem: Problem, groups: Groups, first: Solution, budget: Budget, context: PassContext
@@ -218,6 +232,24 @@ class PartitionPass(Pass):
             certificate=tuple(sorted(certificate.items())),
         )
         return plan
+
+
+def _gave_up(func: Func) -> bool:
+    """Whether the groups of ``contract`` may keep together what every best plan parts."""
+    guarantee = next((a.value for key, a in func.attributes if key == "contract.guarantee"), "exact")
+    return guarantee != "exact"
+
+
+def _against(solution: Solution, whole: Problem) -> Solution:
+    """The solution of a contracted problem with a bound that holds for the whole one."""
+    bound, reason = lower_bound(whole, prices(whole))
+    optimal = solution.value <= bound * (1 + TIGHT)
+    return replace(
+        solution,
+        status="optimal" if optimal else "feasible",
+        bound=solution.value if optimal else bound,
+        reason=f"{reason}; the graph was contracted for a quick search",
+    )
 
 
 def _ops_of(solution: Solution, groups: Groups) -> list[tuple[int, ...]]:

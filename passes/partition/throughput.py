@@ -4,8 +4,9 @@
 2. Lower bound: load balance and largest node (``bounds``).
 3. Trial values rising from the lower to the upper bound; at each, the ideals that can be boundaries (``ideals.lattice``)
    and the programme over them. Nothing found raises the lower bound to the trial value; something found is the optimum.
-4. When the lattice is over budget even so: the ideals near the best order, in bands as wide as the budget allows. The
-   plan is feasible, the lower bound stands, and the gap between them is reported.
+4. When the lattice is over budget even so: the best plan of a contraction whose lattice is small (``coarsen``), then the
+   ideals near an order that the best plan so far follows, in bands as wide as the budget allows; around each better plan
+   anew. The plan is feasible, the lower bound stands, and the gap between them is reported.
 
 With many different devices the vectors of devices used are too many to carry along. Then stages take devices in the order
 of a few sequences (as given, fastest first, slowest first), any of them left out: feasible plans, the same lower bound.
@@ -21,15 +22,19 @@ import numpy as np
 
 from passes.partition import orders
 from passes.partition.bounds import lower_bound, prices
+from passes.partition.coarsen import contracted
 from passes.partition.dp import KeepOn, Stages, solve_family
-from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, too_many_states
+from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, sequences
 from passes.partition.problem import Problem, plan_costs
+from passes.partition.reduce import quotient
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 
-IDEALS_PER_SECOND = 20_000_000
-"""What a fast machine walks over: only there to keep a time limit when the budget of ideals is large."""
+IDEALS_PER_SECOND = 2_000_000
+"""What a fast machine walks over and stores: only there to keep a time limit when the budget of ideals is large."""
+COARSE_IDEALS = 50_000
+"""Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
 SMALL_GAP = 0.01
 """Relative gap below which a search that is not exact ends early."""
 
@@ -83,7 +88,7 @@ class _Search:
         self.problem, self.budget, self.progress = problem, budget, progress
         self.started = time.perf_counter()
         self.price = prices(problem)
-        self.sequences = _sequences(problem) if too_many_states(problem) else [()]
+        self.sequences = sequences(problem)
         self.tables = Tables(problem, self.price, self.sequences[0])
         self.statistics = Statistics()
         self.best: Stages | None = None
@@ -96,6 +101,8 @@ class _Search:
         self._phase("linear", self._linear)
         if not self._tight():
             self._phase("exact", self._exact)
+        if self.statistics.ideals == 0 and not self._tight():
+            self._phase("coarse", self._coarse)
         if self.statistics.ideals == 0 and not self._tight():
             self._phase("band", self._band)
         return self._solution()
@@ -158,11 +165,34 @@ class _Search:
         if stages is None:
             return False
         if self._accept(tuple((kind, tuple(sorted(order[v] for v in nodes))) for kind, nodes in stages)):
-            self.order = order
+            self.order = self._along(order)
             if sequence != self.tables.sequence:
                 self.tables = Tables(self.problem, self.price, sequence)
             return True
         return False
+
+    def _along(self, order: list[int]) -> list[int]:
+        """The order, stage by stage of the best plan: its boundaries are prefixes."""
+        stage_of = {v: s for s, (_, nodes) in enumerate(self.best or ()) for v in nodes}
+        return sorted(order, key=lambda v: stage_of[v])
+
+    def _coarse(self) -> None:
+        if self.best is None:
+            return
+        groups = contracted(self.tables, self.order, self.best, self.value, min(COARSE_IDEALS, self._visits()))
+        if groups is None:
+            return
+        problem = quotient(self.problem, groups)
+        tables = Tables(problem, prices(problem), self.tables.sequence)
+        ideals = lattice(tables, self.value, max_visits=self._visits(), max_words=self.budget.memory // 8)
+        if ideals is None:
+            return
+        found = solve_family(tables, ideals, self.value, self._keep_on("coarse", self.budget.seconds))
+        self._count(ideals.size, found.tested, found.priced)
+        if found.stages is not None and self._accept(
+            tuple((kind, tuple(sorted(v for group in nodes for v in groups[group]))) for kind, nodes in found.stages)
+        ):
+            self.order = self._along([v for group in groups for v in group])
 
     def _count(self, stored: int, tested: int, priced: int) -> None:
         self.statistics.stored = max(self.statistics.stored, stored)
@@ -222,7 +252,7 @@ class _Search:
             if better is None or self._tight() or band >= self.problem.size:
                 return
             idle = 0 if better else idle + 1
-            band += max(1, band // 4)
+            band += 0 if better else max(1, band // 4)
 
     def _solution(self) -> Solution:
         if self.best is None:
@@ -233,15 +263,6 @@ class _Search:
         status = "optimal" if self._tight() else "feasible"
         bound = self.value if status == "optimal" else self.bound
         return Solution(status, self.best, self.value, bound, self.reason, self.statistics)
-
-
-def _sequences(problem: Problem) -> list[tuple[int, ...]]:
-    """Orders of devices to try, each a kind per device; speed is that of the whole model."""
-    seconds = np.where(np.isfinite(problem.seconds), problem.seconds, np.nan)
-    speed = np.nan_to_num(np.nanmean(np.column_stack([seconds, np.zeros(len(problem.kinds))]), axis=1))
-    given = [k for k, kind in enumerate(problem.kinds) for _ in range(kind.count)]
-    fast = sorted(given, key=lambda k: (speed[k], k))
-    return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
 
 __all__ = ["Budget", "Solution", "Statistics", "solve"]

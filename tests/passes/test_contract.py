@@ -9,12 +9,13 @@ import pytest
 from ir.attributes import attributes
 from ir.diagnostics import InvalidInput
 from ir.facets import Group
-from ir.module import Func, Module, Resource, Splat
+from ir.module import Func, Module, Plan, Resource, Splat
 from ir.ops import Op, Value
 from ir.types import DType, SeqType, TensorType
 from passes.analyses.memory import reads
 from passes.base import PassContext
 from passes.contract import ContractPass
+from passes.partition import PartitionPass
 from passes.partition.colocation import SPAN, colocation
 from tests.passes.staging import VECTOR, chain, devices, op, value
 
@@ -115,7 +116,52 @@ def test_groups_never_form_a_cycle(seed: int) -> None:
     assert all(at.get(name, -1) <= numbers[i] for i, op_ in enumerate(module.entry.ops) for name in reads(op_))
 
 
+def branches(count: int) -> Module:
+    """``count`` chains of two ops between a source and a sum, all alike."""
+    ops = [op("onnx.Relu", ["%x"], ["%s"], seconds={"t": 3.0})]
+    for i in range(count):
+        ops.append(op("onnx.Relu", ["%s"], [f"%a{i}"], seconds={"t": 3.0}))
+        ops.append(op("onnx.Relu", [f"%a{i}"], [f"%b{i}"], seconds={"t": 3.0}))
+    ops.append(op("onnx.Sum", [f"%b{i}" for i in range(count)], ["%y"], seconds={"t": 3.0}))
+    return module_of(*ops)
+
+
+def test_antichains_are_contracted_when_asked() -> None:
+    """The loss is stated, and the plan is held against the bound of the graph that nothing was given up of."""
+    module = branches(7).extend([devices(2)])
+    context = PassContext()
+    assert len(set(groups(branches(7)))) == 16
+    small = ContractPass(max_ideals=50).run(module, context)
+    assert int(context.statistics["contract"]["groups"]) < 16
+    assert str(dict(small.entry.attributes)["contract.guarantee"].value).startswith("bounded:")
+    plan = PartitionPass().run(small, PassContext()).first(Plan)
+    exact = PartitionPass().run(ContractPass().run(module, PassContext()), PassContext()).first(Plan)
+    assert plan is not None
+    assert exact is not None
+    assert exact.status == "optimal"
+    assert plan.bound <= exact.value <= plan.value <= 1.3 * exact.value
+    assert plan.status == "feasible"
+    assert "contracted" in dict(plan.certificate)["bound"]
+
+
+def test_contraction_that_a_demand_breaks_is_undone() -> None:
+    """Nodes pinned apart lie in one group of the contraction's making."""
+    module = ContractPass(max_ideals=50).run(branches(7).extend([devices(2)]), PassContext())
+    planned = PartitionPass(pins=("a0=d0", "b0=d1")).run(module, PassContext()).first(Plan)
+    assert planned is not None
+    assert {device for stage in planned.stages for device in stage.devices} == {"d0", "d1"}
+
+
+def test_contraction_that_does_not_help_warns() -> None:
+    context = PassContext()
+    done = ContractPass(max_ideals=1).run(branches(4).extend([devices(2)]), context)
+    assert dict(done.entry.attributes)["contract.guarantee"].value == "exact"
+    assert "the lattice stays above 1 ideals" in str(context.sink.diagnostics[0])
+
+
 def test_faults_are_named() -> None:
+    with pytest.raises(InvalidInput, match="max-ideals is -1"):
+        groups(chain([0]), max_ideals=-1)
     with pytest.raises(InvalidInput, match="comm is 'fast', expected one of sum, overlap, duplex"):
         groups(chain([0]), comm="fast")
     with pytest.raises(InvalidInput, match="the module has no topology"):

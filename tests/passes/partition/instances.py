@@ -173,6 +173,27 @@ def experts(count: int, layers: int = 2, devices: int = 8) -> Problem:
     return build.problem(devices)
 
 
+def series_parallel(seed: int, nodes: int = 150, devices: int = 8) -> Problem:
+    """A random series-parallel graph of at least so many nodes."""
+    rng = random.Random(seed)
+    build = Layers()
+
+    def block(x: int, depth: int) -> int:
+        shape = rng.random()
+        if depth == 0 or shape < 0.2:
+            return build.op(rng.uniform(0, 2), rng.choice((1, 2, 4)), x)
+        if shape < 0.6:
+            for _ in range(rng.randint(2, 3)):
+                x = block(x, depth - 1)
+            return x
+        return build.op(0.05, 2, *[block(x, depth - 1) for _ in range(rng.randint(2, 4))])
+
+    x = build.op(0.1, 4)
+    while len(build.work) < nodes:
+        x = block(x, 4)
+    return build.problem(devices, rate=0.05)
+
+
 def random_chains(seed: int, *, comm: str = "sum") -> Problem:
     """Mostly chains, with transfers of about the size of compute and limits that just bind: where reductions apply, and where
     they must not."""
