@@ -43,10 +43,12 @@ def run(argv: Sequence[str] | None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     """Runs the command that the arguments name."""
     from dnnc.cli.app import app
+    from dnnc.cli.completion import VARIABLE, complete
 
+    if VARIABLE in os.environ:
+        sys.stdout.write(complete(os.environ, lambda: app(args=arguments, prog_name="dnnc")))
+        return ExitCode.OK
     command = get_command(app)
-    if "_DNNC_COMPLETE" in os.environ:  # the shell asks for completions; typer answers and exits
-        app(args=arguments, prog_name="dnnc")
     with command.make_context("dnnc", arguments) as context:
         command.invoke(context)
     return ExitCode.OK
