@@ -8,6 +8,7 @@ A build directory is written whole or not at all; a plan alone (``plan_only``) i
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,11 +57,14 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """The module after the last pass, its plan, and what it took. ``seconds``: ``load``, each pass by name, ``search`` (the
-    part of ``partition`` that looks for the plan), ``write``, ``total``. ``statistics``: what each pass counted."""
+    """The module after the last pass, its plan, the machines it is for, and what it took.
+
+    ``seconds``: ``load``, each pass by name, ``search`` behind ``partition`` (what of it looked for the plan), ``write``,
+    ``total``. ``statistics``: what each pass counted."""
 
     module: Module
     plan: Plan
+    topology: Topology
     out: Path
     pipeline: str
     seconds: dict[str, float]
@@ -120,10 +124,15 @@ def compile_model(
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)
     context = pass_context(sink, progress)
-    runner = PassManager(pipeline, on_pass=clock.add, **(manager or {}))
-    module = runner.run(module, context)
-    counted = context.statistics.get("partition", {})
-    clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
+
+    def passed(name: str, seconds: float) -> None:
+        clock.add(name, seconds)
+        if name == "partition":
+            counted = context.statistics.get(name, {})
+            clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
+
+    module = PassManager(pipeline, on_pass=passed, **(manager or {})).run(module, context)
+    clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
     if plan is None:
         raise UsageError(
@@ -137,7 +146,9 @@ def compile_model(
                 module, imported.folder, imported.source, options.out, weights=options.weights, progress=progress
             )
     clock.add("total", clock.total())
-    return CompileResult(module, plan, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest)
+    return CompileResult(
+        module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest
+    )
 
 
 def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
@@ -145,6 +156,10 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     not there."""
     from passes.pipeline import parse_pipeline
 
+    if options.time_limit is not None and not math.isfinite(options.time_limit):
+        raise UsageError(
+            f"--time-limit {options.time_limit}: expected a number of seconds", hint="leave it out for the default"
+        )
     pipeline = parse_pipeline(options.pipeline or PIPELINE)
     if options.plan is not None:
         pipeline = _replay(options, pipeline)

@@ -14,7 +14,7 @@ from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from ir.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
-    from dnnc.driver import CompileResult
+    from dnnc.driver import CompileOptions, CompileResult
 
 
 def compile_(
@@ -91,12 +91,12 @@ def compile_(
     if json:
         put_json("compile", result_json(result, options.model, options.topology))
     elif not quiet:
-        _print_result(result, options.plan_only, weights is opt.Weights.NONE)
+        _print_result(result, options)
 
 
 def result_json(result: CompileResult, model: str, topology: str) -> dict[str, Any]:
     """``--json``: the objective is in seconds per sample, memory in bytes; null stands for infinite."""
-    from dnnc.report import stage_seconds
+    from dnnc.report import idle_devices, stage_seconds
 
     plan = result.plan
     return {
@@ -128,22 +128,29 @@ def result_json(result: CompileResult, model: str, topology: str) -> dict[str, A
             }
             for stage in plan.stages
         ],
+        "idle": list(idle_devices(plan, result.topology)),
         "certificate": dict(plan.certificate),
         "seconds": result.seconds,
     }
 
 
-def _print_result(result: CompileResult, plan_only: bool, no_weights: bool) -> None:
-    """The table of stages, how good the plan is, and what to do next."""
-    from dnnc.report import plan_headline, plan_table, print_table
+def _print_result(result: CompileResult, options: CompileOptions) -> None:
+    """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
+    from dnnc.report import idle_text, plan_headline, plan_table, print_table
 
     print_table(plan_table(result.plan))
     put("")
     put(plan_headline(result.plan))
+    if options.plan is not None:
+        asked = "the replayed plan leaves them out"
+    else:
+        asked = f"--stages {options.stages} was asked for" if options.stages is not None else ""
+    if idle := idle_text(result.plan, result.topology, asked):
+        put(idle)
     folder = shlex.quote(str(result.out))
-    if plan_only:
+    if options.plan_only:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")
-    elif no_weights:
+    elif options.weights == "none":
         put(f"wrote {folder} without weights: it can be inspected, not run; compile with --weights shared to run it")
     else:
         put(f"wrote {folder}; next: dnnc run {folder}, dnnc check {folder}")

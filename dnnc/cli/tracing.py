@@ -54,12 +54,19 @@ class Tracing:
         }
 
 
+_PARTS = frozenset(("search",))
+"""Steps that are counted in the one before them too."""
+
+
 def timing_text(seconds: Mapping[str, float]) -> str:
-    """Seconds per step, in order, with their share of ``total``."""
+    """Seconds per step, in order, with their share of ``total``; what is a part of the step above it is indented."""
     from dnnc.report import Table, columns, percent_text, seconds_text, table_text
 
     total = seconds.get("total", 0.0) or sum(seconds.values())
-    rows = tuple((name, seconds_text(value), percent_text(value / total) if total else "-") for name, value in seconds.items())
+    rows = tuple(
+        (f"  {name}" if name in _PARTS else name, seconds_text(value), percent_text(value / total) if total else "-")
+        for name, value in seconds.items()
+    )
     return table_text(Table(columns("<step seconds share"), rows))
 
 

@@ -1,6 +1,6 @@
 """What people see: tables, units, summaries of models and plans, timelines."""
 
-from dnnc.report.plan import plan_headline, plan_table, proof_text, stage_seconds
+from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text, stage_seconds
 from dnnc.report.summary import ModelSummary, summarize, summary_text
 from dnnc.report.tables import Column, Table, columns, key_values, print_table, table_text
 from dnnc.report.timeline import DeviceTime, TimelineSummary, compare_table, summarize_timeline, timeline_table
@@ -19,6 +19,8 @@ __all__ = [
     "columns",
     "compare_table",
     "count_text",
+    "idle_devices",
+    "idle_text",
     "key_values",
     "percent_text",
     "plan_headline",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 from dnnc.report.tables import Table, columns
-from dnnc.report.units import bytes_text, percent_text, ratio_text, seconds_text
+from dnnc.report.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
 from ir.module import Plan, PlanStage
+from ir.topology import Topology
 
 
 def stage_seconds(stage: PlanStage, comm: str) -> float:
@@ -44,7 +45,7 @@ def plan_table(plan: Plan) -> Table:
 def plan_headline(plan: Plan) -> str:
     """The objective against one device and against the bound, in two lines."""
     count = len(plan.stages)
-    rate = f" ({1 / plan.value:.4g} a second)" if plan.value > 0 and plan.objective == "throughput" else ""
+    rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.objective == "throughput" else ""
     lines = [f"{plan.objective}: {seconds_text(plan.value)} per microbatch{rate}, {count} stage{'s' if count != 1 else ''}"]
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
@@ -53,6 +54,23 @@ def plan_headline(plan: Plan) -> str:
         lines.append("  the model fits no single device")
     lines.append(f"  {proof_text(plan)}")
     return "\n".join(lines)
+
+
+def idle_devices(plan: Plan, topology: Topology) -> tuple[str, ...]:
+    """Devices that run no stage, in the topology's order."""
+    used = {device for stage in plan.stages for device in stage.devices}
+    return tuple(device.name for device in topology.devices if device.name not in used)
+
+
+def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
+    """Which devices run no stage, and why: ``reason``, or what the proof says of plans that use them. Empty when all do."""
+    idle = idle_devices(plan, topology)
+    if not idle:
+        return ""
+    if not reason:
+        reason = "no plan with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
+    names = ", ".join(idle[:3]) + (f" and {len(idle) - 3} more" if len(idle) > 3 else "")
+    return f"  not used: {names} ({reason})"
 
 
 def proof_text(plan: Plan) -> str:

@@ -53,7 +53,7 @@ def print_table(table: Table, file: TextIO | None = None) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    styled = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    styled = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for column in table.columns:
         styled.add_column(column.header, justify="right" if column.number else "left", overflow="fold")
     for row in table.rows:

@@ -46,12 +46,12 @@ def count_text(count: float) -> str:
 
 
 def percent_text(fraction: float) -> str:
-    """``12.3 %``; ``< 0.1 %`` for a small positive share; ``inf`` stays."""
+    """``12.3 %``; ``< 0.1 %`` for a small positive share; ``inf`` stays; rounding errors below zero are 0."""
     if not math.isfinite(fraction):
         return "inf"
     if 0 < fraction < 0.0005:
         return "< 0.1 %"
-    return f"{100 * fraction:.1f} %"
+    return f"{100 * (fraction if abs(fraction) >= 0.0005 else 0.0):.1f} %"
 
 
 def ratio_text(ratio: float) -> str:

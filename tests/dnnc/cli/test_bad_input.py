@@ -170,6 +170,7 @@ COMPILE = ["compile", "zoo:mlp,hidden=8", "-t", "preset:cpu-2"]
         ([*COMPILE, "--cut", "nothing"], 3, ("nothing",)),
         ([*COMPILE, "--stages", "3"], 4, ("3", "2")),
         ([*COMPILE, "--dim", "rows=4"], 2, ("rows",)),
+        ([*COMPILE, "--time-limit", "inf"], 2, ("--time-limit", "inf")),
         ([*COMPILE, "--plan", "none.json"], 3, ("none.json",)),
         ([*COMPILE, "--plan", "none.json", "--stages", "2"], 2, ("--plan", "--stages")),
         ([*COMPILE, "--passes", "canonicalise"], 2, ("canonicalise", "canonicalize")),

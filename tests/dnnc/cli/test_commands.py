@@ -62,11 +62,20 @@ def test_compile_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert data["status"] in ("optimal", "feasible")
     assert [stage["index"] for stage in data["stages"]] == [0, 1]
     assert max(stage["seconds"] for stage in data["stages"]) == pytest.approx(data["objective"])
-    parts = ["load", "canonicalize", "cost", "contract", "partition", "place", "schedule", "lower", "search", "write", "total"]
+    parts = ["load", "canonicalize", "cost", "contract", "partition", "search", "place", "schedule", "lower", "write", "total"]
     assert list(data["seconds"]) == parts
+    assert data["idle"] == ["cpu2"]
     steps = {name: value for name, value in data["seconds"].items() if name not in ("search", "total")}
     assert sum(steps.values()) <= data["seconds"]["total"]
     assert 0 <= data["seconds"]["search"] <= data["seconds"]["partition"]
+
+
+def test_no_device_is_silently_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ("compile", "zoo:mlp,hidden=8,inputs=8,batch=1", "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "b")
+    assert "  not used: cpu1, cpu2 (no plan with them is faster)\n" in dnnc(capsys, *tiny)
+    assert "  not used: cpu2 (--stages 2 was asked for)\n" in dnnc(capsys, *tiny, "--stages", "2")
+    out = dnnc(capsys, *tiny, "--plan", tmp_path / "b" / "plan.json")
+    assert "  not used: cpu2 (the replayed plan leaves them out)\n" in out
 
 
 def test_quiet_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,6 +329,30 @@ def test_shell_completion(words: str, expected: set[str]) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert expected <= set(done.stdout.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["compile", "zoo", ":", "gp"], ["gpt2"]),
+        (["compile", "zoo", ":"], ["bert-base", "gpt2", "mlp", "resnet50"]),
+        (["topology", "show", "preset", ":", "v100x"], ["v100x8"]),
+        (["compile", "zoo", ":", "mlp", "-t", "preset", ":", "v100"], ["v100", "v100x8"]),
+        (["compile", "m.onnx", "--dim", "batch", "=", "8", "--weights", "per"], ["per-stage"]),
+        (["compile", "zoo", ":", "mlp", "--weights", ""], ["shared", "per-stage", "none"]),
+    ],
+)
+def test_completion_of_words_that_bash_breaks(words: list[str], expected: list[str]) -> None:
+    """Bash sends the pieces of a word with a colon, and replaces the last piece by what it is told."""
+    environment = {
+        **os.environ,
+        "_DNNC_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(["dnnc", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run([sys.executable, "-m", "dnnc"], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == expected
+    assert done.stderr == ""
 
 
 def test_completion_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

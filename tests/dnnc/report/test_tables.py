@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
-from dnnc.report import Table, columns, plan_headline, plan_table, print_table, stage_seconds, table_text
+import pytest
+
+from dnnc.report import Table, columns, idle_text, plan_headline, plan_table, print_table, stage_seconds, table_text
 from ir.module import Plan, PlanStage
+from ir.topology import Device, DeviceType, Topology
 
 STAGES = (
     PlanStage(
@@ -45,6 +49,30 @@ def test_headline_states_speedup_and_proof() -> None:
     assert "13.2 ms per microbatch" in text
     assert "1.68x the speed of one device" in text
     assert "feasible: lower bound 12.0 ms, gap 10.0 %" in text
+
+
+def test_the_rate_is_a_number_for_people() -> None:
+    plan = Plan("@plan", "throughput", "sum", 4.92e-5, 4.92e-5, 4.92e-5, "optimal", 4.92e-5, STAGES[:1])
+    assert "49.2 us per microbatch (20.3 k a second), 1 stage" in plan_headline(plan)
+
+
+def machines(count: int) -> Topology:
+    """As many one-core workers, joined by nothing."""
+    type_ = DeviceType("@core", "cpu", (("f32", 1e9),), 1e9, None)
+    return Topology("@t", (type_,), (), tuple(Device(f"cpu{n}", "@core", "h") for n in range(count)))
+
+
+@pytest.mark.parametrize(
+    ("devices", "status", "reason", "text"),
+    [
+        (2, "optimal", "", ""),
+        (4, "optimal", "", "  not used: cpu2, cpu3 (no plan with them is faster)"),
+        (3, "feasible", "", "  not used: cpu2 (no faster plan with them was found)"),
+        (64, "optimal", "--stages 2 was asked for", "  not used: cpu2, cpu3, cpu4 and 59 more (--stages 2 was asked for)"),
+    ],
+)
+def test_devices_that_run_nothing_are_named_with_the_reason(devices: int, status: str, reason: str, text: str) -> None:
+    assert idle_text(replace(PLAN, status=status), machines(devices), reason) == text
 
 
 def test_headline_when_nothing_fits_one_device() -> None:

@@ -39,6 +39,7 @@ def test_bytes(size: int, text: str) -> None:
 
 def test_shares_and_ratios() -> None:
     assert [percent_text(x) for x in (0.0, 1e-5, 0.123, 1.0, math.inf)] == ["0.0 %", "< 0.1 %", "12.3 %", "100.0 %", "inf"]
+    assert percent_text(-1.1e-16) == "0.0 %", "a rounding error has no sign"
     assert ratio_text(1.857) == "1.86x"
     assert count_text(1_240_000_000) == "1.24 G"
 
