@@ -1,7 +1,9 @@
 """A function of a module (or a stage program) as an ONNX model: the inverse of the import.
 
 Names lose their sigil; regions become subgraphs; ``comm.recv`` becomes a graph input and ``comm.send`` a graph output, each
-value once. Location goes back into node names and metadata, so that importing the result gives the same ops at the same places.
+value once. Location goes back into node names and metadata, so that importing the result gives the same ops at the same places;
+but where nodes of one graph share a name (those of a function called twice do), all but the first get a suffix, because
+onnxruntime refuses such a graph.
 
 Invariants: every value keeps its ONNX name (a resource whose name is also a value's gets a suffix); the model holds what the
 function uses and nothing else; weights are not read here (a tensor is made for each resource by ``tensors``).
@@ -144,6 +146,8 @@ class _Builder:
         self.initializers: list[onnx_ir.Value] = []
         self.taken = {value.name[1:] for value in (*func.args, *_all_results(func.ops))}
         self.dtypes: set[DType] = set()
+        self.node_names = {op.location.node for op in _all_ops(func.ops)}
+        self.named: set[tuple[str, str]] = set()  # (graph, node)
 
     def model(self, ir_version: int | None) -> onnx_ir.Model:
         func = self.func
@@ -249,9 +253,15 @@ class _Builder:
             [self.value(name) for name in op.operands],
             attributes,
             outputs=[self.define(value) for value in op.results],
-            name=op.location.node,
+            name=self.node_name(op.location.node, path),
             metadata_props=metadata,
         )
+
+    def node_name(self, name: str, graph: str) -> str:
+        if name and (graph, name) in self.named:
+            return unique(name, self.node_names)
+        self.named.add((graph, name))
+        return name
 
     def graphs(self, op: Op, path: str) -> list[onnx_ir.Attr]:
         """Graph attributes; keys ``name.0``, ``name.1``... are one list."""

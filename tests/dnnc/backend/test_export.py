@@ -238,6 +238,24 @@ def test_a_weight_and_a_value_of_one_name_part() -> None:
     assert _same(_run(proto, {"x": np.array([1, 2], np.float32)}), [np.array([2, 3], np.float32)])
 
 
+def test_nodes_of_a_function_called_twice_have_names_of_their_own(tmp_path: Path) -> None:
+    """A function is inlined at each call with the names of its nodes, and onnxruntime refuses two nodes of one name."""
+    inner = [helper.make_node("Relu", ["p"], ["q"], name="n"), helper.make_node("Neg", ["q"], ["r"], name="n")]
+    function = helper.make_function("f", "F", ["p"], ["r"], inner, [helper.make_opsetid("", 20)])
+    calls = [
+        helper.make_node("F", ["x"], ["a"], domain="f", name="first"),
+        helper.make_node("F", ["a"], ["y"], domain="f", name="second"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("f", 1)]
+    graph = helper.make_graph(calls, "g", [x], [y])
+    proto = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=10)
+    exported = _exported(import_proto(proto, where="m"), tmp_path)
+    assert [node.name for node in exported.graph.node] == ["n", "n_1", "n_2", "n_3"]
+    (result,) = _run(exported, {"x": np.float32([-1.0, 2.0])})
+    assert result.tolist() == [0.0, 0.0]
+
+
 def test_locations_go_back(tmp_path: Path) -> None:
     head = '<ir_version: 10, opset_import: ["": 20, "f": 1]>\n'
     body = 'g (float[4] x) => (float[4] y) { y = f.fn(x) }\n<domain: "f", opset_import: ["": 20]> fn (u) => (v) { v = Relu(u) }'
