@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dnnc.backend.build import Build
 from ir.diagnostics import DiagnosticSink, DnncError
+from ir.names import unique
 
 if TYPE_CHECKING:
     import onnx
@@ -58,6 +59,7 @@ def _open(path: Path, wanted: tuple[str, ...], title: str, original: bool) -> Re
     try:
         model = onnx.load_model(str(path), load_external_data=False)
         present = add_outputs(model, wanted)
+        distinguish_nodes(model.graph)
         if model.ir_version > RUNTIME_IR_VERSION:
             model.ir_version = RUNTIME_IR_VERSION
         return Reference(model.SerializeToString(), str(path.parent.absolute()), title, original, present)
@@ -79,6 +81,14 @@ def add_outputs(model: onnx.ModelProto, wanted: Iterable[str]) -> frozenset[str]
             model.graph.output.append(known.get(name) or onnx.ValueInfoProto(name=name))
             outputs.add(name)
     return frozenset(name for name in wanted if name in outputs or name in given)
+
+
+def distinguish_nodes(graph: onnx.GraphProto) -> None:
+    """Makes node names unique, in place: onnxruntime refuses a graph that uses one twice, ONNX does not."""
+    names: set[str] = set()
+    for node in graph.node:
+        if node.name:
+            node.name = unique(node.name, names)
 
 
 def _make_zoo(spec: str, scratch: Path) -> Path | None:

@@ -135,6 +135,19 @@ def test_a_stage_that_cannot_run(tmp_path: Path) -> None:
         check_build(build)
 
 
+def test_nodes_of_one_name(tmp_path: Path) -> None:
+    """ONNX allows them, onnxruntime does not: neither in the unsplit model nor in a stage."""
+    path = save(tmp_path, "g (float[4,8] x) => (float[4,8] y) { a = Tanh(x)  b = Neg(a)  y = Abs(b) }")
+    model = onnx.load(str(path))
+    for node in model.graph.node:
+        node.name = "same"
+    onnx.save(model, str(path))
+    for stages in (1, 2):
+        report = check_build(compiled(path, tmp_path / f"build{stages}", stages))
+        assert report.passed
+        assert report.original
+
+
 def test_given_inputs(tmp_path: Path) -> None:
     build = chain(tmp_path)
     np.savez(tmp_path / "x.npz", x=np.ones((3, 4, 8), np.float32))
