@@ -30,7 +30,7 @@ from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import Transfer
 from ir.module import Func, Module, Plan, PlanStage
 from ir.topology import Device, Topology
-from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace
+from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace, stated_bytes
 from passes.analyses.network import Network, network
 from passes.analyses.seconds import func_seconds
 from passes.base import Pass, PassContext
@@ -171,6 +171,9 @@ def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cu
     """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
     of them for each tensor."""
     entry, sizes = module.entry, resource_bytes(module)
+    stated = stated_bytes(entry)
+    if stated is not None:
+        return tuple(Memory(sum(stated[i] for i in positions), 0, 0, 0) for positions in own)
     found = []
     for stage, positions in enumerate(own):
         names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}

@@ -1,5 +1,8 @@
 """Bytes of a program at inference: what each op keeps alive, and what a stage of it needs.
 
+A workload of opaque units (``dnnc.work``) states the bytes of each unit, its messages included: a stage needs their sum
+(``stated_bytes``), and what follows is not for it.
+
 A stage runs its ops one after another in the order of the function, so a stage's memory has three parts:
 
 - *weights*: each resource that an op of the stage reads, once, however many ops read it;
@@ -61,6 +64,13 @@ def live_bytes(func: Func) -> tuple[int, ...]:
     return _live(func.args, func.ops, outside=frozenset())
 
 
+def stated_bytes(func: Func) -> tuple[int, ...] | None:
+    """Bytes that each op of a workload states (``size`` and ``weight``), in order; None when the function is no workload."""
+    if not func.ops or any(op.name != "dnnc.work" for op in func.ops):
+        return None
+    return tuple(int(op.get("size", 0)) + int(op.get("weight", 0)) for op in func.ops)
+
+
 def stage_workspace(func: Func, members: Sequence[int]) -> int:
     """Most bytes alive at once in a stage that runs the ops at ``members`` (ascending positions in ``func.ops``).
 
@@ -96,4 +106,4 @@ def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> 
     return tuple(alive)
 
 
-__all__ = ["SLOTS", "live_bytes", "reads", "resource_bytes", "stage_workspace", "value_bytes"]
+__all__ = ["SLOTS", "live_bytes", "reads", "resource_bytes", "stage_workspace", "stated_bytes", "value_bytes"]

@@ -9,6 +9,8 @@
    on paths between them. Else each stage that reads the weight holds a copy (weights are read-only at inference), and
    memory counts it in each: the tied embedding of a language model is read by its first and its last op.
 
+4. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
+
 An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
 
 Invariant: the classes form no cycle. Merging may close one (a path that leaves the class and returns); then everything on
@@ -19,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ir.facets import Color, Phase
 from ir.module import Func, Module
 from ir.ops import Value
-from ir.types import DType, TensorType
+from ir.types import BytesType, DType, TensorType
 from passes.analyses.memory import reads, resource_bytes
 
 SPAN = 8
@@ -36,10 +39,14 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     classes = _Classes(len(func.ops))
     readers: dict[str, list[int]] = {}
     maker: dict[str, int] = {}
+    painted: dict[tuple[int, str], int] = {}
     for i, op in enumerate(func.ops):
         for name in reads(op):
             readers.setdefault(name, []).append(i)
         maker.update((value.name, i) for value in op.results)
+        color = op.facet(Color)
+        if color is not None:
+            classes.join(i, painted.setdefault((color.color, op.facet(Phase, Phase("fw")).phase), i))
     for i, op in enumerate(func.ops):
         kind = op.name.rpartition(".")[2]
         first_reader = min((r for value in op.results for r in readers.get(value.name, ())), default=None)
@@ -69,8 +76,10 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
 
 
 def _can_travel(value: Value) -> bool:
-    """Whether a stage border can carry the value: a dense tensor of known size."""
+    """Whether a stage border can carry the value: a dense tensor of known size, or opaque bytes."""
     type_ = value.type
+    if isinstance(type_, BytesType):
+        return True
     return isinstance(type_, TensorType) and type_.nbytes is not None and type_.dtype is not DType.STRING and not type_.sparse
 
 

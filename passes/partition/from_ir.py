@@ -1,9 +1,9 @@
 """From a module to a ``Problem``: one node per op of the entry function, in the function's order.
 
 Seconds come from ``analyses.seconds``, transfers from each device's best port (``analyses.network``) or a ``Transfer`` facet,
-bytes from ``analyses.memory``. Model inputs, model outputs and resources cost no transfer. Devices of one type with equal
-memory and ports are one kind; a device that something is pinned to is a kind of its own, which alone runs what is pinned to
-it. So pins need no other rule: what is pinned to one device shares its only stage.
+bytes from ``analyses.memory`` (a workload states them itself). Model inputs, model outputs and resources cost no transfer.
+Devices of one type with equal memory and ports are one kind; a device that something is pinned to is a kind of its own, which
+alone runs what is pinned to it. So pins need no other rule: what is pinned to one device shares its only stage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ir.facets import Transfer
 from ir.module import Module
 from ir.topology import Topology
-from passes.analyses.memory import live_bytes, reads, resource_bytes, value_bytes
+from passes.analyses.memory import live_bytes, reads, resource_bytes, stated_bytes, value_bytes
 from passes.analyses.network import Network
 from passes.analyses.seconds import body_seconds
 from passes.partition.problem import Kind, Problem
@@ -80,6 +80,11 @@ def problem_of(
                 ]
             )
     resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
+    live = live_bytes(func)
+    stated_memory = stated_bytes(func)
+    if stated_memory is not None:
+        resources = [(size, (i,)) for i, size in enumerate(stated_memory) if size]
+        live, sizes = (0,) * len(func.ops), [0] * len(sizes)
     return Problem(
         names=tuple(op.id for op in func.ops),
         kinds=kinds,
@@ -89,7 +94,7 @@ def problem_of(
         transfer=np.array(columns, dtype=np.float64).reshape(len(names), len(kinds)).T.copy(),
         tensor_bytes=np.array(sizes, np.int64),
         tensor_names=tuple(names),
-        live=np.array(live_bytes(func), np.int64),
+        live=np.array(live, np.int64),
         weight_bytes=np.array([size for size, _ in resources], np.int64),
         weight_readers=tuple(who for _, who in resources),
         comm=comm,
