@@ -53,7 +53,7 @@ class Constants:
             return None
         if isinstance(resource.data, Inline):
             return Dense(type_, resource.data.data)
-        if isinstance(resource.data, Splat):
+        if isinstance(resource.data, Splat) and holds(type_.dtype, resource.data.value):
             return Dense(type_, splat_data(type_.dtype, resource.data.value, type_.elements))
         return None
 
@@ -103,8 +103,17 @@ def ints_dense(values: Iterable[int], *, scalar: bool = False, dtype: DType = DT
     return Dense(TensorType(dtype, () if scalar else (len(items),)), data)
 
 
+def holds(dtype: DType, value: int | float) -> bool:
+    """Whether ``value`` is an element of ``dtype``."""
+    try:
+        splat_data(dtype, value, 1)
+    except ValueError:
+        return False
+    return True
+
+
 def splat_data(dtype: DType, value: int | float, count: int) -> bytes | tuple[bytes, ...]:
-    """Bytes of ``count`` elements of ``value``."""
+    """Bytes of ``count`` elements of ``value``. Raises ValueError for a value that ``dtype`` cannot hold."""
     text = ("true" if value else "false") if dtype is DType.BOOL else str(value)
     if dtype.bits >= 8:
         one = dense_data(dtype, [text])

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ir.attributes import Dense
+from ir.dense import storage_fault
 from ir.names import ABSENT
 from ir.ops import Op
-from ir.types import TensorType, Type, type_bytes
+from ir.types import TensorType, Type, UnknownType, type_bytes
 from passes.base import ConstantEvaluator
-from passes.canonicalize.constants import Constants, constant_dense, first_value, ints_dense
+from passes.canonicalize.constants import Constants, constant_dense, first_value, holds, ints_dense
 
 Types = dict[str, Type]
 Answer = Dense | int | float
@@ -41,11 +42,11 @@ def folded(
         return None
     rule = _RULES.get(op.name)
     if rule is not None and len(op.results) == 1 and (answer := rule(op, types, constants)) is not None:
-        return (answer,)
+        return (answer,) if _fits(answer, op.results[0].type) else None
     if not any(op.operands):
         return None
     if op.name in _MOVERS and static(op.results[0].type) and (value := constants.splat(op.operands[0])) is not None:
-        return (value,)
+        return (value,) if _same_element(types.get(op.operands[0]), op.results[0].type) else None
     if evaluate is None or op.name in _NEVER:
         return None
     if any((type_bytes(result.type) or 0) > constants.limit for result in op.results):
@@ -67,10 +68,19 @@ def static(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.elements is not None
 
 
-def _fits(dense: Dense, declared: Type) -> bool:
-    """Whether an evaluated result is of the type that inference found: else one of the two is wrong, and the op stays."""
+def _same_element(one: Type | None, other: Type) -> bool:
+    return isinstance(one, TensorType) and isinstance(other, TensorType) and one.dtype is other.dtype
+
+
+def _fits(answer: Answer, declared: Type) -> bool:
+    """Whether a result is of the type that inference found: else one of the two is wrong, and the op stays."""
+    if not isinstance(answer, Dense):
+        return isinstance(declared, TensorType) and holds(declared.dtype, answer)
+    dense = answer
+    if storage_fault(dense.type, dense.data):
+        return False
     if not isinstance(declared, TensorType):
-        return True
+        return isinstance(declared, UnknownType)
     given = dense.type.shape or ()
     if declared.dtype is not dense.type.dtype or declared.sparse:
         return False
@@ -90,13 +100,13 @@ def _shape(op: Op, types: Types, constants: Constants) -> Answer | None:
     if not isinstance(given, TensorType) or given.shape is None:
         return None
     dims = given.shape[op.get("start", 0) : op.get("end", len(given.shape))]
-    numbers = [dim for dim in dims if isinstance(dim, int)]
+    numbers = [dim for dim in dims if isinstance(dim, int) and dim < 1 << 63]
     return ints_dense(numbers) if len(numbers) == len(dims) else None
 
 
 def _size(op: Op, types: Types, constants: Constants) -> Answer | None:
     given = types.get(op.operands[0]) if op.operands else None
-    if not isinstance(given, TensorType) or given.elements is None:
+    if not isinstance(given, TensorType) or given.elements is None or given.elements >= 1 << 63:
         return None
     return ints_dense([given.elements], scalar=True)
 

@@ -371,10 +371,23 @@ def test_work_is_linear_in_the_number_of_ops() -> None:
         "%y = onnx.Identity(_) : tensor<2x3xf32>",
         "%y = onnx.If() : tensor<2x3xf32>",
         "%y = onnx.Reshape(%x, @one) : tensor<2x3xf32>",
+        "%s = onnx.Shape(%x) : tensor<f16> %y = onnx.Identity(%s) : tensor<2x3xf32>",
+        "%h = onnx.Op() : tensor<9223372036854775808xf32> %y = onnx.Shape(%h) : tensor<2x3xf32>",
+        "%h = onnx.Op() : tensor<4294967296x4294967296xf32> %y = onnx.Size(%h) : tensor<2x3xf32>",
+        "%y = onnx.Expand(@half, @one) : tensor<20xi64>",
+        "%y = onnx.ConstantOfShape(@one) {value = dense(tensor<1xf32>, [0.5])} : tensor<2x3xi64>",
+        "%y = onnx.Add(@complex, @complex) : tensor<2x3xf32>",
+        "%s = onnx.Constant() {value = dense(tensor<i64>, [3])} : tensor<bool> %y = onnx.Not(%s) : tensor<2x3xf32>",
     ],
 )
 def test_an_op_that_makes_no_sense_is_left_to_whom_it_concerns(line: str) -> None:
-    """The pass runs on any IR that parses: no exception, and what it makes is stable."""
-    given_ = module(line, resources="resource @one : tensor<1xi64> = inline([1])")
+    """The pass runs on any IR that parses: no exception, what it makes is stable, and valid where the IR was."""
+    constants = {
+        "one : tensor<1xi64>": "inline([1])",
+        "half : tensor<1xf32>": "splat(0.5)",
+        "complex : tensor<3xc64>": "splat(1)",
+    }
+    given_ = module(line, resources=" ".join(f"resource @{name} = {data}" for name, data in constants.items()))
     result = canonical(given_)
     assert canonical(result) == result
+    assert len(verify(result)) <= len(verify(given_))
