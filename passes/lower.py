@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ir.attributes import attributes
 from ir.diagnostics import Diagnostic, InvalidInput
@@ -84,14 +85,12 @@ def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
         for op, stages in zip(func.ops, members, strict=True)
         if not stages
     ]
-    used = {index for stages in members for index in stages}
-    problems += [
-        Diagnostic(
-            f"stage {index} has no op, but stage {max(used)} has", where=func.name, hint="number the stages without holes"
-        )
-        for index in range(max(used, default=0))
-        if index not in used
-    ]
+    used = sorted({index for stages in members for index in stages})
+    for before, after in pairwise((-1, *used)):
+        if after > before + 1:
+            holes = f"stage {before + 1} has" if after == before + 2 else f"stages {before + 1} to {after - 1} have"
+            message = f"{holes} no op, but stage {used[-1]} has"
+            problems.append(Diagnostic(message, where=func.name, hint="number the stages without holes"))
     made: dict[str, tuple[Op, tuple[int, ...]]] = {}
     for op, stages in zip(func.ops, members, strict=True):
         for name in reads(op) if stages else ():

@@ -140,6 +140,7 @@ def test_stage_function_has_each_sent_tensor_once() -> None:
     ("stages", "message", "where"),
     [
         ([(0,), (2,)], "stage 1 has no op, but stage 2 has", "@main"),
+        ([(0,), (10**9,)], "stages 1 to 999999999 have no op, but stage 1000000000 has", "@main"),
         ([(0,), ()], "the op is in no stage", "main/second (%v1)"),
         ([(1,), (0,)], "stage 0 reads %v0, which stage 1 makes (main/first (%v0))", "main/second (%v1)"),
     ],
