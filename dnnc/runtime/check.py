@@ -24,7 +24,7 @@ from dnnc.backend.build import Build
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.compare import Difference, compare
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.errors import RuntimeFailure
+from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.generate import all_ops, random_inputs, read_plan
 from dnnc.runtime.inputs import read_npz, split_microbatches
 from dnnc.runtime.pipeline import output_specs
@@ -227,6 +227,9 @@ def _reference_values(
             if len(values[0]) == len(specs):
                 break
     if not titles:
+        if reason := refusal(" ".join(notes)):
+            message = f"the model cannot be run, so there is nothing to compare: {reason}"
+            raise InvalidInput(message, where=str(build.folder), hint=REFUSED_HINT)
         raise RuntimeFailure("the unsplit model does not run, so there is nothing to compare with:\n  " + "\n  ".join(notes))
     if not original:
         notes.append("the original model is gone, has changed or does not open: compared with annotated.onnx instead")

@@ -34,7 +34,7 @@ from dnnc.backend.build import Build, Channel, Port
 from dnnc.runtime.codec import from_user, to_user
 from dnnc.runtime.edges import FEEDER, Descriptors, Edge, Receiver, Sender, ValueSpec, anonymous_memory, config_text, map_memory
 from dnnc.runtime.elements import BY_NAME
-from dnnc.runtime.errors import RuntimeFailure
+from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.worker import FAILED, LOADING, PEER_GONE, RECEIVING, RUNNING, SENDING, STARTING, STATUS_WORDS, WAITING
 from ir.diagnostics import InvalidInput, UsageError
 
@@ -479,13 +479,7 @@ class Pipeline:
                     self._forget(key.fileobj)
             for stage in self._stages:
                 if stage.error is not None:
-                    microbatch = stage.error["microbatch"] - self._base
-                    when = f"failed at microbatch {microbatch}" if stage.ready else "could not load its model"
-                    raise RuntimeFailure(
-                        f"{when}: {stage.error['error']}",
-                        where=stage.label,
-                        hint="run 'dnnc check' on the build; is every input what the model accepts?" + _last_words(stage),
-                    )
+                    _raise_said(stage, stage.error["error"], stage.error["microbatch"] - self._base)
             for stage in self._stages:
                 status = stage.process.poll()
                 if status not in (None, PEER_GONE, FAILED) and stage.closed:
@@ -503,6 +497,16 @@ class Pipeline:
 def _feed_all(feed: Sender, microbatches: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     for microbatch in microbatches:
         yield from feed.feeding(microbatch)
+
+
+def _raise_said(stage: _Stage, error: str, microbatch: int) -> NoReturn:
+    """Raises what a stage said: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
+    if stage.ready:
+        hint = "run 'dnnc check' on the build; is every input what the model accepts?" + _last_words(stage)
+        raise RuntimeFailure(f"failed at microbatch {microbatch}: {error}", where=stage.label, hint=hint)
+    if reason := refusal(error):
+        raise InvalidInput(f"its model cannot be run: {reason}", where=stage.label, hint=REFUSED_HINT)
+    raise RuntimeFailure(f"could not load its model: {error}", where=stage.label, hint="compile it again" + _last_words(stage))
 
 
 def _ending(status: int | None) -> str:

@@ -11,7 +11,8 @@ from onnx import numpy_helper
 
 from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
-from dnnc.runtime import CheckOptions, CheckReport, RuntimeFailure, check_build
+from dnnc.runtime import CheckOptions, CheckReport, RuntimeFailure, check_build, run_build
+from dnnc.runtime.elements import user_dtype
 from ir.diagnostics import CheckFailed, ExitCode, InvalidInput
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "models"
@@ -133,6 +134,26 @@ def test_a_stage_that_cannot_run(tmp_path: Path) -> None:
     build.stages[1].model.write_bytes(b"noise")
     with pytest.raises(RuntimeFailure, match=r"stage 1 on .*: error: it does not run"):
         check_build(build)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "node", "lacks"),
+    [
+        ("bfloat16", "Sub(x, x)", r"onnxruntime has no CPU kernel for Sub \(version 14\)"),
+        ("bfloat16", "Cos(x)", r"Cos does not take tensor\(bfloat16\)"),
+        ("float", "acme.Foo(x)", r"onnxruntime does not know the operator acme\.Foo"),
+    ],
+)
+def test_what_onnxruntime_does_not_take(tmp_path: Path, dtype: str, node: str, lacks: str) -> None:
+    """It is planned all the same; running and checking it say what is missing, as a fault of the input."""
+    text = f"g ({dtype}[4,8] x) => ({dtype}[4,8] y) {{ y = {node} }}"
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(HEADER.replace("]", ', "acme": 1]', 1) + text), str(path))
+    build = compiled(path, tmp_path / "build", 1)
+    with pytest.raises(InvalidInput, match="nothing to compare: " + lacks):
+        check_build(build)
+    with pytest.raises(InvalidInput, match="stage 0 on cpu0: error: its model cannot be run: " + lacks):
+        run_build(build, {"x": np.zeros((4, 8), user_dtype(dtype if dtype != "float" else "float32"))})
 
 
 def test_nodes_of_one_name(tmp_path: Path) -> None:
