@@ -81,12 +81,13 @@ class PartitionPass(Pass):
         if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
                 groups, problem = whole
-                solution = search(problem, budget, context.progress)
+                left = replace(budget, seconds=max(0.5, built + self.time_limit - time.perf_counter()))
+                solution = search(problem, left, context.progress)
             else:
                 solution = _against(solution, whole[1])
         if solution.stages is None:
             raise explain(problem, solution, topology)
-        solution = self._within_memory(module, problem, groups, solution, budget, context)
+        solution = self._within_memory(module, problem, groups, solution, budget, context, built + self.time_limit)
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
         context.count(
@@ -148,7 +149,14 @@ class PartitionPass(Pass):
         return groups, quotient(fine, groups)
 
     def _within_memory(
-        self, module: Module, problem: Problem, groups: Groups, first: Solution, budget: Budget, context: PassContext
+        self,
+        module: Module,
+        problem: Problem,
+        groups: Groups,
+        first: Solution,
+        budget: Budget,
+        context: PassContext,
+        deadline: float,
     ) -> Solution:
         """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
 
@@ -175,7 +183,8 @@ class PartitionPass(Pass):
                 for k, kind in enumerate(tightened.kinds)
             )
             tightened = replace(tightened, kinds=kinds)
-            again = OBJECTIVES[self.objective](tightened, budget, context.progress)
+            left = replace(budget, seconds=max(0.5, deadline - time.perf_counter()))
+            again = OBJECTIVES[self.objective](tightened, left, context.progress)
             if again.stages is None:
                 break
             solution = again

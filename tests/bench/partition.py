@@ -22,7 +22,6 @@ from passes.pipeline import parse_pipeline
 from tests.passes.partition.instances import encoder_decoder, experts, series_parallel
 from tests.passes.partition.test_workloads import FOLDER, OPTIMA, read
 
-
 CONTRACTED = 20_000
 
 

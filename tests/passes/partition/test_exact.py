@@ -136,6 +136,27 @@ def test_reductions_keep_the_optimum() -> None:
     assert smaller > 300
 
 
+def test_a_node_joins_no_reader_that_its_larger_inputs_would_overflow() -> None:
+    """The middle node shrinks a tensor and costs nothing. With its reader, six bytes would wait in two slots where one byte
+    does now, and the stage would not fit; with its maker all is well."""
+    problem = replace(
+        random_problem(0, nodes=1, demands=False),
+        names=("%u", "%v", "%z"),
+        kinds=(Kind("d", ("d0", "d1"), 13),),
+        seconds=np.array([[1.0, 0.0, 1.0]]),
+        producer=np.array([0, 1], np.int64),
+        consumers=((1,), (2,)),
+        transfer=np.zeros((1, 2)),
+        tensor_bytes=np.array([6, 1], np.int64),
+        tensor_names=("%u", "%v"),
+        live=np.zeros(3, np.int64),
+        weight_bytes=np.array([10, 10], np.int64),
+        weight_readers=((0,), (2,)),
+    )
+    assert reduce(problem) == ((0, 1), (2,))
+    assert brute_force(quotient(problem, reduce(problem))) == brute_force(problem) == 1.0
+
+
 def test_small_budget_gives_a_plan_with_a_valid_bound() -> None:
     """When the lattice may not be walked, the plan is feasible and the bound holds."""
     for seed in range(80):
