@@ -1,0 +1,19 @@
+"""PipeDream's objective: stages replicated over machines, the largest of compute, synchronisation and transfers.
+
+``problem`` states it as plain data and evaluates plans from the definition; ``reduce`` makes profiles smaller without losing an
+optimum; ``solver`` solves them; ``kernels`` holds the compiled loop.
+"""
+
+from passes.partition.pipedream.problem import SCHEDULES, Machines, Profile, StageTime, plan_faults, stage_times
+from passes.partition.pipedream.solver import PipeDreamSolution, solve_pipedream
+
+__all__ = [
+    "SCHEDULES",
+    "Machines",
+    "PipeDreamSolution",
+    "Profile",
+    "StageTime",
+    "plan_faults",
+    "solve_pipedream",
+    "stage_times",
+]

@@ -1,0 +1,125 @@
+"""The compiled loop of PipeDream's programme. Arrays in, arrays out; tests hold a slow, obvious twin.
+
+It runs from the full ideal down. Then the machines that work from a stage to the end are known when the stage is
+chosen, and with them how many minibatches it holds in flight, also where fewer machines are used than there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from passes.partition.kernels import _compiled
+
+
+@_compiled
+def solve_replicated(
+    trial: float,
+    slack: float,
+    machines: int,
+    most_replicas: int,
+    sync: float,
+    memory: float,
+    copies: Any,
+    flight: Any,
+    bits: Any,
+    seconds: Any,
+    weights: Any,
+    stored: Any,
+    transfer: Any,
+    start: int,
+    max_tests: int,
+    value: Any,
+    following: Any,
+    replicas: Any,
+    low_state: Any,
+    high_state: Any,
+    active: Any,
+    actives: int,
+) -> Any:
+    """Least possible largest stage time over chains of ideals of the family, by machines used from an ideal to the end.
+
+    The family is sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full. Per
+    ideal: ``bits[N, W]``, ``seconds``, ``weights``, ``stored`` (bytes) of its nodes, ``transfer``: seconds to move its cut
+    both ways between single machines. A stage may run on up to ``most_replicas`` of ``machines``; ``sync``: seconds per byte
+    of weights, times (r-1)/r. With q = ceil(machines from the stage on / r) it holds ``copies[q]`` times its weights and
+    ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited) are refused. No stage may take over
+    ``trial``: so an ideal with m machines to come is kept only if seconds after <= trial m, seconds before <= trial
+    (machines - m) (relative ``slack`` on both), and one stage of at most m machines can take in what it cuts.
+
+    Filled in: ``value[N, M+1]`` for exactly m machines from the ideal on, ``following[N, M+1]`` (the next boundary),
+    ``replicas[N, M+1]`` (of the stage up to it); ``low_state``, ``high_state``: range of m reached; ``active[:actives]``:
+    ideals reached. Works down from ideal ``start`` until over ``max_tests`` pairs were tested. Returns (the ideal to go on
+    from, actives, pairs tested, pairs priced).
+    """
+    count, words = bits.shape
+    most = trial * (1.0 + slack)
+    total = seconds[count - 1]
+    edge = slack * total
+    tested = 0
+    priced = 0
+    j = start
+    while j >= 0 and tested <= max_tests:
+        before = seconds[j]
+        ahead = total - before
+        incoming = transfer[j] if j > 0 else 0.0
+        allowed_low = machines + 1
+        allowed_high = -1
+        for m in range(1, machines + 1):
+            if incoming > most * min(m, most_replicas):
+                continue
+            if ahead <= most * m + edge and before <= most * (machines - m) + edge:
+                allowed_low = min(allowed_low, m)
+                allowed_high = max(allowed_high, m)
+        if allowed_high < 0:
+            j -= 1
+            continue
+        reach = most * min(most_replicas, allowed_high) + edge
+        entered = False
+        for a in range(actives - 1, -1, -1):
+            i = active[a]
+            step = seconds[i] - before
+            if step > reach:
+                break
+            widest = min(most_replicas, allowed_high - low_state[i])
+            if widest < 1 or widest < allowed_low - high_state[i] or step > most * widest + edge:
+                continue
+            if min(most_replicas, machines) < allowed_low - high_state[i]:
+                continue
+            tested += 1
+            inside = True
+            for k in range(words):
+                if bits[j, k] & ~bits[i, k]:
+                    inside = False
+                    break
+            if not inside:
+                continue
+            priced += 1
+            outgoing = transfer[i] if j > 0 and i < count - 1 else 0.0
+            moved = max(incoming, outgoing)
+            synced = sync * (weights[i] - weights[j])
+            step_stored = stored[i] - stored[j]
+            for r in range(max(1, allowed_low - high_state[i]), widest + 1):
+                busy = max((step + synced * (r - 1) / r) / r, moved / r)
+                if busy > most:
+                    continue
+                for m in range(max(allowed_low, low_state[i] + r), min(allowed_high, high_state[i] + r) + 1):
+                    if memory >= 0.0:
+                        q = (m + r - 1) // r
+                        if copies[q] * (weights[i] - weights[j]) + flight[q] * step_stored > memory:
+                            continue
+                    worst = max(value[i, m - r], busy)
+                    if worst < value[j, m]:
+                        value[j, m] = worst
+                        following[j, m] = i
+                        replicas[j, m] = r
+                        entered = True
+                        low_state[j] = min(low_state[j], m)
+                        high_state[j] = max(high_state[j], m)
+        if entered:
+            active[actives] = j
+            actives += 1
+        j -= 1
+    return j, actives, tested, priced
+
+
+__all__ = ["solve_replicated"]

@@ -1,0 +1,160 @@
+"""PipeDream's objective solved: exact reductions, then the shared search with the programme over replicated stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from passes.partition.dp import SLICE, Found, KeepOn, Stages
+from passes.partition.ideals import Family, Tables, members
+from passes.partition.pipedream.problem import (
+    Machines,
+    Profile,
+    Replicated,
+    StageTime,
+    in_flight,
+    plan_faults,
+    stage_times,
+    weight_copies,
+)
+from passes.partition.pipedream.reduce import reduce_profile
+from passes.partition.problem import Kind, Problem
+from passes.partition.search import Search, per_ideal
+from passes.partition.throughput import Budget, Progress, Solution
+
+
+@dataclass(frozen=True)
+class PipeDreamSolution(Solution):
+    """``stages`` has kind 0 throughout; ``replicas``: machines per stage; ``times``: the stages evaluated."""
+
+    replicas: tuple[int, ...] = ()
+    times: tuple[StageTime, ...] = ()
+
+
+def solve_pipedream(
+    profile: Profile,
+    machines: Machines,
+    budget: Budget | None = None,
+    progress: Progress = lambda label, fraction: None,
+) -> PipeDreamSolution:
+    """The best plan that the budget finds under PipeDream's objective, with a valid lower bound, in seconds per minibatch."""
+    profile.check()
+    reduced = reduce_profile(profile, machines.memory is not None)
+    found = Search(_PipeDream(reduced.profile, machines), budget or Budget(), progress).run()
+    if found.stages is None:
+        return PipeDreamSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
+    plan: Replicated = tuple(
+        (r, tuple(sorted(v for group in nodes for v in reduced.groups[group]))) for r, nodes in found.stages
+    )
+    return PipeDreamSolution(
+        found.status,
+        tuple((0, nodes) for _, nodes in plan),
+        found.value,
+        found.bound,
+        found.reason,
+        found.statistics,
+        tuple(r for r, _ in plan),
+        stage_times(profile, machines, plan),
+    )
+
+
+class _PipeDream:
+    """The objective as the search wants it. The label of a stage is its number of machines."""
+
+    def __init__(self, profile: Profile, machines: Machines) -> None:
+        self.profile, self.machines = profile, machines
+        self.price = np.array([1.0 / machines.count])
+        made = [v for v in range(profile.size) if profile.readers[v]]
+        self.problem = Problem(
+            names=profile.names,
+            kinds=(Kind("machine", tuple(str(m) for m in range(machines.count))),),
+            seconds=profile.seconds[None, :].astype(np.float64),
+            producer=np.array(made, np.int64),
+            consumers=tuple(profile.readers[v] for v in made),
+            transfer=profile.output[made][None, :].astype(np.float64) * (2.0 / machines.bandwidth),
+            tensor_bytes=profile.output[made],
+            tensor_names=tuple(profile.names[v] for v in made),
+            live=np.zeros(profile.size, np.int64),
+            weight_bytes=profile.weights,
+            weight_readers=tuple((v,) for v in range(profile.size)),
+        )
+
+    def bound(self) -> tuple[float, str]:
+        """Even balance over all machines, or the node that is slowest on whatever number of machines suits it best."""
+        balance = float(self.profile.seconds.sum()) / self.machines.count
+        r = np.arange(1, self.machines.most_replicas + 1)
+        sync = 4.0 * (r - 1) / (self.machines.bandwidth * r)
+        alone = ((self.profile.seconds[:, None] + sync * self.profile.weights[:, None]) / r).min(axis=1)
+        largest = int(alone.argmax()) if self.profile.size else 0
+        if self.profile.size and alone[largest] > balance:
+            return float(alone[largest]), f"largest node: {self.profile.names[largest]} on as many machines as suit it"
+        return balance, f"load balance: all compute spread evenly over {self.machines.count} machines"
+
+    def value(self, stages: Stages) -> float:
+        if plan_faults(self.profile, self.machines, stages):
+            return math.inf
+        return max((stage.time for stage in stage_times(self.profile, self.machines, stages)), default=0.0)
+
+    def programme(self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
+        from passes.partition.pipedream import kernels
+
+        count, most = family.size, self.machines.count
+        per_node = np.column_stack([self.profile.seconds, self.profile.weights, self.profile.stored])[list(order)]
+        sums = per_ideal(family, per_node.astype(np.float64))
+        depth = range(1, most + 1)
+        flight = np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64)
+        copies = np.array([0, *(weight_copies(self.machines, in_flight(self.machines, q, 1)) for q in depth)], np.float64)
+        value = np.full((count, most + 1), np.inf)
+        following, replicas = np.full((count, most + 1), -1, np.int32), np.zeros((count, most + 1), np.int16)
+        low, high = np.full(count, most + 1, np.int32), np.full(count, -1, np.int32)
+        active = np.zeros(count, np.int32)
+        value[-1, 0] = 0.0
+        low[-1] = high[-1] = 0
+        active[0] = count - 1
+        ideal, actives, tested, priced = count - 2, 1, 0, 0
+        while ideal >= 0:
+            ideal, actives, tests, prices = kernels.solve_replicated(
+                trial,
+                tables.slack,
+                most,
+                self.machines.most_replicas,
+                4.0 / self.machines.bandwidth,
+                -1.0 if self.machines.memory is None else float(self.machines.memory),
+                copies,
+                flight,
+                family.bits,
+                np.ascontiguousarray(sums[:, 0]),
+                np.ascontiguousarray(sums[:, 1]),
+                np.ascontiguousarray(sums[:, 2]),
+                np.ascontiguousarray(family.boundary[:, 0]),
+                ideal,
+                SLICE,
+                value,
+                following,
+                replicas,
+                low,
+                high,
+                active,
+                actives,
+            )
+            tested, priced = tested + int(tests), priced + int(prices)
+            if ideal >= 0 and not keep_on(tested, 1 - ideal / count):
+                return Found(None, float("inf"), tested, priced, False)
+        least = value[0].min()
+        if not np.isfinite(least):
+            return Found(None, float("inf"), tested, priced)
+        # Ties go to fewer machines, then to the first found.
+        left = int(np.flatnonzero(value[0] <= least * (1 + 1e-12))[0])
+        stages: list[tuple[int, tuple[int, ...]]] = []
+        here = 0
+        while here < count - 1:
+            after, r = int(following[here, left]), int(replicas[here, left])
+            stages.append((r, members(tables, family.bits[after] & ~family.bits[here])))
+            here, left = after, left - r
+        return Found(tuple(stages), float(least), tested, priced)
+
+
+__all__ = ["PipeDreamSolution", "solve_pipedream"]
