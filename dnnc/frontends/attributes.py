@@ -19,6 +19,9 @@ from ir.types import TensorType
 
 _A = onnx.AttributeProto
 
+DENSE_LIMIT = 1 << 31
+"""Bytes of the dense form of a sparse tensor: as much as an ONNX file could hold of it."""
+
 
 def attribute_of(proto: onnx.AttributeProto) -> Attribute | None:
     """The attribute of the IR; None for graphs. Raises ValueError for a value that does not fit its type."""
@@ -73,12 +76,17 @@ def _guess(proto: onnx.AttributeProto) -> int:
 
 def densify(sparse: onnx.SparseTensorProto) -> Dense:
     """The dense tensor of a sparse one; its indices are linear or one row per value. Raises ValueError where they leave the
-    shape."""
+    shape, and for a shape over ``DENSE_LIMIT``."""
     values, indices = dense_of(sparse.values), dense_of(sparse.indices)
     shape = tuple(sparse.dims)
+    size = TensorType(values.type.dtype, shape).nbytes or 0
+    if any(dim < 0 for dim in shape) or size > DENSE_LIMIT:
+        raise ValueError(f"its shape {list(shape)} does not fit a dense tensor of at most {DENSE_LIMIT} bytes")
     dense = np.zeros(shape, dtype=numpy_dtype(values.type.dtype))
     at = to_array(indices.type, indices.data)
     try:
+        if at.size and at.min() < 0:
+            raise ValueError(f"index {at.min()} is negative")
         if at.ndim == 2:
             dense[tuple(at.T)] = to_array(values.type, values.data)
         else:

@@ -17,6 +17,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.frontends.functions import subgraphs
+from dnnc.frontends.onnx_types import ELEMENT_TYPES
 from dnnc.frontends.opdefs import STANDARD_DOMAINS
 from ir.diagnostics import DiagnosticSink
 from ir.names import unique
@@ -56,6 +57,7 @@ def check_model(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
     """Checks and orders the model in place. Emits errors and warnings; raises InvalidInput when there were errors."""
     checker = _Checker(model, where, sink)
     checker.opsets()
+    checker.interface()
     # Functions are inlined by now; a subgraph is checked within the scope of what encloses it.
     checker.graph(model.graph, set(), "")
     checker.report_custom()
@@ -88,6 +90,8 @@ class _Checker:
         version = self.versions.get("")
         if version is not None and version > newest:
             self.error(f"opset {version} is newer than the installed onnx knows (up to {newest})", hint="pip install -U onnx")
+        elif version is not None and version < 1:
+            self.error(f"opset {version} does not exist; {OLDEST_OPSET} to {newest} were expected")
         elif version is not None and version < OLDEST_OPSET:
             changed = sorted(_changed_operators(self.model.graph, version))
             if changed:
@@ -102,6 +106,16 @@ class _Checker:
         if not self.model.opset_import:
             self.error("the model imports no opset; at least one was expected", hint="export it again with an opset version")
             self.versions[""] = newest
+
+    def interface(self) -> None:
+        """Inputs of the model state an element type, and something comes out of it."""
+        for value in self.model.graph.input:
+            if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type not in ELEMENT_TYPES:
+                number = value.type.tensor_type.elem_type
+                found = f"has element type {number}, which is not one of ONNX" if number else "states no element type"
+                self.error(f"graph input '{value.name}' {found}", hint="export the model again")
+        if not self.model.graph.output:
+            self.error("the model has no outputs; at least one was expected", hint="name as output what is to be computed")
 
     def graph(self, graph: GraphProto, outer: set[str], path: str) -> None:
         self._empty_outputs(graph)

@@ -24,17 +24,25 @@ PATH_KEY = "dnnc.path"
 SCOPE_KEY = "dnnc.scope"
 """Node metadata: the exporter's scope, as the export writes it back."""
 
+LIMIT = 1_000_000
+"""Nodes that calls may expand to. Functions that call each other twice double with each level."""
+
 Key = tuple[str, str, str]
 
 
 def inline_functions(model: ModelProto, where: str) -> None:
-    """Expands every call, in place. Raises InvalidInput for functions that call themselves or need another opset."""
+    """Expands every call, in place. Raises InvalidInput for functions that call themselves, need another opset or expand to
+    more than ``LIMIT`` nodes."""
     if not model.functions:
         return
+    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    nodes = _expanded(model.graph.node, functions, {}, (), where)
+    if nodes > LIMIT:
+        message = f"the calls of model functions expand to {nodes} nodes; at most {LIMIT} are supported"
+        raise InvalidInput(message, where=where, hint="is a function called in a circle or far more often than meant?")
     if _needs_conversion(model):
         _inline_converting(model, where)
         return
-    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
     imported = {_domain(entry.domain) for entry in model.opset_import}
     for function in model.functions:
         for entry in function.opset_import:
@@ -42,7 +50,7 @@ def inline_functions(model: ModelProto, where: str) -> None:
                 imported.add(_domain(entry.domain))
                 model.opset_import.add(domain=entry.domain, version=entry.version)
     taken = set(_names(model.graph))
-    _expand_graph(model.graph, functions, taken, where)
+    _expand_graph(model.graph, functions, taken)
     del model.functions[:]
 
 
@@ -69,10 +77,35 @@ def _names(graph: GraphProto) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _expand_graph(graph: GraphProto, functions: dict[Key, FunctionProto], taken: set[str], where: str) -> None:
-    nodes = list(_expand(graph.node, functions, taken, "", (), where))
+def _expand_graph(graph: GraphProto, functions: dict[Key, FunctionProto], taken: set[str]) -> None:
+    nodes = list(_expand(graph.node, functions, taken, ""))
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def _expanded(
+    nodes: Iterable[NodeProto],
+    functions: dict[Key, FunctionProto],
+    known: dict[Key, int],
+    stack: tuple[Key, ...],
+    where: str,
+) -> int:
+    """How many nodes these become, each function counted once. ``known``: counts of functions so far. Raises InvalidInput for
+    a function that calls itself."""
+    total = 0
+    for node in nodes:
+        key = (_domain(node.domain), node.op_type, node.overload)
+        function = functions.get(key)
+        if function is None:
+            total += 1 + sum(_expanded(graph.node, functions, known, stack, where) for _, graph in subgraphs(node))
+            continue
+        if key in stack:
+            circle = " -> ".join(name for _, name, _ in (*stack[stack.index(key) :], key))
+            raise InvalidInput(f"model functions call each other in a circle: {circle}", where=where)
+        if key not in known:
+            known[key] = _expanded(function.node, functions, known, (*stack, key), where)
+        total += known[key]
+    return total
 
 
 def _expand(
@@ -80,8 +113,6 @@ def _expand(
     functions: dict[Key, FunctionProto],
     taken: set[str],
     path: str,
-    stack: tuple[Key, ...],
-    where: str,
 ) -> Iterator[NodeProto]:
     for node in nodes:
         key = (_domain(node.domain), node.op_type, node.overload)
@@ -89,19 +120,16 @@ def _expand(
         if function is None:
             for attribute in node.attribute:
                 for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                    body = list(_expand(inner.node, functions, taken, path, stack, where))
+                    body = list(_expand(inner.node, functions, taken, path))
                     del inner.node[:]
                     inner.node.extend(body)
             if path:
                 node.metadata_props.add(key=PATH_KEY, value=path)
             yield node
             continue
-        if key in stack:
-            circle = " -> ".join(name for _, name, _ in (*stack[stack.index(key) :], key))
-            raise InvalidInput(f"model functions call each other in a circle: {circle}", where=where)
         call = node.name or next(filter(None, node.output), node.op_type)
         inner_path = f"{path}/{call}:{node.op_type}" if path else f"{call}:{node.op_type}"
-        yield from _expand(_body(node, function, call, taken), functions, taken, inner_path, (*stack, key), where)
+        yield from _expand(_body(node, function, call, taken), functions, taken, inner_path)
 
 
 def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]) -> Iterator[NodeProto]:

@@ -30,7 +30,8 @@ _FOLD_LIMIT = 1 << 16
 """Bytes of a folded shape constant; a vector of positions is as large as it gets."""
 
 _ROUNDS = 32
-"""Folding and inference alternate at most so often; each round folds at least one node, chains rarely need more than four."""
+"""Folding and inference alternate at most so often; each round folds at least one node, chains rarely need more than four.
+The rounds of onnxruntime's inference are bounded by it too."""
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -280,7 +281,9 @@ def _infer_symbolic(model: ModelProto) -> ModelProto:
             inference = SymbolicShapeInference(2**31 - 1, True, False, 0)
             inference._preprocess(copy)
             complete = False
-            while inference.run_:
+            for _ in range(_ROUNDS):  # on models that it does not understand it may never come to an end
+                if not inference.run_:
+                    break
                 complete = inference._infer_impl()
             inference._update_output_from_vi()
             result = inference.out_mp_

@@ -41,6 +41,57 @@ def test_truncated_file(tmp_path: Path) -> None:
     assert "truncated" in error.diagnostics[0].hint
 
 
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "graph input 'x' states no element type"), (77, "has element type 77, which is not one of ONNX")]
+)
+def test_input_without_an_element_type(tmp_path: Path, number: int, words: str) -> None:
+    proto = model("g (float[4] x) => (float[4] y) { y = Relu(x) }")
+    proto.graph.input[0].type.tensor_type.elem_type = number
+    assert words in str(_refused(save(proto, tmp_path)))
+
+
+def test_no_outputs(tmp_path: Path) -> None:
+    proto = model("g (float[4] x) => (float[4] y) { y = Relu(x) }")
+    del proto.graph.output[:]
+    assert "the model has no outputs" in str(_refused(save(proto, tmp_path)))
+
+
+def test_an_opset_that_never_was(tmp_path: Path) -> None:
+    proto = model("g (float[4] x) => (float[4] y) { y = Relu(x) }")
+    proto.opset_import[0].version = -1
+    assert "opset -1 does not exist" in str(_refused(save(proto, tmp_path)))
+
+
+def test_functions_that_double(tmp_path: Path) -> None:
+    """Each of 60 functions calls the former twice."""
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("f", 1)]
+    functions = []
+    for level in range(60):
+        op, domain = ("Relu", "") if not level else (f"f{level - 1}", "f")
+        calls = [onnx.helper.make_node(op, [a], [b], domain=domain) for a, b in (("p", "q"), ("q", "r"))]
+        functions.append(onnx.helper.make_function("f", f"f{level}", ["p"], ["r"], calls, opsets))
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("f59", ["x"], ["y"], domain="f")], "g", [x], [y])
+    proto = onnx.helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10)
+    assert f"expand to {2**60} nodes" in str(_refused(save(proto, tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("indices", "dims", "words"),
+    [
+        ([0, -1], [4, 4], "index -1 is negative"),
+        ([0, 99], [4, 4], "99 is out of bounds"),
+        ([0, 1], [2**20, 2**20], "does not fit"),
+    ],
+)
+def test_sparse_initializers(tmp_path: Path, indices: list[int], dims: list[int], words: str) -> None:
+    proto = model("g (float[4,4] x) => (float[4,4] y) { y = Add(x, s) }")
+    values = numpy_helper.from_array(np.ones(2, np.float32), "s")
+    at = numpy_helper.from_array(np.array(indices, np.int64), "i")
+    proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, at, dims))
+    assert words in str(_refused(save(proto, tmp_path)))
+
+
 def test_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.touch()
