@@ -8,7 +8,8 @@ Invariants that ``open`` guarantees, or InvalidInput says which one fails and wh
 2. each channel has one sender and one receiver, the sender's index is the smaller one, and both sides state the same tensor and
    type;
 3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
-   tensors of its ``sends`` (each once, however many channels carry it).
+   tensors of its ``sends`` (each once, however many channels carry it);
+4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``trace.json``,
 ``stages/stageK.onnx``, and the weights in ``stages/weights.data`` (shared) or ``stages/stageK.data`` (per stage).
@@ -190,12 +191,12 @@ class Build:
             raise InvalidInput("it holds a plan only, no programs", where=str(folder), hint=hint)
         try:
             build = _from_manifest(folder, manifest)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problems = [*_missing_files(folder, manifest), *_broken_channels(build)]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
             raise InvalidInput(
                 f"the manifest does not describe a build: {reason}", where=f"{folder / MANIFEST}", hint=REBUILD
             ) from error
-        problems = [*_missing_files(folder, manifest), *_broken_channels(build)]
         if problems:
             raise InvalidInput(problems)
         return build
@@ -215,7 +216,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidInput("no manifest.json in it; expected a build directory", where=str(folder), hint=REBUILD) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"the manifest cannot be read: {error}", where=str(path), hint=REBUILD) from error
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
@@ -250,14 +251,21 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
     source = manifest["source"]
     try:
         plan = plan_from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")), str(folder / "plan.json"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"the plan cannot be read: {error}", where=str(folder / "plan.json"), hint=REBUILD) from error
+    if [stage.index for stage in plan.stages] != [stage.index for stage in stages]:
+        raise ValueError(f"plan.json has {len(plan.stages)} stages, the manifest {len(stages)}")
+    inputs, outputs = _ports(manifest["inputs"]), _ports(manifest["outputs"])
+    for stage in stages:
+        for port, of_model in [*((port, inputs) for port in stage.inputs), *((port, outputs) for port in stage.outputs)]:
+            if port not in of_model:
+                raise ValueError(f"stage {stage.index} states '{port.name}' otherwise than the model")
     return Build(
         folder=folder,
         plan=plan,
         stages=stages,
-        inputs=_ports(manifest["inputs"]),
-        outputs=_ports(manifest["outputs"]),
+        inputs=inputs,
+        outputs=outputs,
         weights=str(manifest["weights"]),
         source=Source(str(source["spec"]), str(source["sha256"])),
         manifest=manifest,
@@ -265,14 +273,20 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
 
 
 def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:
-    return tuple(Port(i["name"], i["dtype"], _shape(i["shape"]), i["type"]) for i in items)
+    return tuple(Port(i["name"], _dtype(i["dtype"]), _shape(i["shape"]), i["type"]) for i in items)
 
 
 def _channels(items: Iterable[Mapping[str, Any]]) -> tuple[Channel, ...]:
     return tuple(
-        Channel(i["id"], i["tensor"], i["dtype"], _shape(i["shape"]), i["source"], i["target"], i["nbytes"], i["type"])
+        Channel(i["id"], i["tensor"], _dtype(i["dtype"]), _shape(i["shape"]), i["source"], i["target"], i["nbytes"], i["type"])
         for i in items
     )
+
+
+def _dtype(name: str) -> str:
+    if name and name not in NUMPY_NAMES.values():
+        raise ValueError(f"there is no element type '{name}'")
+    return name
 
 
 def _shape(shape: list[int | str | None] | None) -> tuple[int | str | None, ...] | None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -117,7 +118,7 @@ def read_plan(path: str | Path) -> AssignPass:
         raise InvalidInput(
             f"not valid JSON: {error.msg}", where=where, hint="check the commas of the lists that were edited"
         ) from error
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: bad UTF-8, a number of too many digits
         raise InvalidInput(f"cannot be read: {error}", where=str(path)) from error
     return assign_from_json(data, str(path))
 
@@ -225,8 +226,8 @@ class _Reader:
         value = parent.get(key)
         if value is None:
             return math.inf
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            self.fail(f"expected '{key}' in seconds, found {value!r}", at)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
+            self.fail(f"expected '{key}' in seconds, found {str(value)[:80]}", at)
         return float(value)
 
     def text(self, parent: Mapping[str, Any], key: str, at: str, default: str) -> str:

@@ -83,6 +83,12 @@ def reverse_channel(data: dict[str, Any]) -> None:
         (lambda d: d["stages"][0].update(devices=[]), "a stage has no device"),
         (lambda d: d["stages"][0].update(model="../../etc/passwd"), "lies outside the build directory"),
         (lambda d: d.update(stages=3), "does not describe a build"),
+        (lambda d: d.update(files=[]), "does not describe a build"),
+        (lambda d: d["files"].update({"../x": {"bytes": 1}}), "lies outside the build directory"),
+        (lambda d: d["stages"][0].update(index=float("inf")), "does not describe a build"),
+        (lambda d: d["inputs"][0].update(dtype="nope"), "there is no element type 'nope'"),
+        (lambda d: d["inputs"][0].update(shape=["a"]), "stage 0 states 'x' otherwise than the model"),
+        (lambda d: d["outputs"].pop(0), "stage 2 states 'y' otherwise than the model"),
         (swap_channel, "channel 9 does not pair up"),
         (reverse_channel, "channel 0 does not pair up"),
     ],
@@ -93,6 +99,26 @@ def test_a_manifest_that_lies_is_refused(folder: Path, change: Any, message: str
         Build.open(folder)
     assert message in str(raised.value)
     assert all("manifest.json" in d.where for d in raised.value.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["stages"].pop(), "plan.json has 2 stages, the manifest 3"),
+        (lambda d: d.update(value=10**400), "expected 'value' in seconds, found 1000"),
+        (lambda d: d.update(bound=float("nan")), "expected 'bound' in seconds, found nan"),
+        (lambda d: d["stages"][0]["seconds"].update(compute=-1.0), "expected 'compute' in seconds, found -1.0"),
+    ],
+)
+def test_a_plan_that_lies_is_refused(folder: Path, change: Any, message: str) -> None:
+    path = folder / "plan.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    edit(folder, lambda d: d["files"]["plan.json"].update(bytes=path.stat().st_size))
+    with pytest.raises(InvalidInput) as raised:
+        Build.open(folder)
+    assert message in str(raised.value)
 
 
 def test_missing_and_cut_files_are_all_named(folder: Path) -> None:
@@ -112,6 +138,9 @@ def test_what_is_no_build(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"no manifest\.json"):
         Build.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        Build.open(tmp_path)
+    (tmp_path / "manifest.json").write_text("9" * 5000)
     with pytest.raises(InvalidInput, match="cannot be read"):
         Build.open(tmp_path)
     (tmp_path / "manifest.json").write_text("[]")

@@ -134,5 +134,8 @@ def test_files_that_are_no_plan(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 200_000)
     with pytest.raises(InvalidInput, match="cannot be read"):
         read_plan(tmp_path / "deep.json")
+    (tmp_path / "digits.json").write_text("9" * 5000)
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_plan(tmp_path / "digits.json")
     with pytest.raises(InvalidInput):
         read_plan(tmp_path)
