@@ -27,7 +27,7 @@ from passes.partition.ideals import BIG, Family, Tables, lattice, permuted
 from passes.partition.problem import Floats, Problem
 from passes.partition.throughput import IDEALS_PER_SECOND, TIGHT, Budget, Progress, Solution, Statistics
 
-TRIALS = (0.01, 0.1, 0.4)
+TRIALS = (1e-4, 0.01, 0.1, 0.4)
 """Parts of the way from the lower to the upper bound that are tried before the whole: narrow windows cost next to nothing,
 and where they hold a plan the wide ones are never walked."""
 
@@ -51,6 +51,9 @@ class Objective(Protocol):
     def programme(self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
         """The best plan of value at most ``trial`` whose boundaries are in the family. ``tables`` and ``family`` call
         ``order[i]`` node i, and so does the answer."""
+
+    def tighten(self, family: Family, bound: float, value: float) -> float:
+        """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
 
 
 class Search:
@@ -145,7 +148,19 @@ class Search:
             return [BIG]
         return [self.bound + (self.value - self.bound) * part for part in TRIALS] + [self.value]
 
+    def _tighten(self) -> None:
+        if not np.isfinite(self.value):
+            return
+        ideals = lattice(self.tables, self.value, max_visits=self._visits(), max_words=self.budget.memory // 8)
+        if ideals is None:
+            return
+        bound = self.objective.tighten(ideals, self.bound, self.value)
+        if bound > self.bound:
+            self.bound = bound
+            self.reason = "how far each number of devices can get: the weights of ideals alone, their nesting left out"
+
     def _exact(self) -> None:
+        self._tighten()
         identity = range(self.objective.problem.size)
         for trial in self._trials():
             ideals = lattice(self.tables, trial, max_visits=self._visits(), max_words=self.budget.memory // 8)

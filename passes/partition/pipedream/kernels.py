@@ -26,6 +26,8 @@ def solve_replicated(
     weights: Any,
     stored: Any,
     transfer: Any,
+    least_before: Any,
+    most_before: Any,
     start: int,
     max_tests: int,
     value: Any,
@@ -43,8 +45,8 @@ def solve_replicated(
     both ways between single machines. A stage may run on up to ``most_replicas`` of ``machines``; ``sync``: seconds per byte
     of weights, times (r-1)/r. With q = ceil(machines from the stage on / r) it holds ``copies[q]`` times its weights and
     ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited) are refused. No stage may take over
-    ``trial``: so an ideal with m machines to come is kept only if seconds after <= trial m, seconds before <= trial
-    (machines - m) (relative ``slack`` on both), and one stage of at most m machines can take in what it cuts.
+    ``trial``: so an ideal with m machines to come is kept only if ``least_before[m]`` <= its seconds <= ``most_before[m]``
+    (relative ``slack`` on both), and one stage of at most m machines can take in what it cuts.
 
     Filled in: ``value[N, M+1]`` for exactly m machines from the ideal on, ``following[N, M+1]`` (the next boundary),
     ``replicas[N, M+1]`` (of the stage up to it); ``low_state``, ``high_state``: range of m reached; ``active[:actives]``:
@@ -60,14 +62,13 @@ def solve_replicated(
     j = start
     while j >= 0 and tested <= max_tests:
         before = seconds[j]
-        ahead = total - before
         incoming = transfer[j] if j > 0 else 0.0
         allowed_low = machines + 1
         allowed_high = -1
         for m in range(1, machines + 1):
             if incoming > most * min(m, most_replicas):
                 continue
-            if ahead <= most * m + edge and before <= most * (machines - m) + edge:
+            if least_before[m] - edge <= before <= most_before[m] + edge:
                 allowed_low = min(allowed_low, m)
                 allowed_high = max(allowed_high, m)
         if allowed_high < 0:

@@ -342,3 +342,12 @@ def test_the_search_says_what_it_does() -> None:
     assert said[0] == "partition: linear"
     assert solution.reason
     assert set(solution.statistics.seconds) >= {"linear"}
+
+
+@with_profiles
+@pytest.mark.parametrize("count", [8, 16])
+def test_straight_pipelines_whose_transfers_decide_are_proven(count: int) -> None:
+    """Few boundaries of Inception are cheap enough to cut: how far a number of stages can get says more than even balance."""
+    solution = solve_pipedream(read(FOLDER / "inception_v3.txt"), Machines(count, 10e9, straight=True))
+    assert solution.value <= solution.bound * 1.001
+    assert solution.bound > 1.05 * 0.689038 / count
