@@ -105,13 +105,13 @@ def compile_model(
 
     ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
+    clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import free_symbols, load_model, load_topology, require_static
     from passes.manager import PassManager
     from passes.pipeline import pipeline_text
 
     sink = sink if sink is not None else DiagnosticSink()
-    clock = _Clock()
     pipeline = build_pipeline(options)
     check_target(options.out)
     with clock.step("load"):

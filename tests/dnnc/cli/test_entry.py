@@ -143,6 +143,17 @@ def test_a_reader_that_stops_reading_is_no_fault() -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.parametrize(("argument", "expected"), [("", "True True"), ("['--version']", "False False")])
+def test_only_the_process_of_the_command_settles_the_garbage_collector(argument: str, expected: str) -> None:
+    """The command's process need not search its imports for garbage at its end; a caller's process stays as it was."""
+    script = (
+        "import gc, sys; from dnnc.cli import main; sys.argv = ['dnnc', '--version']; before = gc.get_threshold(); "
+        f"main({argument}); print(gc.get_freeze_count() > 0, gc.get_threshold() != before)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == expected
+
+
 def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     """Interrupted while it waits for input: the command says so and goes."""
     read, write = os.pipe()
