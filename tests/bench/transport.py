@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from dnnc.runtime import Pipeline
+from tests.bench.machine import header
 from tests.dnnc.runtime.builds import make_build
 
 SIZES = {"4 KB": 1 << 10, "1 MB": 1 << 18, "16 MB": 1 << 22}
 
 
 def main() -> None:
+    print(header())
     print("tensor   alone (latency)   in a stream (per microbatch)")
     for title, elements in SIZES.items():
         with tempfile.TemporaryDirectory(prefix="dnnc-bench-") as folder:
