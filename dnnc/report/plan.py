@@ -69,7 +69,7 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
         return ""
     if not reason:
         reason = "no plan with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
-    names = ", ".join(idle[:3]) + (f" and {len(idle) - 3} more" if len(idle) > 3 else "")
+    names = ", ".join(idle) if len(idle) <= 3 else f"{idle[0]}, {idle[1]} and {len(idle) - 2} more"
     return f"  not used: {names} ({reason})"
 
 
