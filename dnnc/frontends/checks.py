@@ -91,7 +91,8 @@ class _Checker:
         if version is not None and version > newest:
             self.error(f"opset {version} is newer than the installed onnx knows (up to {newest})", hint="pip install -U onnx")
         elif version is not None and version < 1:
-            self.error(f"opset {version} does not exist; {OLDEST_OPSET} to {newest} were expected")
+            self.error(f"opset {version} does not exist; {OLDEST_OPSET} or newer was expected")
+            self.versions[""] = newest
         elif version is not None and version < OLDEST_OPSET:
             changed = sorted(_changed_operators(self.model.graph, version))
             if changed:

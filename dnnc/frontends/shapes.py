@@ -34,6 +34,9 @@ _ROUNDS = 32
 The rounds of onnxruntime's inference are bounded by it too."""
 
 
+_LONGEST_RANGE = 1 << 20
+
+
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
     """The graph and every subgraph in it."""
     yield graph
@@ -147,7 +150,7 @@ def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
     from onnx import shape_inference
 
     try:
-        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=_propagates(model))
     except shape_inference.InferenceError as error:
         first = error
     bare = ModelProto()
@@ -155,7 +158,7 @@ def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
     for graph in graphs(bare.graph):
         del graph.value_info[:]
     try:
-        inferred = shape_inference.infer_shapes(bare, strict_mode=True, data_prop=True)
+        inferred = shape_inference.infer_shapes(bare, strict_mode=True, data_prop=_propagates(model))
         message = f"the model's own shape annotations contradict inference and are ignored: {_first_line(first)}"
         sink.warn(message, where=where)
         for graph in graphs(model.graph):
@@ -166,12 +169,29 @@ def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
     return _infer_leniently(model)
 
 
+def _propagates(model: ModelProto) -> bool:
+    """Whether inference may follow the values of integers too, as it should: not where it would write out a Range of billions,
+    one number at a time."""
+    for graph in graphs(model.graph):
+        known = {tensor.name: tensor for tensor in graph.initializer}
+        known |= {
+            node.output[0]: a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")
+        }
+        for node in graph.node:
+            if node.op_type == "Range" and all(name in known for name in node.input):
+                ends = [to_array(dense.type, dense.data) for dense in (dense_of(known[name]) for name in node.input)]
+                start, stop, step = (float(array.reshape(-1)[0]) if array.size else 0.0 for array in ends)
+                if step and (stop - start) / step > _LONGEST_RANGE:
+                    return False
+    return True
+
+
 def _infer_leniently(model: ModelProto) -> ModelProto:
     """Inference that passes over nodes it cannot do; the model as it is where even that fails."""
     from onnx import shape_inference
 
     try:
-        return shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+        return shape_inference.infer_shapes(model, strict_mode=False, data_prop=_propagates(model))
     except shape_inference.InferenceError:
         copy = ModelProto()
         copy.CopyFrom(model)

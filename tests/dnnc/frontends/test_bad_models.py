@@ -50,6 +50,15 @@ def test_input_without_an_element_type(tmp_path: Path, number: int, words: str) 
     assert words in str(_refused(save(proto, tmp_path)))
 
 
+def test_an_endless_range_is_not_written_out(tmp_path: Path) -> None:
+    body = """g (float[4] x) => (float[4] y) <int64 a = {0}, int64 b = {1000000000000}, int64 d = {1}> {
+        r = Range(a, b, d)  f = Cast<to = 1>(r)  s = ReduceSum<keepdims = 0>(f)  y = Add(x, s) }"""
+    begin = time.monotonic()
+    module = import_model(save(model(body), tmp_path), dims={}, sink=DiagnosticSink()).module
+    assert time.monotonic() - begin < 20
+    assert str(module.entry.ops[0].results[0].type) == "tensor<1000000000000xi64>"
+
+
 def test_no_outputs(tmp_path: Path) -> None:
     proto = model("g (float[4] x) => (float[4] y) { y = Relu(x) }")
     del proto.graph.output[:]
