@@ -98,11 +98,19 @@ def bind(dim: Dim, bindings: Mapping[str, int | str]) -> Dim:
         return text
 
 
+def _possible(target: int | str) -> bool:
+    """Whether a dimension can be this: a number that ONNX can write, or text with a name in it (unlike ``2.5``)."""
+    if isinstance(target, int):
+        return 0 <= target < 1 << 63
+    parsed = _parse(target)
+    return parsed is None or any(isinstance(node, ast.Name) for node in ast.walk(parsed))
+
+
 def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[str, int | str]:
     """Bindings with aliases followed to their end (``s72 = batch, batch = 8`` gives both 8).
 
-    ``known``: symbols of the model. Raises UsageError for a name that neither the model nor an alias mentions, a negative
-    number, or aliases in a circle.
+    ``known``: symbols of the model. Raises UsageError for a name that neither the model nor an alias mentions, what cannot
+    be a dimension (a negative or fractional number), or aliases in a circle.
     """
     known = set(known)
     targets = {target for target in requested.values() if isinstance(target, str)}
@@ -115,10 +123,9 @@ def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[st
             faults.append(
                 Diagnostic(f"the model has no dimension '{name}'", f"--dim {name}={target}", None, f"{hint}it has: {have}")
             )
-        if isinstance(target, int) and target < 0:
-            faults.append(
-                Diagnostic(f"dimension '{name}' cannot be {target}", f"--dim {name}={target}", None, "give a number >= 0")
-            )
+        if not _possible(target):
+            hint = "give a whole number from 0 to 2^63 - 1, or another dimension's name"
+            faults.append(Diagnostic(f"dimension '{name}' cannot be {target}", f"--dim {name}={target}", None, hint))
     if faults:
         raise UsageError(faults)
     resolved: dict[str, int | str] = {}

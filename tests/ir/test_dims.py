@@ -63,3 +63,9 @@ def test_aliases_are_followed_to_their_end() -> None:
 def test_faults(requested: dict[str, int | str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         resolve(requested, ["seq", "batch"])
+
+
+@pytest.mark.parametrize("target", [-1, 1 << 63, "2.5", "0x10", "3 * 4"])
+def test_what_no_dimension_can_be(target: int | str) -> None:
+    with pytest.raises(UsageError, match="dimension 'a' cannot be"):
+        resolve({"a": target}, ["a"])
