@@ -58,6 +58,14 @@ def read_npz(path: Path) -> dict[str, Any]:
 _SAVE = "make it with numpy.savez(FILE, **{'INPUT NAME': array})"
 
 
+def check_writable(path: Path) -> None:
+    """Raises InvalidInput where a file could not be written, before anything is computed for it."""
+    if path.is_dir():
+        raise InvalidInput("a folder; a file was expected", where=str(path), hint="name a file in it, ending in .npz")
+    if not path.parent.is_dir():
+        raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
+
+
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Writes the arrays to ``path``: all of them, or nothing. Raises InvalidInput where the folder cannot be written."""
     flat: dict[str, Array] = {}

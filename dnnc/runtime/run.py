@@ -11,7 +11,7 @@ from typing import Any
 
 from dnnc.backend.build import Build
 from dnnc.runtime.generate import random_inputs
-from dnnc.runtime.inputs import Microbatches, join_outputs, read_npz, split_microbatches, write_npz
+from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_npz, split_microbatches, write_npz
 from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult
 from ir.diagnostics import UsageError
 
@@ -105,6 +105,8 @@ def run_command(command: RunCommand) -> RunReport:
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
         raise UsageError("--repeat and --microbatches are at least 1, --warmup at least 0")
     build = Build.open(command.build)
+    if command.outputs is not None:
+        check_writable(command.outputs)
     if command.inputs is not None:
         arrays = read_npz(command.inputs)
         batches = split_microbatches(build.inputs, arrays, microbatches=command.microbatches, where=str(command.inputs))

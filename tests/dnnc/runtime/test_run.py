@@ -90,3 +90,14 @@ def test_stages_stay_on_their_cores(build: Build) -> None:
         pipeline.run([{"x": np.zeros((4, 8), np.float32)}])
         found = [os.sched_getaffinity(pid) for pid in pipeline.processes]
     assert found == ([{cores[0]}, {cores[1]}] if len(cores) >= 2 else [set(cores)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [(".", "a folder; a file was expected"), ("no/y.npz", "its folder does not exist")]
+)
+def test_outputs_that_cannot_be_written_are_refused_before_the_run(
+    tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch, place: str, words: str
+) -> None:
+    monkeypatch.setattr(Pipeline, "__enter__", lambda self: pytest.fail("it ran"))
+    with pytest.raises(InvalidInput, match=words):
+        run_command(RunCommand(build.folder, outputs=tmp_path / place))
