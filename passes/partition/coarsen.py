@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from passes.partition import orders
-from passes.partition.bounds import lower_bound, prices
+from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Stages, solve_family
 from passes.partition.ideals import BIG, Tables, count_ideals, lattice, permuted, sequences
 from passes.partition.problem import Problem, plan_costs
@@ -62,7 +62,7 @@ def coarsen(problem: Problem, max_ideals: int) -> Coarse | None:
     groups = contracted(tables, order, stages, value, max_ideals)
     if groups is None:
         raise TooLarge("no contraction that keeps a good plan has a smaller one")
-    bound = lower_bound(problem, price)[0]
+    bound = best_bound(problem, price)[0]
     return Coarse(groups, value / bound if bound > 0 else float("inf"))
 
 

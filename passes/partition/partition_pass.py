@@ -23,7 +23,7 @@ from ir.topology import Topology
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import cuts_of, insert_symbols
-from passes.partition.bounds import lower_bound, prices
+from passes.partition.bounds import best_bound, prices
 from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
@@ -251,7 +251,7 @@ def _gave_up(func: Func) -> bool:
 
 def _against(solution: Solution, whole: Problem) -> Solution:
     """The solution of a contracted problem with a bound that holds for the whole one."""
-    bound, reason = lower_bound(whole, prices(whole))
+    bound, reason = best_bound(whole, prices(whole))
     optimal = solution.value <= bound * (1 + TIGHT)
     return replace(
         solution,

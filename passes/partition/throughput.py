@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from passes.partition import orders
-from passes.partition.bounds import lower_bound, prices
+from passes.partition.bounds import best_bound, prices
 from passes.partition.coarsen import contracted
 from passes.partition.dp import KeepOn, Stages, solve_family
 from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, sequences
@@ -93,7 +93,7 @@ class _Search:
         self.statistics = Statistics()
         self.best: Stages | None = None
         self.value = float("inf")
-        self.bound, self.reason = lower_bound(problem, self.price)
+        self.bound, self.reason = best_bound(problem, self.price)
         self.order = orders.given(self.tables)
         self.spent: dict[str, int] = {}
 
