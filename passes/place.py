@@ -10,10 +10,11 @@ type, each channel the route between its two devices, and the plan the numbers t
 - the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
   port model's, hence not below the bound, which stays as it is.
 
-Which device: stages that a plan or a pin put on devices stay there; the others are chosen to minimise (value, then seconds of
-all transfers). The start is the better of two greedy placements, improved by exchanging and moving stages; if that does not
-reach the least value that ports allow, a branch and bound proves or improves it, trying one device of those that can be
-exchanged (``device_classes``). It ends after ``nodes`` nodes; statistics say whether it was complete.
+Which device: stages that a plan or a pin put on devices stay there; the others are chosen to minimise the value. Of placements
+of one value those with fewer seconds of transfers are preferred where the search meets them, which is not proven. The start is
+the better of two greedy placements, improved by exchanging and moving stages; if that does not reach the least value that
+ports allow, a branch and bound proves or improves it, trying one device of those that can be exchanged (``device_classes``).
+It ends after ``nodes`` nodes; statistics say whether it was complete.
 
 Invariants: a device runs at most one stage; a stage fits its device's memory, else Infeasible says by how many bytes not. What
 ``partition`` found to fit fits here too: buffers that it does not know of lead to a warning at most.

@@ -5,11 +5,12 @@ routes to the other devices; sending one tensor to several stages costs its byte
 transfers share is busy for the bytes of all that crosses it. The value of a placement is the largest of these loads, a
 replicated stage counting for each r-th message.
 
-``search`` keeps what is fixed and minimises (value, seconds of all transfers). The start is the better of two greedy
-placements, improved by exchanging and moving stages around the bottleneck. If that leaves a distance to the least value that
-ports allow, a branch and bound proves it or improves it, trying one of several devices that can be exchanged: of one class
-(``device_classes``), or on hosts that nothing runs on yet and that are alike. Both count the placements they look at and stop
-at a given number, so the result does not depend on the speed of the machine.
+``search`` keeps what is fixed and minimises the value; seconds of all transfers decide between placements of one value that it
+meets, and are not proven least. The start is the better of two greedy placements, improved by exchanging and moving stages
+around the bottleneck. If that leaves a distance to the least value that ports allow, a branch and bound proves it or improves
+it, trying one of several devices that can be exchanged: of one class (``device_classes``), or on hosts that nothing runs on
+yet and that are alike. Both count the placements they look at and stop at a given number, so the result does not depend on the
+speed of the machine.
 """
 
 from __future__ import annotations
