@@ -92,9 +92,11 @@ class UsageError(DnncError):
 
 
 class Infeasible(DnncError):
-    """No plan satisfies the limits; the message says which device, by how many bytes: exit 4."""
+    """No plan satisfies the limits; the message says which device, by how many bytes: exit 4. ``proven``: False when the search
+    ended at its budget without finding one."""
 
     exit_code = ExitCode.INFEASIBLE
+    proven: bool = True
 
 
 class CheckFailed(DnncError):

@@ -1,7 +1,7 @@
 """What every frontend yields, and the one place that picks a frontend by the spelling of a model.
 
-``zoo:NAME,option=value`` is built; ``*.ir`` is parsed; anything else is an ONNX file. Importing this module imports no
-third-party library.
+``zoo:NAME,option=value`` is built; ``*.ir`` is parsed; ``*.json`` and ``*.txt`` are profiled workloads; anything else is an
+ONNX file. Importing this module imports no third-party library.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ir.ops import Op, Value
 from ir.types import MapType, OptionalType, SeqType, TensorType, Type
 
 IR_SUFFIX = ".ir"
+WORKLOAD_SUFFIXES = (".json", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ def load_model(
     path = Path(spec)
     if path.suffix == IR_SUFFIX:
         return _load_text(path, spec, dims)
+    if path.suffix in WORKLOAD_SUFFIXES:
+        return _load_workload(path, spec, sink)
     from dnnc.frontends.onnx_import import import_model
 
     return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights)
@@ -51,6 +54,12 @@ def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) ->
 
     module = zoo.build(spec)
     return ImportedModel(bind_module(module, dims), Path(), spec)
+
+
+def _load_workload(path: Path, spec: str, sink: DiagnosticSink) -> ImportedModel:
+    from dnnc.frontends.workloads import read_workload
+
+    return ImportedModel(read_workload(path, sink=sink, backward=True).module, path.parent, spec)
 
 
 def _load_text(path: Path, spec: str, dims: Mapping[str, int | str]) -> ImportedModel:

@@ -54,7 +54,13 @@ def inseparable(fine: Problem, groups: Groups, problem: Problem, pins: Mapping[i
 
 
 def explain(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:
-    """The error for a problem without a plan."""
+    """The error for a problem without a plan; ``proven`` where the search could tell."""
+    error = _explain(problem, solution, topology)
+    error.proven = solution.status == "infeasible" or not np.isfinite(problem.seconds).any(axis=0).all()
+    return error
+
+
+def _explain(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:
     for v in range(problem.size):
         if not np.isfinite(problem.seconds[:, v]).any():
             types = ", ".join(sorted({kind.type for kind in problem.kinds}))

@@ -1,0 +1,142 @@
+"""Small workloads for tests, as data and as text, and the slow and obvious answers to them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from typing import Any
+
+
+def node(id_: int | str, accelerator: float, cpu: float | None = None, **more: Any) -> dict[str, Any]:
+    """A node of a device-placement file; CPU ten times slower unless told."""
+    fields = {"id": id_, "name": f"layer{id_}", "supportedOnFpga": True, "fpgaLatency": accelerator}
+    return fields | {"cpuLatency": 10 * accelerator if cpu is None else cpu, "isBackwardNode": False, "size": 0.0} | more
+
+
+def edge(source: int | str, dest: int | str, cost: float = 0.0, **more: Any) -> dict[str, Any]:
+    return {"sourceId": source, "destId": dest, "cost": cost} | more
+
+
+def placement(nodes: list[dict[str, Any]], edges: list[dict[str, Any]], **machines: Any) -> dict[str, Any]:
+    return {"maxSizePerFPGA": 1e9, "maxFPGAs": 2, "maxCPUs": 0} | machines | {"nodes": nodes, "edges": edges}
+
+
+def chain(times: list[float], cost: float = 0.5, **machines: Any) -> dict[str, Any]:
+    """Nodes 0, 1... one after another, 100 bytes each."""
+    nodes = [node(i, time, size=100.0) for i, time in enumerate(times)]
+    return placement(nodes, [edge(i, i + 1, cost, size=1000.0) for i in range(len(times) - 1)], **machines)
+
+
+def random_placement(seed: int, most: int = 6) -> dict[str, Any]:
+    """A small random file: colours, unsupported nodes, memory that binds now and then, CPUs."""
+    rng = random.Random(seed)
+    count = rng.randint(1, most)
+    ids = rng.sample(range(100), count)
+    nodes = []
+    for id_ in ids:
+        more: dict[str, Any] = {"size": float(rng.choice((0, 1, 2, 5))), "supportedOnFpga": rng.random() < 0.85}
+        if rng.random() < 0.3:
+            more["colorClass"] = rng.randint(0, 2)
+        nodes.append(node(id_, float(rng.choice((0, 1, 2, 3))), float(rng.choice((1, 2, 5, 8))), **more))
+    edges = []
+    for i, source in enumerate(ids):
+        cost = rng.choice((0.0, 0.25, 1.0))
+        edges += [edge(source, dest, cost, size=8.0) for dest in ids[i + 1 :] if rng.random() < 0.4]
+    machines = {
+        "maxFPGAs": rng.randint(0, 3),
+        "maxCPUs": rng.randint(0, 2),
+        "maxSizePerFPGA": rng.choice((4.0, 8.0, 100.0)),
+    }
+    if not machines["maxFPGAs"] and not machines["maxCPUs"]:
+        machines["maxCPUs"] = 1
+    return placement(nodes, edges, **machines)
+
+
+def brute_force(data: dict[str, Any], comm: str = "sum") -> float:
+    """The least largest load over every assignment to devices whose graph of devices has no cycle; inf when there is none."""
+    ids = [n["id"] for n in data["nodes"]]
+    at = {id_: i for i, id_ in enumerate(ids)}
+    accelerators, cpus = data["maxFPGAs"], data["maxCPUs"]
+    readers: dict[int, set[int]] = {}
+    cost: dict[int, float] = {}
+    for e in data["edges"]:
+        readers.setdefault(at[e["sourceId"]], set()).add(at[e["destId"]])
+        cost[at[e["sourceId"]]] = e["cost"]
+    best = math.inf
+    for home in itertools.product(range(accelerators + cpus), repeat=len(ids)):
+        best = min(best, _value(data["nodes"], home, accelerators, data["maxSizePerFPGA"], readers, cost, comm))
+    return best
+
+
+def _value(
+    nodes: list[dict[str, Any]],
+    home: tuple[int, ...],
+    accelerators: int,
+    memory: float,
+    readers: dict[int, set[int]],
+    cost: dict[int, float],
+    comm: str,
+) -> float:
+    colors: dict[object, int] = {}
+    for v, n in enumerate(nodes):
+        if n.get("colorClass") is not None and colors.setdefault(n["colorClass"], home[v]) != home[v]:
+            return math.inf
+    links = {(home[u], home[v]) for u, targets in readers.items() for v in targets if home[u] != home[v]}
+    if _cyclic(links):
+        return math.inf
+    worst = 0.0
+    for device in set(home):
+        inside = {v for v in range(len(nodes)) if home[v] == device}
+        if device >= accelerators:
+            worst = max(worst, sum(nodes[v]["cpuLatency"] for v in inside))
+            continue
+        if any(not nodes[v]["supportedOnFpga"] for v in inside) or sum(nodes[v]["size"] for v in inside) > memory:
+            return math.inf
+        compute = sum(nodes[v]["fpgaLatency"] for v in inside)
+        sent = sum(cost[u] for u, targets in readers.items() if u in inside and targets - inside)
+        received = sum(cost[u] for u, targets in readers.items() if u not in inside and targets & inside)
+        if comm == "sum":
+            load = compute + sent + received
+        else:
+            load = max(compute, sent + received) if comm == "overlap" else max(compute, sent, received)
+        worst = max(worst, load)
+    return worst
+
+
+def _cyclic(links: set[tuple[int, int]]) -> bool:
+    left = {v for link in links for v in link}
+    while left:
+        sinks = {v for v in left if not any(a == v and b in left for a, b in links)}
+        if not sinks:
+            return True
+        left -= sinks
+    return False
+
+
+def text_of(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1)
+
+
+def profile_line(id_: str, desc: str, forward: float, backward: float, activation: str, weight: float, end: str = "") -> str:
+    times = f"forward_compute_time={forward}, backward_compute_time={backward}"
+    return f"{id_} -- {desc} -- {times}, activation_size={activation}, parameter_size={weight}{end}"
+
+
+PROFILE = "\n".join(
+    [
+        profile_line("node1", "Input0", 9.0, 0.0, "[8.0; 8.0]", 0.0),
+        profile_line("node2", "Conv2d(3, 64, kernel_size=(3, 3))", 2.0, 4.0, "4000000.0", 1024.0),
+        profile_line("node3", "Split", 1.0, 1.0, "[1000000.0; 1000000.0]", 0.0),
+        profile_line("node4", "__getitem__(0)", 5.0, 0.0, "8.0", 0.0),
+        profile_line("node5", "Linear(64, 10)", 3.0, 6.0, "40.0", 512.0, " -- stage_id=1"),
+        "\tnode1 -- node2",
+        "\tnode2 -- node3",
+        "\tnode2 -- node3",
+        "\tnode3 -- node4",
+        "\tnode3 -- node5",
+        "",
+    ]
+)
+"""An input and a ``__getitem__`` sink to drop, an edge that stands twice, a list of sizes, a stage of others."""
