@@ -35,6 +35,7 @@ from ir.types import TensorType
 from passes.analyses.seconds import body_seconds, epilogues, op_seconds, rate_of
 from passes.base import PassContext
 from passes.cost import CostPass
+from tests.bench.machine import header
 
 SPECS = ("resnet50", "bert-base", "gpt2")
 REPEATS = 12
@@ -93,6 +94,7 @@ def signature(op: Op, module: Module, types: dict[str, Value]) -> tuple[object, 
 def main(specs: list[str]) -> None:
     core = load_topology("preset:cpu-1", DiagnosticSink()).types[0]
     plain = replace(core, efficiency=())
+    print(header())
     measured: dict[str, list[tuple[float, int, float, float]]] = defaultdict(list)
     wholes = []
     for spec in specs:

@@ -22,6 +22,7 @@ import onnxruntime
 from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.runtime import Pipeline, RunOptions, random_inputs
+from tests.bench.machine import header
 
 ONE_CORE, TWO_THREADS = 1.75, 0.93
 
@@ -61,6 +62,7 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise SystemExit("this needs two cores")
+    print(header())
     with tempfile.TemporaryDirectory(prefix="dnnc-bench-") as folder:
         compile_model(CompileOptions(arguments.model, "preset:cpu-2", Path(folder) / "build", stages=2))
         measure(Build.open(Path(folder) / "build"), cores, arguments.microbatches, arguments.rounds)
