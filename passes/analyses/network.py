@@ -172,13 +172,6 @@ class Network:
                         heapq.heappush(heap, (reach, width, (*names, link.name), end, point))
         return tree
 
-    def type_port(self, type_name: str) -> Port:
-        """The best case over all devices of a type: least latency, greatest bandwidth. Raises KeyError where there are none."""
-        ports = [self.port(device.name) for device in self.topology.devices if device.type == type_name]
-        if not ports:
-            raise KeyError(type_name)
-        return Port(min(port.latency for port in ports), max(port.bandwidth for port in ports))
-
     def _find_ports(self) -> dict[str, Port]:
         ports = dict.fromkeys(self._devices, ALONE)
         # Without explicit routes, both ways cost the same, and devices that can be exchanged have equal ports.

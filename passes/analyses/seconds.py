@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from ir.facets import Cost, Time
 from ir.module import Func, Stage
 from ir.ops import Op
-from ir.topology import DeviceType, Topology
+from ir.topology import DeviceType
 from ir.types import TensorType, type_bytes
 
 EPILOGUE = "epilogue"
@@ -153,9 +153,3 @@ def efficiency_of(kind: str, device_type: DeviceType) -> float:
         kind, dash, _ = kind.rpartition("-")
         if not dash:
             return table.get("default", 1.0)
-
-
-def memory_excess(needed: int, device: str, topology: Topology) -> int:
-    """Bytes by which ``needed`` exceeds the memory of ``device``; 0 when it fits or the device has no limit."""
-    limit = topology.memory(topology.device(device))
-    return 0 if limit is None else max(0, needed - limit)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from ir.attributes import attributes
 from ir.facets import Cost, Time
 from ir.module import Func
 from ir.ops import Op, Value
-from ir.topology import Device, DeviceType, Host, Topology
+from ir.topology import DeviceType
 from ir.types import DType, TensorType
 from passes.analyses.seconds import (
     body_seconds,
     efficiency_of,
     epilogues,
     func_seconds,
-    memory_excess,
     op_seconds,
     rate_of,
 )
@@ -122,12 +119,3 @@ def test_a_model_output_is_written_so_what_follows_is_no_epilogue() -> None:
     fused = DeviceType("f", "gpu", GPU.rates, 10.0, overhead=1.0, efficiency=(("epilogue", 1.0),))
     func = Func("@main", (), (Value("%a", TensorType(DType.F32, (4,))),), ops, attributes())
     assert func_seconds(func, fused)["%r"] == op_seconds(ops[1], fused)
-
-
-@pytest.mark.parametrize(("needed", "excess"), [(0, 0), (100, 0), (101, 1)])
-def test_memory_excess(needed: int, excess: int) -> None:
-    topology = Topology("@t", (DeviceType("a", memory=100),), (Host("h"),), (Device("d", "a", "h"), Device("e", "a", "h", 7)))
-    assert memory_excess(needed, "d", topology) == excess
-    assert memory_excess(8, "e", topology) == 1
-    unlimited = Topology("@t", (DeviceType("a"),), (Host("h"),), (Device("d", "a", "h"),))
-    assert memory_excess(1 << 60, "d", unlimited) == 0
