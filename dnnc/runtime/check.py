@@ -194,6 +194,9 @@ def check_build(
     )
 
 
+_INPUTS = "where random inputs are not what the model accepts, give some: --inputs FILE.npz"
+
+
 def _reference_values(
     build: Build, feeds: list[dict[str, Any]], options: CheckOptions
 ) -> tuple[list[dict[str, Any]], str, bool, list[str]]:
@@ -230,7 +233,9 @@ def _reference_values(
         if reason := refusal(" ".join(notes)):
             message = f"the model cannot be run, so there is nothing to compare: {reason}"
             raise InvalidInput(message, where=str(build.folder), hint=REFUSED_HINT)
-        raise RuntimeFailure("the unsplit model does not run, so there is nothing to compare with:\n  " + "\n  ".join(notes))
+        raise RuntimeFailure(
+            "the unsplit model does not run, so there is nothing to compare with:\n  " + "\n  ".join(notes), hint=_INPUTS
+        )
     if not original:
         notes.append("the original model is gone, has changed or does not open: compared with annotated.onnx instead")
     elif len(titles) > 1:

@@ -169,6 +169,16 @@ def test_nodes_of_one_name(tmp_path: Path) -> None:
         assert report.original
 
 
+def test_random_inputs_that_the_model_does_not_accept(tmp_path: Path) -> None:
+    """Nobody could guess the shape; the message says that inputs can be given."""
+    path = save(tmp_path, "g (float[4,4] x, int64[2] s) => (float[n,m] y) { y = Reshape(x, s) }")
+    build = compiled(path, tmp_path / "build", 1)
+    with pytest.raises(RuntimeFailure, match="--inputs"):
+        check_build(build)
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 4), np.float32), s=np.array([2, 8]))
+    assert check_build(build, CheckOptions(inputs=tmp_path / "x.npz")).passed
+
+
 def test_given_inputs(tmp_path: Path) -> None:
     build = chain(tmp_path)
     np.savez(tmp_path / "x.npz", x=np.ones((3, 4, 8), np.float32))
