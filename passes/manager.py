@@ -32,7 +32,7 @@ class PassCrash(Exception):
     def __init__(self, name: str, error: BaseException, reproducer: Path | None) -> None:
         self.pass_name = name
         self.reproducer = reproducer
-        kept = f"; `dnnc opt {reproducer}` reproduces it" if reproducer else ""
+        kept = f"; `{_replay(reproducer)}` reproduces it" if reproducer else ""
         super().__init__(f"pass '{name}' failed with {type(error).__name__}: {error}{kept}")
 
 
@@ -123,7 +123,7 @@ class PassManager:
             raise
         except InvariantError as error:
             if kept := self._reproduce(number, module, error):
-                error.add_note(f"`dnnc opt {kept}` reproduces it")
+                error.add_note(f"`{_replay(kept)}` reproduces it")
             raise
         except Exception as error:
             raise PassCrash(step.name, error, self._reproduce(number, module, error)) from error
@@ -163,6 +163,11 @@ def pipeline_of(text: str) -> str | None:
     """The pipeline text that the RUN line of an IR text names (a reproducer, a golden case), or None without one."""
     found = _RUN_LINE.match(text)
     return shlex.split(found["passes"])[0] if found else None
+
+
+def _replay(reproducer: Path) -> str:
+    """The command that replays a reproducer, as a shell takes it."""
+    return f"dnnc opt {shlex.quote(str(reproducer))}"
 
 
 def _selects(names: frozenset[str], name: str) -> bool:

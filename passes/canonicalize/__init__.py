@@ -42,6 +42,10 @@ class CanonicalizePass(Pass):
     dims: tuple[str, ...] = ()
     fold_bytes: int = 1 << 20
 
+    def __post_init__(self) -> None:
+        if self.fold_bytes < 0:
+            raise ValueError(f"fold-bytes is a number of bytes, at least 0, not {self.fold_bytes}")
+
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises UsageError for a binding that is none, or of a dimension that the module lacks."""
         counts = {"ops_before": _count(module), "folded": 0, "passed_through": 0, "inlined": 0, "dead": 0}

@@ -44,6 +44,10 @@ class CostPass(Pass):
     name: ClassVar[str] = "cost"
     unknown: int = 1
 
+    def __post_init__(self) -> None:
+        if self.unknown < 0:
+            raise ValueError(f"unknown is a number of elements, at least 0, not {self.unknown}")
+
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput where a dimension of the inputs is not bound: no cost could be a number."""
         sizes = _Sizes(module, self.unknown)

@@ -203,10 +203,17 @@ def quantize(forward: int) -> Formula:
 
 
 def fourier(facts: OpFacts) -> Work:
-    """DFT, STFT by FFT: 5 n log2(n) flops per transform of length n (Van Loan), n the longest transformed axis."""
-    total = max(facts.size(0), facts.size(-1)) // 2 or 1
-    n = max(2, max(facts.shape(-1)[:-1], default=2))
-    flops = math.ceil(5 * total * math.log2(n))
+    """FFT: 5 n log2(n) flops per transform of length n (Van Loan). DFT transforms along ``axis``, or the last dimension before
+    the complex parts where that is an operand; STFT one window per frame, of which ``onesided`` keeps n / 2 + 1 bins."""
+    made = facts.shape(-1)
+    if facts.op.name == "onnx.STFT":
+        axis = -2
+        n = 2 * (made[axis] - 1) if facts.op.get("onesided", 1) else made[axis]
+    else:
+        axis = int(facts.op.get("axis", -2))
+        n = max(facts.shape(0)[axis], made[axis])
+    transforms = math.prod(made[:-1]) // max(1, made[axis])
+    flops = math.ceil(5 * transforms * n * math.log2(max(2, n)))
     inputs, _ = split_gradients(facts, {0: flops})
     return Work("fft", flops, inputs)
 

@@ -158,6 +158,16 @@ def test_an_lstm_is_its_products_and_little_else() -> None:
     assert cost.input_grad == cost.weight_grad == products
 
 
+def test_a_fourier_transform_costs_by_its_length_not_by_its_batch() -> None:
+    """512 transforms of 64 points; 64 signals of 15 frames of 128."""
+    one = cost_of("onnx.DFT", [tensor(1, 64, 1)], tensor(1, 64, 2)).flops
+    assert one == 5 * 64 * 6
+    assert cost_of("onnx.DFT", [tensor(512, 64, 1)], tensor(512, 33, 2), axis=1, onesided=1).flops == 512 * one
+    scalar = tensor(dtype=DType.I64)
+    frames = cost_of("onnx.STFT", [tensor(64, 1024, 1), scalar, tensor(128), scalar], tensor(64, 15, 65, 2))
+    assert frames.flops == 64 * 15 * 5 * 128 * 7
+
+
 def test_attention_is_its_two_products_and_the_softmax() -> None:
     q, kv = tensor(2, 8, 16, 64), tensor(2, 2, 32, 64)
     fused = cost_of("onnx.Attention", [q, kv, kv], q)

@@ -144,3 +144,9 @@ def test_importing_the_package_loads_no_pass_and_nothing_heavy() -> None:
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     heavy = {"lark", "numpy", "networkx", "numba", "onnx", "passes.cost", "passes.canonicalize", "passes.partition"}
     assert heavy.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("text", ["cost{unknown=-5}", "canonicalize{fold-bytes=-1}"])
+def test_numbers_out_of_range_are_usage_errors(text: str) -> None:
+    with pytest.raises(UsageError, match="at least 0"):
+        parse_pipeline(text)
