@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dnnc import __version__
-from dnnc.cli import compile_command, execute, inspection, ir_tools, topology, zoo
+from dnnc.cli import compile_command, execute, inspection, ir_tools, solve_command, topology, zoo
 
 _HELP = """
 Compiles a neural network (ONNX) and a description of machines (a topology) into one program per device, with a proof of how
@@ -51,6 +51,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("run", execute.run, "Run a build, one process per stage."),
     ("check", execute.check, "Compare a build with the unsplit model."),
     ("simulate", execute.simulate, "Predict the timeline of a build."),
+    ("solve", solve_command.solve, "Split a profiled workload, with its proof."),
+    ("verify-plan", solve_command.verify_plan, "Recompute such a split from the workload alone."),
     ("inspect", inspection.inspect_, "Show what a model or a build holds."),
     ("import", ir_tools.import_, "Print a model as IR text."),
     ("opt", ir_tools.opt_, "Run passes on IR text."),

@@ -55,46 +55,36 @@ def random_placement(seed: int, most: int = 6) -> dict[str, Any]:
 
 
 def brute_force(data: dict[str, Any], comm: str = "sum") -> float:
-    """The least largest load over every assignment to devices whose graph of devices has no cycle; inf when there is none."""
+    """The least largest load over every assignment of nodes to devices; inf when none is possible."""
     ids = [n["id"] for n in data["nodes"]]
-    at = {id_: i for i, id_ in enumerate(ids)}
-    accelerators, cpus = data["maxFPGAs"], data["maxCPUs"]
-    readers: dict[int, set[int]] = {}
-    cost: dict[int, float] = {}
+    devices = range(data["maxFPGAs"] + data["maxCPUs"])
+    homes = (dict(zip(ids, home, strict=True)) for home in itertools.product(devices, repeat=len(ids)))
+    return min((assignment_value(data, home, comm) for home in homes), default=math.inf)
+
+
+def assignment_value(data: dict[str, Any], home: dict[Any, int], comm: str = "sum") -> float:
+    """The largest load when node v is on device ``home[v]`` (accelerators come first), from the definition; inf when a node
+    cannot run there, memory is short, a colour is torn apart, or data flows around a cycle of devices."""
+    readers: dict[Any, set[Any]] = {}
     for e in data["edges"]:
-        readers.setdefault(at[e["sourceId"]], set()).add(at[e["destId"]])
-        cost[at[e["sourceId"]]] = e["cost"]
-    best = math.inf
-    for home in itertools.product(range(accelerators + cpus), repeat=len(ids)):
-        best = min(best, _value(data["nodes"], home, accelerators, data["maxSizePerFPGA"], readers, cost, comm))
-    return best
-
-
-def _value(
-    nodes: list[dict[str, Any]],
-    home: tuple[int, ...],
-    accelerators: int,
-    memory: float,
-    readers: dict[int, set[int]],
-    cost: dict[int, float],
-    comm: str,
-) -> float:
+        readers.setdefault(e["sourceId"], set()).add(e["destId"])
+    cost = {e["sourceId"]: e["cost"] for e in data["edges"]}
     colors: dict[object, int] = {}
-    for v, n in enumerate(nodes):
-        if n.get("colorClass") is not None and colors.setdefault(n["colorClass"], home[v]) != home[v]:
+    for n in data["nodes"]:
+        if n.get("colorClass") is not None and colors.setdefault(n["colorClass"], home[n["id"]]) != home[n["id"]]:
             return math.inf
-    links = {(home[u], home[v]) for u, targets in readers.items() for v in targets if home[u] != home[v]}
-    if _cyclic(links):
+    if _cyclic({(home[u], home[v]) for u, targets in readers.items() for v in targets if home[u] != home[v]}):
         return math.inf
     worst = 0.0
-    for device in set(home):
-        inside = {v for v in range(len(nodes)) if home[v] == device}
-        if device >= accelerators:
-            worst = max(worst, sum(nodes[v]["cpuLatency"] for v in inside))
+    for device in set(home.values()):
+        nodes = [n for n in data["nodes"] if home[n["id"]] == device]
+        inside = {n["id"] for n in nodes}
+        if device >= data["maxFPGAs"]:
+            worst = max(worst, sum(n["cpuLatency"] for n in nodes))
             continue
-        if any(not nodes[v]["supportedOnFpga"] for v in inside) or sum(nodes[v]["size"] for v in inside) > memory:
+        if not all(n["supportedOnFpga"] for n in nodes) or sum(n["size"] for n in nodes) > data["maxSizePerFPGA"]:
             return math.inf
-        compute = sum(nodes[v]["fpgaLatency"] for v in inside)
+        compute = sum(n["fpgaLatency"] for n in nodes)
         sent = sum(cost[u] for u, targets in readers.items() if u in inside and targets - inside)
         received = sum(cost[u] for u, targets in readers.items() if u not in inside and targets & inside)
         if comm == "sum":

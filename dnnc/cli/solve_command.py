@@ -1,0 +1,189 @@
+"""``dnnc solve``: the best split of a profiled workload, with its proof; ``dnnc verify-plan``: such a split recomputed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
+from ir.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, UsageError
+
+
+class Format(StrEnum):
+    """What the file is."""
+
+    DEVICE_PLACEMENT = "device-placement"
+    PIPEDREAM = "pipedream"
+
+
+class Objective(StrEnum):
+    """What is minimised."""
+
+    THROUGHPUT = "throughput"
+
+
+class Split(StrEnum):
+    """Which splits are allowed."""
+
+    CONTIGUOUS = "contiguous"
+
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Device-placement JSON, or a PipeDream profile (graph.txt).", show_default=False)
+]
+FormatOption = Annotated[
+    Format | None, typer.Option("--format", help="What FILE is (default: told by its text).", show_default=False)
+]
+AcceleratorsOption = Annotated[
+    int | None, typer.Option("--accelerators", "-k", min=0, max=65536, metavar="K", help="Accelerators, instead of the file's.")
+]
+CpusOption = Annotated[int | None, typer.Option("--cpus", min=0, max=65536, metavar="L", help="CPUs, instead of the file's.")]
+MemoryOption = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of each accelerator: 16GiB, or a number of bytes.")
+]
+BandwidthOption = Annotated[
+    str | None,
+    typer.Option("--bandwidth", metavar="RATE", help="Link of each accelerator: 10GB/s; transfers are then bytes over it."),
+]
+CommOption = Annotated[opt.Comm, typer.Option(help="How compute and transfers of a device add up.")]
+ForwardOption = Annotated[bool, typer.Option("--forward", help="Leave backward nodes out: inference.")]
+
+
+def solve(
+    file: FileArgument,
+    objective: Annotated[
+        Objective, typer.Option(help="What to minimise: the largest load of a device.")
+    ] = Objective.THROUGHPUT,
+    split: Annotated[Split, typer.Option(help="Contiguous: data flows forward only between devices.")] = Split.CONTIGUOUS,
+    comm: CommOption = opt.Comm.SUM,
+    format: FormatOption = None,
+    accelerators: AcceleratorsOption = None,
+    cpus: CpusOption = None,
+    memory: MemoryOption = None,
+    bandwidth: BandwidthOption = None,
+    forward: ForwardOption = False,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Also write the reference's result format (maxLoad, fpgas, cpus)."),
+    ] = None,
+    json: opt.JsonOption = False,
+    timing: opt.TimingOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Split the workload of FILE over accelerators and CPUs, optimally, and say how that is proven. Times are in the file's own
+    unit, milliseconds."""
+    from dnnc.backend.placement_result import placement_result, placement_text
+    from dnnc.cli.tracing import timing_text
+    from dnnc.report.solve import solve_headline, solve_table
+    from dnnc.report.tables import print_table
+    from dnnc.solve import SolveOptions, solve_file
+
+    options = SolveOptions(
+        file=str(file),
+        format=format.value if format else "",
+        objective=objective.value,
+        split=split.value,
+        comm=comm.value,
+        accelerators=accelerators,
+        cpus=cpus,
+        memory=_bytes(memory),
+        bandwidth=_rate(bandwidth),
+        forward=forward,
+        time_limit=time_limit,
+    )
+    sink = DiagnosticSink()
+    try:
+        with progress(not quiet) as report:
+            result = solve_file(options, sink=sink, progress=report)
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    if timing:
+        talk(timing_text(result.seconds))
+    if json:
+        put_json("solve", result.to_json())
+    if result.why is not None:
+        raise result.why
+    if out is not None:
+        loads = ((device.kind, device.load, device.nodes) for device in result.devices)
+        write_whole(out, placement_text(placement_result(result.objective, loads)))
+    if not json and not quiet:
+        print_table(solve_table(result))
+        put("")
+        put(solve_headline(result))
+        if out is not None:
+            put(f"wrote {out}")
+
+
+def verify_plan(
+    file: FileArgument,
+    result: Annotated[Path, typer.Argument(metavar="RESULT", help="What 'dnnc solve' printed with --json, or wrote with -o.")],
+    comm: Annotated[
+        opt.Comm | None,
+        typer.Option(help="How compute and transfers add up (default: as RESULT says, else sum).", show_default=False),
+    ] = None,
+    split: Annotated[str, typer.Option(help="contiguous, or any: data may flow back and forth.")] = "contiguous",
+    format: FormatOption = None,
+    accelerators: AcceleratorsOption = None,
+    cpus: CpusOption = None,
+    memory: MemoryOption = None,
+    bandwidth: BandwidthOption = None,
+    forward: ForwardOption = False,
+    json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Recompute a split of FILE from the file alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
+    the exit code is 5 when there is one."""
+    from dnnc.verify_plan import Limits, verify_files
+
+    if split not in ("contiguous", "any"):
+        raise UsageError(f"--split takes contiguous or any, found '{split}'")
+    limits = Limits(accelerators, cpus, _bytes(memory), _rate(bandwidth))
+    report = verify_files(
+        file,
+        result,
+        limits,
+        format=format.value if format else "",
+        comm=comm.value if comm else "",
+        contiguous=split == "contiguous",
+        forward=forward,
+    )
+    if json:
+        put_json("verify-plan", report.to_json())
+    if report.violations:
+        raise CheckFailed([Diagnostic(text, where=str(result)) for text in report.violations])
+    if not json and not quiet:
+        put(report.text())
+
+
+def _bytes(text: str | None) -> int | None:
+    """``--memory``: a size with its unit, or plain bytes. Raises UsageError."""
+    from dnnc.frontends.quantities import parse_memory
+
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    try:
+        return parse_memory(text)
+    except ValueError as error:
+        raise UsageError(str(error), where="--memory") from None
+
+
+def _rate(text: str | None) -> float | None:
+    """``--bandwidth``: a rate with its unit, or plain bytes per second. Raises UsageError."""
+    from dnnc.frontends.quantities import Quantity, parse_quantity
+
+    if text is None:
+        return None
+    try:
+        rate = float(text) if text.isdecimal() else parse_quantity(text, Quantity.BANDWIDTH)
+    except ValueError as error:
+        raise UsageError(str(error), where="--bandwidth") from None
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"found '{text}', expected a bandwidth above 0", where="--bandwidth")
+    return rate

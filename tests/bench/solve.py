@@ -1,0 +1,85 @@
+"""Seconds to a proven optimum on the public device-placement workloads, beside the reference's.
+
+Run: ``python -m tests.bench.solve [FILE..] [--searches N]``. Per workload: the objective, the value of the reference's table,
+whether they agree to the digits printed, medians of N runs, the reference's seconds and the ratio. ``build``: from IR to the
+reduced problem; ``search``: from there to the proof. The ratio is that of their sum; reading the file and compiling the kernels
+are excluded. The reference's are user seconds of an -O3 build on one quiet core (``shared/spec/partition.md``); 0.00 means
+below its clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import resource
+import statistics
+from pathlib import Path
+
+from dnnc.solve import SolveOptions, SolveResult, solve_file
+from ir.diagnostics import DiagnosticSink
+from tests.bench.machine import header
+from tests.conftest import shared_folder
+
+TABLE = {
+    "op-bert_l-3_inference": (27.918568, 0.47),
+    "op-bert_l-6_inference": (29.579506, 1.72),
+    "op-resnet50_inference": (124.348850, 0.13),
+    "layer-bert24_inference": (17.789906, 0.00),
+    "layer-gnmt_inference": (32.910658, 8.30),
+    "layer-resnet50_inference": (33.774666, 0.11),
+}
+"""Contiguous optimum, k accelerators and one CPU, and the reference's seconds."""
+SLOW = 0.4
+"""Seconds of the reference above which the issue asks for the geometric mean of the ratios."""
+
+
+def measure(path: Path, searches: int) -> tuple[SolveResult, float, float, float]:
+    """The result, the median seconds to build and to search, and the MiB by which the searches raised the process's peak."""
+    options = SolveOptions(str(path))
+    before = peak()
+    results = [solve_file(options, sink=DiagnosticSink()) for _ in range(searches + 1)][1:]
+    build, search = (statistics.median(result.seconds[step] for result in results) for step in ("build", "search"))
+    return results[-1], build, search, peak() - before
+
+
+def peak() -> float:
+    """Most MiB that the process ever held (kilobytes on Linux)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="default: the inference workloads of the table")
+    parser.add_argument("--searches", type=int, default=20)
+    arguments = parser.parse_args()
+    files = arguments.files
+    if not files:
+        shared = shared_folder()
+        if shared is None:
+            parser.error("no ../shared folder beside the checkout; name files")
+        folder = shared / "workloads" / "device-placement" / "throughput"
+        files = [folder / f"{name}.json" for name in TABLE]
+    print(header())
+    print(
+        f"{'workload':26} {'objective':>13} {'table':>11} {'same':>5} {'ideals':>7} {'pairs':>8} "
+        f"{'build s':>8} {'search s':>9} {'ref s':>6} {'ratio':>7} {'MiB':>6}"
+    )
+    measure(files[0], 1)  # numba and its cache
+    ratios = []
+    for path in files:
+        result, build, search, grown = measure(path, arguments.searches)
+        value, reference = TABLE.get(path.stem, (math.nan, math.nan))
+        same = "-" if math.isnan(value) else "yes" if round(result.objective, 6) == value else "NO"
+        ratio = reference / (build + search)
+        if reference > SLOW:
+            ratios.append(ratio)
+        print(
+            f"{path.stem:26} {result.objective:13.6f} {value:11.6f} {same:>5} {result.ideals:7} {result.transitions:8} "
+            f"{build:8.4f} {search:9.4f} {reference:6.2f} {ratio:7.1f} {grown:6.1f}"
+        )
+    if ratios:
+        print(f"geometric mean of the ratios where the reference needs over {SLOW} s: {statistics.geometric_mean(ratios):.1f}")
+
+
+if __name__ == "__main__":
+    main()
