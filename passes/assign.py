@@ -2,8 +2,8 @@
 
 Reads nothing but the entry function and the topology; writes what ``partition`` writes: ``StageSet`` on every entry op, and a
 ``Plan`` whose stages hold the devices asked for (``place`` keeps those and computes seconds and memory; it also is what finds a
-device too small). The plan is ``feasible``, not ``optimal``: its bound holds for every plan of this model on this topology,
-whoever made it.
+device too small). Its bound holds for every plan of this model on this topology, whoever made it: the one that the plan states,
+where that was proven for the same problem (``passes/analyses/identity.py``) and is higher than what takes no search.
 
 A faulty plan raises InvalidInput with every fault found: an op that is unknown, ambiguous, listed twice in one stage or not at
 all; a device that is unknown or used twice; a value that would travel to an earlier stage.
@@ -22,6 +22,7 @@ from ir.facets import StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.ops import Op
 from ir.topology import Topology
+from passes.analyses.identity import problem_digest
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import describe, insert_symbols, listing, stage_members
@@ -37,8 +38,9 @@ class AssignPass(Pass):
     """Give every op the stage, and every stage the device, that a plan states.
 
     ``ops``: ``STAGE:OP``, an op named by its first result (with or without ``%``) or by its node name where that is unique;
-    several entries replicate it. ``devices``: ``STAGE:DEVICE``; a stage without one is placed by ``place``. ``source``: the
-    file they came from, for messages.
+    several entries replicate it. ``devices``: ``STAGE:DEVICE``; a stage without one is placed by ``place``. ``bound``,
+    ``proof``, ``problem``: the bound that the plan states, how it was reached, and the digest of the problem that it was
+    proven for (empty: for none). ``source``: the file they came from, for messages.
     """
 
     name: ClassVar[str] = "assign"
@@ -46,6 +48,9 @@ class AssignPass(Pass):
     devices: tuple[str, ...] = ()
     objective: str = "throughput"
     comm: str = "sum"
+    bound: float = 0.0
+    proof: str = ""
+    problem: str = ""
     source: str = ""
 
     def run(self, module: Module, context: PassContext) -> Module:
@@ -82,7 +87,12 @@ class AssignPass(Pass):
         placed = module.replace(entry, assigned)
         replicated = any(len(names) > 1 for names in devices.values())
         net = context.analyses.get(network, topology)
-        bound, single, certificate = plan_bound(placed, topology, net, self.comm, replicated)
+        bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
+        certificate = {"bound": reason, "plan": "given, not searched for"}
+        if self.problem and not replicated and self.problem == problem_digest(module, self.comm):
+            certificate["problem"] = self.problem
+            if self.bound >= bound:
+                bound, certificate["bound"] = self.bound, self.proof
         plan = Plan(
             name="@plan",
             objective=self.objective,
@@ -101,7 +111,7 @@ class AssignPass(Pass):
                 )
                 for index in range(count)
             ),
-            certificate=certificate,
+            certificate=tuple(sorted(certificate.items())),
         )
         context.count(self.name, ops=len(stages), stages=count)
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
@@ -185,9 +195,7 @@ class AssignPass(Pass):
         return f"{self.source}: stage {index}" if self.source else f"stage {index}"
 
 
-def plan_bound(
-    module: Module, topology: Topology, net: Network, comm: str, replicated: bool
-) -> tuple[float, float, tuple[tuple[str, str], ...]]:
+def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, float, str]:
     """A bound that no plan of the module's entry function on the topology beats, the best single device's value (inf: it
     fits none), and how the bound was reached. Quick: load balance and largest op, no search."""
     from passes.partition.bounds import lower_bound, node_weights, prices
@@ -203,7 +211,7 @@ def plan_bound(
     fits = [
         cost.load for cost, kind in zip(whole, problem.kinds, strict=True) if kind.memory is None or cost.memory <= kind.memory
     ]
-    return bound, min(fits, default=math.inf), (("bound", reason), ("plan", "given, not searched for"))
+    return bound, min(fits, default=math.inf), reason
 
 
 def _shorten(problems: list[Diagnostic], rest: str) -> list[Diagnostic]:

@@ -40,6 +40,9 @@ from passes.partition.problem import load as combined
 from passes.placement import Message, Placement, PlacementProblem, search
 from passes.simulate import Wire, Workload, edge_slots
 
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+
 
 @dataclass(frozen=True)
 class PlacePass(Pass):
@@ -84,8 +87,11 @@ class PlacePass(Pass):
             _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
         value = problem.value(chosen)
         port_value = plan.port_value if math.isfinite(plan.port_value) else problem.port_value(chosen)
-        optimal = value <= plan.bound * (1 + 1e-9)
-        status = "optimal" if optimal else "feasible"
+        if value < plan.bound * (1 - TIGHT):
+            found = f"the plan states that no plan is below {plan.bound!r} s, and takes {value!r} s itself"
+            raise InvalidInput(found, where=plan.name, hint="a bound that was edited proves nothing: take it out")
+        value = max(value, plan.bound)  # less by rounding only
+        status = "optimal" if value <= plan.bound * (1 + TIGHT) else "feasible"
         placed = replace(plan, stages=tuple(stages), value=value, port_value=port_value, status=status)
         context.count(self.name, value=value, port_value=port_value, complete=int(complete))
         return module.replace(plan, placed)

@@ -16,8 +16,9 @@ Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (`
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
 in several stages is listed in each.
 
-Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads only ``objective``, ``comm`` and of each stage ``device``
-and ``ops``: to move an op, move its line; to move a stage, change its device; a stage without ``device`` is placed by the
+Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm`` and of each stage
+``device`` and ``ops``; ``bound`` is kept where ``certificate.problem`` says that it was proven for the same model and
+topology: to move an op, move its line; to move a stage, change its device; a stage without ``device`` is placed by the
 compiler; an empty stage is an error, as is an op that is not listed or not known. Everything else is computed again.
 """
 
@@ -147,11 +148,17 @@ def assign_from_json(data: Any, where: str = "plan.json") -> AssignPass:
         reader.fail("there is no stage", "stages")
     if seen != set(range(len(seen))):
         reader.fail(f"stages are numbered {sorted(seen)}, expected 0 to {len(seen) - 1}", "stages")
+    certificate = reader.mapping(root.get("certificate", {}), "certificate")
+    bound = reader.seconds(root, "bound", "")
+    problem = reader.text(certificate, "problem", "certificate", "") if math.isfinite(bound) else ""
     return AssignPass(
         ops=tuple(ops),
         devices=tuple(devices),
         objective=reader.text(root, "objective", "", "throughput"),
         comm=reader.text(root, "comm", "", "sum"),
+        bound=bound if problem else 0.0,
+        proof=reader.text(certificate, "bound", "certificate", "stated by the plan") if problem else "",
+        problem=problem,
         source=where,
     )
 

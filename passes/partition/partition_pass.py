@@ -20,6 +20,7 @@ from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
 from ir.topology import Topology
+from passes.analyses.identity import problem_digest
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import cuts_of, insert_symbols
@@ -113,6 +114,8 @@ class PartitionPass(Pass):
             raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
         if self.stages < 0:
             raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
+        if not (0 < self.time_limit < math.inf):
+            raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
         if not topology.devices:
             raise InvalidInput("the topology has no device", where=topology.name, hint="list at least one device")
 
@@ -226,6 +229,8 @@ class PartitionPass(Pass):
             certificate["pins"] = ", ".join(self.pins)
         if self.stages:
             certificate["stages"] = str(self.stages)
+        if not (self.cuts or self.pins or self.stages):  # the bound holds for every plan of this problem
+            certificate["problem"] = problem_digest(module, self.comm)
         taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
         free = problem_of(module, topology, net, comm=self.comm) if pins else fine
         plan = Plan(

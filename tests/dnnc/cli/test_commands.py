@@ -112,6 +112,25 @@ def test_plan_only_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--plan-only" in capsys.readouterr().err
 
 
+def test_a_replayed_plan_keeps_its_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bound was proven for this model and topology; on another topology, or cut short, it is computed anew."""
+    model = "zoo:gpt2,layers=2,hidden=32,heads=2,seq=8,vocab=50"
+    found = json_of(capsys, "compile", model, "-t", "preset:cpu-3,cores=2", "-o", tmp_path / "plan", "--plan-only")
+    assert found["status"] == "optimal"
+    path = tmp_path / "plan" / "plan.json"
+    again = json_of(capsys, "compile", model, "-t", "preset:cpu-3,cores=2", "-o", tmp_path / "b", "--plan", path)
+    assert [again[key] for key in ("objective", "bound", "gap", "status")] == [
+        found[key] for key in ("objective", "bound", "gap", "status")
+    ]
+    other = json_of(capsys, "compile", model, "-t", "preset:cpu-4,cores=2", "-o", tmp_path / "c", "--plan", path)
+    assert other["bound"] < found["bound"]
+    plan = json.loads(path.read_text())
+    plan["bound"] *= 1.5
+    path.write_text(json.dumps(plan))
+    assert main(["compile", model, "-t", "preset:cpu-3,cores=2", "-o", str(tmp_path / "d"), "--plan", str(path)]) == 3
+    assert "proves nothing" in capsys.readouterr().err
+
+
 def test_user_control(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dnnc(capsys, "compile", MODEL, "-t", "preset:cpu-2", "-o", tmp_path / "b", "--cut", "relu2", "--pin", "fc1=cpu1")
     stages = json.loads((tmp_path / "b" / "plan.json").read_text())["stages"]
