@@ -70,7 +70,7 @@ def lookup(name: str, opsets: Mapping[str, int]) -> OpDef | None:
     """The definition of op ``name`` (``onnx.Gemm``) under these opsets (the default domain's is ``onnx``)."""
     domain, op_type = operator_of(name)
     version = opsets.get(domain or "onnx")
-    if version is None or domain not in STANDARD_DOMAINS:
+    if version is None or domain not in STANDARD_DOMAINS or version >= 1 << 31:  # onnx counts opsets in 32 bits
         return None
     return _definition(name, domain, op_type, version)
 
