@@ -1,51 +1,32 @@
 """From a workload file to a split with its proof: what ``dnnc solve`` does.
 
-A workload becomes IR (``frontends.workloads``); a *method*, chosen by objective and split, turns the module into a plan; the
-answer is told in the file's own unit. ``METHODS`` lists the methods there are: to add one is to add a line. Nothing here
-prints.
+A workload becomes IR (``frontends.workloads``); a *method* (``dnnc.methods``), chosen by objective and split, turns the module
+into stages and a bound; the answer is told in the file's own unit. Nothing here prints.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from dnnc.methods import METHODS, Progress, Solved, SolveOptions
 from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
-from ir.facets import StageSet
-from ir.module import Module, Plan, PlanStage
+from ir.module import Module
 from ir.topology import Topology
 
-__all__ = ["METHODS", "DeviceLoad", "SolveOptions", "SolveResult", "solve_file"]
+if TYPE_CHECKING:
+    from dnnc.frontends.workloads import Profile
 
-Progress: TypeAlias = Callable[[str, float | None], None]
-DEFAULT_OBJECTIVE = "throughput"
-
-
-@dataclass(frozen=True, slots=True)
-class SolveOptions:
-    """What to solve and how. ``accelerators``, ``cpus``, ``memory`` (bytes each), ``bandwidth`` (bytes per second) stand
-    over the file's. ``forward``: leave backward nodes out. ``time_limit``: seconds of search, None for the pass's own."""
-
-    file: str
-    format: str = ""
-    objective: str = DEFAULT_OBJECTIVE
-    split: str = "contiguous"
-    comm: str = "sum"
-    accelerators: int | None = None
-    cpus: int | None = None
-    memory: int | None = None
-    bandwidth: float | None = None
-    forward: bool = False
-    time_limit: float | None = None
+__all__ = ["DeviceLoad", "SolveOptions", "SolveResult", "solve_file"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
     """A device and what it does: times in the file's unit, bytes of memory (``limit``: None when unlimited), ids of its nodes,
-    sorted. A device without nodes is not used."""
+    sorted. A device without nodes is not used. ``stage``: its place in the pipeline, None when unused; several devices of
+    one stage are replicas."""
 
     kind: str
     name: str
@@ -55,12 +36,14 @@ class DeviceLoad:
     memory: int
     limit: int | None
     nodes: tuple[int | str, ...]
+    stage: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SolveResult:
-    """``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``devices`` in pipeline order, those without
-    nodes last, none when there is no plan. ``seconds`` by phase. ``reason``: how the bound was reached."""
+    """``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
+    ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase. ``reason``: how
+    the bound was reached."""
 
     workload: str
     format: str
@@ -69,6 +52,7 @@ class SolveResult:
     split: str
     comm: str
     nodes: int
+    options: dict[str, Any] = field(default_factory=dict)
     objective: float = math.inf
     bound: float = 0.0
     gap: float = math.inf
@@ -89,6 +73,7 @@ class SolveResult:
             "kind": self.kind,
             "split": self.split,
             "comm": self.comm,
+            "options": self.options,
             "objective": self.objective,
             "bound": self.bound,
             "gap": self.gap,
@@ -107,6 +92,7 @@ class SolveResult:
                     "transfer": device.transfer,
                     "memory": device.memory,
                     "limit": device.limit,
+                    "stage": device.stage,
                     "nodes": list(device.nodes),
                 }
                 for device in self.devices
@@ -114,52 +100,41 @@ class SolveResult:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """What a method gives: the module with stages and a ``Plan``, and what the search counted."""
-
-    module: Module
-    ideals: int = 0
-    transitions: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-Method: TypeAlias = Callable[[Module, SolveOptions, Progress], Solved]
-
-
 def solve_file(
     options: SolveOptions, *, sink: DiagnosticSink, progress: Progress = lambda label, fraction: None
 ) -> SolveResult:
     """Reads and solves. A workload that no plan fits is an answer: ``status`` is ``infeasible`` (``unknown`` when the search
     ended before that was proven) and ``why`` the error that says what is missing. Raises InvalidInput, UsageError."""
-    from dnnc.frontends.workloads import UNIT, Machines, in_unit, read_workload
+    from dnnc.frontends.workloads import UNIT, Machines, in_unit, lower, read_profile
 
     started = time.perf_counter()
-    method = METHODS.get((options.objective, options.split))
-    if method is None:
-        known = ", ".join(f"--objective {objective} --split {split}" for objective, split in METHODS)
-        raise UsageError(f"no method for --objective {options.objective} --split {options.split}", hint=f"there is {known}")
     progress("read the workload", None)
-    machines = Machines(options.accelerators, options.cpus, options.memory, options.bandwidth)
-    workload = read_workload(options.file, sink=sink, format=options.format, machines=machines, backward=False)
-    _check_machines(workload.module, options)
-    if workload.has_backward_nodes and not options.forward:
+    profile = read_profile(options.file, sink=sink, format=options.format)
+    objective = options.objective or _suggested(profile, options)
+    method = METHODS.get((objective, options.split))
+    if method is None:
+        known = ", ".join(f"--objective {kind} --split {split}" for kind, split in METHODS)
+        raise UsageError(f"no method for --objective {objective} --split {options.split}", hint=f"there is {known}")
+    inference = objective == "throughput"
+    if inference and profile.has_backward_nodes and not options.forward:
         raise UsageError(
-            f"{options.file} has backward nodes, and {options.objective} is an objective of inference",
-            hint="--forward leaves them out",
+            f"{options.file} has backward nodes, and {objective} is an objective of inference", hint="--forward leaves them out"
         )
+    machines = Machines(options.accelerators, options.cpus, options.memory, options.bandwidth)
+    module = lower(profile, machines, backward=not (inference or options.forward), sink=sink)
+    _check_machines(module, options)
     read = time.perf_counter()
     result = SolveResult(
         workload=options.file,
-        format=workload.format,
+        format=profile.format,
         unit=UNIT,
-        kind=options.objective,
+        kind=objective,
         split=options.split,
         comm=options.comm,
-        nodes=len(workload.module.entry.ops),
+        nodes=len(module.entry.ops),
     )
     try:
-        solved = method(workload.module, options, progress)
+        solved = method(module, options, progress)
     except Infeasible as error:
         return replace(
             result,
@@ -169,20 +144,26 @@ def solve_file(
             seconds={"read": read - started, "total": time.perf_counter() - started},
             why=error,
         )
-    plan = solved.module.first(Plan)
-    assert plan is not None, "a method makes a plan"
     return replace(
         result,
-        objective=in_unit(plan.value),
-        bound=in_unit(plan.bound),
-        gap=plan.gap,
-        status=plan.status,
-        reason=dict(plan.certificate).get("bound", ""),
+        options=solved.options,
+        objective=in_unit(solved.value),
+        bound=in_unit(solved.bound),
+        gap=solved.value / solved.bound - 1 if solved.bound > 0 else 0.0 if solved.value == 0 else math.inf,
+        status=solved.status,
+        reason=solved.reason,
         ideals=solved.ideals,
         transitions=solved.transitions,
         seconds={"read": read - started, **solved.seconds, "total": time.perf_counter() - started},
-        devices=_devices(solved.module, plan),
+        devices=_devices(module, solved),
     )
+
+
+def _suggested(profile: Profile, options: SolveOptions) -> str:
+    """The objective that a file is for: a PipeDream profile was measured for PipeDream's, all else for throughput."""
+    from dnnc.frontends.workloads import PIPEDREAM
+
+    return "pipedream" if profile.format == PIPEDREAM and not options.forward else "throughput"
 
 
 def _check_machines(module: Module, options: SolveOptions) -> None:
@@ -195,62 +176,32 @@ def _check_machines(module: Module, options: SolveOptions) -> None:
         raise UsageError("there is no device to run on", where=options.file, hint="give --accelerators or --cpus above 0")
 
 
-def _devices(module: Module, plan: Plan) -> tuple[DeviceLoad, ...]:
-    """The devices of the topology: those of the stages first, each stage on the first free device of its type."""
+def _devices(module: Module, solved: Solved) -> tuple[DeviceLoad, ...]:
+    """The devices of the topology: those of the stages first, each stage on the first free devices of its kind."""
+    from dnnc.frontends.workloads import in_unit
+
     topology = module.first(Topology)
     assert topology is not None
     free: dict[str, list[str]] = {}
     for device in topology.devices:
         free.setdefault(device.type, []).append(device.name)
-    nodes: list[list[int | str]] = [[] for _ in plan.stages]
-    for op in module.entry.ops:
-        for index in op.facet(StageSet, StageSet(())).stages:
-            nodes[index].append(op.get("id"))
     used = []
-    for stage, ids in zip(plan.stages, nodes, strict=True):
-        if ids:
-            name = free[stage.device_type].pop(0)
-            used.append(_device(stage, plan.comm, name, topology.type(stage.device_type).memory, ids))
+    for index, stage in enumerate(solved.stages):
+        ids: list[int | str] = [module.entry.ops[v].get("id") for v in stage.ops]
+        for _ in range(stage.replicas):
+            used.append(
+                DeviceLoad(
+                    kind=stage.kind,
+                    name=free[stage.kind].pop(0),
+                    load=in_unit(stage.load),
+                    compute=in_unit(stage.compute),
+                    transfer=in_unit(stage.transfer),
+                    memory=stage.memory,
+                    limit=topology.type(stage.kind).memory,
+                    nodes=tuple(sorted(ids, key=lambda id_: (isinstance(id_, str), id_))),
+                    stage=index,
+                )
+            )
     idle = {name for names in free.values() for name in names}
     rest = (device for device in topology.devices if device.name in idle)
     return (*used, *(DeviceLoad(d.type, d.name, 0.0, 0.0, 0.0, 0, topology.memory(d), ()) for d in rest))
-
-
-def _device(stage: PlanStage, comm: str, name: str, limit: int | None, ids: list[int | str]) -> DeviceLoad:
-    from dnnc.frontends.workloads import in_unit
-    from dnnc.report import stage_seconds
-
-    return DeviceLoad(
-        kind=stage.device_type,
-        name=name,
-        load=in_unit(stage_seconds(stage, comm)),
-        compute=in_unit(stage.compute),
-        transfer=in_unit(stage.receive + stage.send),
-        memory=stage.memory,
-        limit=limit,
-        nodes=tuple(sorted(ids, key=lambda id_: (isinstance(id_, str), id_))),
-    )
-
-
-def _contiguous_throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """The pass ``partition``: exact dynamic programming over ideals."""
-    from dnnc.driver import pass_context
-    from passes.manager import PassManager
-    from passes.partition import PartitionPass
-
-    context = pass_context(DiagnosticSink(), progress)
-    solver = PartitionPass(objective=options.objective, comm=options.comm)
-    if options.time_limit is not None:
-        solver = replace(solver, time_limit=options.time_limit)
-    with_plan = PassManager((solver,), verify=False).run(module, context)
-    counted = context.statistics["partition"]
-    phases = {name: value for name, value in counted.items() if isinstance(value, float)}
-    total, build = phases.pop("seconds"), phases.pop("build")
-    seconds = {"build": build, **phases, "search": total - build}
-    return Solved(with_plan, int(counted["ideals"]), int(counted["transitions"]), seconds)
-
-
-METHODS: dict[tuple[str, str], Method] = {
-    ("throughput", "contiguous"): _contiguous_throughput,
-}
-"""How to solve, by objective and split."""

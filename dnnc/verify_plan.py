@@ -13,6 +13,11 @@ Every rule that a split breaks is one line of ``Report.violations``:
 - data flows forward only: a graph of devices, an edge wherever one sends to another, has no cycle (contiguous splits). For a
   workload with backward nodes this is asked of the forward nodes.
 
+PipeDream's objective (``kind`` of a ``dnnc.solve/1``) has rules of its own: devices of one stage are replicas and hold the same
+nodes, stages run in the order of their numbers, and a device's load is the largest of compute with weight synchronisation, of
+what comes in and of what goes out (Narayanan et al., SOSP 2019); memory is that of the schedule that the
+result names.
+
 Of a result in ``dnnc.solve/1`` also: the bound is not above the objective, gap and status agree with both, memory is as
 claimed, no device is listed twice. The bound itself is an argument about all splits and is not repeated here.
 """
@@ -51,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """Times in milliseconds, None where it cannot run; ``send``: milliseconds of its output over an accelerator's link."""
+    """Times in milliseconds, None where it cannot run."""
 
     accelerator: Fraction | None
     cpu: Fraction | None
@@ -62,12 +67,18 @@ class _Node:
 
 @dataclass(slots=True)
 class _Workload:
+    """``send``: milliseconds of a node's output over an accelerator's link. Of profiles only: ``both``: milliseconds of both
+    passes, ``output``: bytes, ``bandwidth``: bytes per millisecond."""
+
     nodes: dict[Id, _Node]
     readers: dict[Id, set[Id]]
     send: dict[Id, Fraction]
     accelerators: int | None
     cpus: int
     memory: Fraction | None
+    both: dict[Id, Fraction] = field(default_factory=dict)
+    output: dict[Id, Fraction] = field(default_factory=dict)
+    bandwidth: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,7 @@ class _Device:
     nodes: tuple[Id, ...]
     load: Fraction | None
     memory: Fraction | None = None
+    stage: object = None
 
 
 @dataclass(slots=True)
@@ -137,6 +149,8 @@ def verify(
         workload.nodes = {id_: node for id_, node in workload.nodes.items() if not node.backward}
         workload.readers = {id_: readers & workload.nodes.keys() for id_, readers in workload.readers.items()}
     devices, largest, statement = _claims(claimed)
+    if statement.get("kind") == "pipedream":
+        return _verify_pipedream(workload, devices, largest, statement)
     return _verify(workload, devices, largest, statement, comm or str(statement.get("comm", "sum")), contiguous)
 
 
@@ -214,6 +228,97 @@ def _verify(
     wrong += _statement_faults(statement, largest)
     shown = [(name, float(load), float(size)) for (name, load, size), inside in zip(loads, members, strict=True) if inside]
     return Report(float(objective), shown, wrong)
+
+
+def _verify_pipedream(
+    workload: _Workload, devices: Sequence[_Device], largest: Fraction | None, statement: Mapping[str, Any]
+) -> Report:
+    wrong: list[str] = []
+    if not workload.both:
+        raise _Malformed("PipeDream's objective is of PipeDream profiles, which state both passes of a node")
+    rows: dict[int, list[_Device]] = {}
+    for device in devices:
+        if device.nodes:
+            if isinstance(device.stage, bool) or not isinstance(device.stage, int):
+                raise _Malformed(f"device {device.name}: expected the number of its 'stage'", result=True)
+            rows.setdefault(device.stage, []).append(device)
+    stages = [rows[number] for number in sorted(rows)]
+    for row in stages:
+        wrong += [
+            f"{other.name} and {row[0].name} are replicas and hold different nodes"
+            for other in row
+            if set(other.nodes) != set(row[0].nodes)
+        ]
+    where: dict[Id, int] = {}
+    for index, row in enumerate(stages):
+        for id_ in row[0].nodes:
+            if id_ not in workload.nodes:
+                wrong.append(f"{row[0].name} holds node {id_!r}, which the workload does not have")
+            elif id_ in where:
+                wrong.append(f"node {id_!r} is listed twice, on {stages[where[id_]][0].name} and on {row[0].name}")
+            else:
+                where[id_] = index
+    if missing := [id_ for id_ in workload.nodes if id_ not in where]:
+        wrong.append(f"{len(missing)} nodes are on no device: {_some(missing)}")
+    for maker, readers in workload.readers.items():
+        for reader in sorted(readers, key=str):
+            if maker in where and reader in where and where[reader] < where[maker]:
+                names = stages[where[maker]][0].name, stages[where[reader]][0].name
+                wrong.append(
+                    f"the split is not contiguous: {names[0]} sends node {maker!r} back to {names[1]} (node {reader!r})"
+                )
+    used = sum(len(row) for row in stages)
+    if workload.accelerators is not None and used > workload.accelerators:
+        wrong.append(f"{used} devices are used, there are {workload.accelerators}")
+    options = statement.get("options") if isinstance(statement.get("options"), dict) else {}
+    assert isinstance(options, dict)
+    if options.get("straight") and any(len(row) > 1 for row in stages):
+        wrong.append("a stage has replicas, and the result says straight")
+    loads: list[tuple[str, float, float]] = []
+    objective, before, onward = Fraction(0), set[Id](), used
+    for index, row in enumerate(stages):
+        inside = {id_ for id_, at in where.items() if at == index}
+        load, needed = _stage(workload, inside, before, len(row), onward, options, 0 < index < len(stages) - 1)
+        objective = max(objective, load)
+        for device in row:
+            if device.load is not None and not _same(device.load, load):
+                wrong.append(f"the load of {device.name} is {float(load):.12g}, not {float(device.load):.12g} as claimed")
+            if device.memory is not None and abs(device.memory - needed) > used * (len(inside) + 1):
+                wrong.append(
+                    f"the memory of {device.name} is {float(needed):.12g} bytes, not {float(device.memory):.12g} as claimed"
+                )
+            if workload.memory is not None and needed > workload.memory:
+                wrong.append(f"{device.name} needs {float(needed):.12g} bytes, it has {float(workload.memory):.12g}")
+            loads.append((device.name, float(load), float(needed)))
+        before |= inside
+        onward -= len(row)
+    if largest is not None and not _same(largest, objective):
+        wrong.append(f"the objective is {float(objective):.12g}, not {float(largest):.12g} as claimed")
+    return Report(float(objective), loads, wrong + list(_statement_faults(statement, largest)))
+
+
+def _stage(
+    workload: _Workload, inside: set[Id], before: set[Id], replicas: int, onward: int, options: Mapping[str, Any], sends: bool
+) -> tuple[Fraction, Fraction]:
+    """Milliseconds per minibatch and bytes of a stage; ``onward``: machines from it to the end."""
+    share = workload.bandwidth * replicas
+    weights = sum((workload.nodes[v].size for v in inside), Fraction(0))
+    compute = sum((workload.both[v] for v in inside), Fraction(0)) / replicas
+    load = compute + 4 * (replicas - 1) * weights / share / replicas
+    load = max(load, 2 * _cut(workload, before) / share)
+    if sends:
+        load = max(load, 2 * _cut(workload, before | inside) / share)
+    schedule, microbatches = options.get("schedule", "stash"), options.get("microbatches")
+    flight = math.ceil(Fraction(onward, replicas))
+    if microbatches and schedule in ("flush", "gpipe"):
+        flight = int(microbatches) if schedule == "gpipe" else min(flight, int(microbatches))
+    copies = {"stash": flight, "2bw": 2}.get(str(schedule), 1)
+    return load, copies * weights + flight * sum((workload.output[v] for v in inside), Fraction(0))
+
+
+def _cut(workload: _Workload, ideal: set[Id]) -> Fraction:
+    """Bytes made inside and read outside, each output once."""
+    return sum((workload.output[v] for v in ideal if workload.readers[v] - ideal), Fraction(0))
 
 
 def _seconds(node: _Node, kind: str) -> Fraction | None:
@@ -344,7 +449,8 @@ def _claims(claimed: object) -> tuple[list[_Device], Fraction | None, dict[str, 
             raise _Malformed(f"device {name}: expected a kind, accelerator or cpu, and a list 'nodes'", result=True)
         if not all(isinstance(id_, int | str) for id_ in nodes):
             raise _Malformed(f"device {name}: a node is named by its id, a number or a text", result=True)
-        devices.append(_Device(kind, name, tuple(nodes), _fraction(row.get("load")), _fraction(row.get("memory"))))
+        load, memory = _fraction(row.get("load")), _fraction(row.get("memory"))
+        devices.append(_Device(kind, name, tuple(nodes), load, memory, row.get("stage")))
     return devices, largest, statement
 
 
@@ -379,7 +485,8 @@ def _placement(text: str, limits: Limits) -> _Workload:
 
 
 _PROFILE_NODE = re.compile(
-    r"(\S+) -- (.*) -- forward_compute_time=([^,]+),.*activation_size=([^,]+|\[.*\]), *parameter_size=(\S+)"
+    r"(\S+) -- (.*) -- forward_compute_time=([^,]+), *backward_compute_time=([^,]+), *"
+    r"activation_size=(\[[^\]]*\]|[^,]+), *parameter_size=(\S+)"
 )
 
 
@@ -387,6 +494,7 @@ def _pipedream(text: str, limits: Limits) -> _Workload:
     nodes: dict[Id, _Node] = {}
     readers: dict[Id, set[Id]] = {}
     size: dict[Id, Fraction] = {}
+    both: dict[Id, Fraction] = {}
     about: dict[Id, str] = {}
     try:
         for line in text.splitlines():
@@ -397,7 +505,8 @@ def _pipedream(text: str, limits: Limits) -> _Workload:
                 match = _PROFILE_NODE.match(line)
                 if match is None:
                     raise _Malformed(f"not a PipeDream profile: {line[:60]!r}")
-                id_, about[id_], forward, activation, weight = match[1], match[2], match[3], match[4], match[5]
+                id_, desc, forward, backward, activation, weight = match.groups()
+                about[id_], both[id_] = desc, Fraction(forward) + Fraction(backward)
                 nodes[id_] = _Node(Fraction(forward), None, Fraction(weight), None, False)
                 size[id_] = sum((Fraction(part.strip()) for part in activation.strip("[]").split(";")), Fraction(0))
     except ValueError as error:
@@ -408,7 +517,8 @@ def _pipedream(text: str, limits: Limits) -> _Workload:
     kept = {id_: node for id_, node in nodes.items() if id_ not in gone}
     sent = {id_: readers.get(id_, set()) - gone for id_ in kept}
     send = {id_: math.ceil(size[id_]) / bandwidth * _MS for id_ in kept}
-    return _limited(_Workload(kept, sent, send, None, 0, None), limits)
+    output = {id_: Fraction(math.ceil(size[id_])) for id_ in kept}
+    return _limited(_Workload(kept, sent, send, None, 0, None, both, output, bandwidth / _MS), limits)
 
 
 def _limited(workload: _Workload, limits: Limits) -> _Workload:

@@ -24,6 +24,16 @@ class Objective(StrEnum):
     """What is minimised."""
 
     THROUGHPUT = "throughput"
+    PIPEDREAM = "pipedream"
+
+
+class MemorySchedule(StrEnum):
+    """What a machine holds at once, under PipeDream's objective."""
+
+    STASH = "stash"
+    TWO_BUFFERS = "2bw"
+    FLUSH = "flush"
+    GPIPE = "gpipe"
 
 
 class Split(StrEnum):
@@ -56,8 +66,13 @@ ForwardOption = Annotated[bool, typer.Option("--forward", help="Leave backward n
 def solve(
     file: FileArgument,
     objective: Annotated[
-        Objective, typer.Option(help="What to minimise: the largest load of a device.")
-    ] = Objective.THROUGHPUT,
+        Objective | None,
+        typer.Option(
+            help="throughput: inference, the largest load of a device; pipedream: training by replicated stages "
+            "(default: pipedream for its profiles, else throughput).",
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[Split, typer.Option(help="Contiguous: data flows forward only between devices.")] = Split.CONTIGUOUS,
     comm: CommOption = opt.Comm.SUM,
     format: FormatOption = None,
@@ -66,6 +81,14 @@ def solve(
     memory: MemoryOption = None,
     bandwidth: BandwidthOption = None,
     forward: ForwardOption = False,
+    straight: Annotated[bool, typer.Option("--straight", help="pipedream: one accelerator per stage, no replicas.")] = False,
+    schedule: Annotated[
+        MemorySchedule | None,
+        typer.Option(help="pipedream: what memory holds, by schedule (default: stash).", show_default=False),
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, metavar="M", help="pipedream: microbatches between two flushes (flush, gpipe).")
+    ] = None,
     time_limit: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
     ] = None,
@@ -88,7 +111,7 @@ def solve(
     options = SolveOptions(
         file=str(file),
         format=format.value if format else "",
-        objective=objective.value,
+        objective=objective.value if objective else "",
         split=split.value,
         comm=comm.value,
         accelerators=accelerators,
@@ -97,6 +120,9 @@ def solve(
         bandwidth=_rate(bandwidth),
         forward=forward,
         time_limit=time_limit,
+        straight=straight,
+        schedule=schedule.value if schedule else "",
+        microbatches=microbatches,
     )
     sink = DiagnosticSink()
     try:
@@ -111,6 +137,9 @@ def solve(
     if result.why is not None:
         raise result.why
     if out is not None:
+        stages = [device.stage for device in result.devices if device.stage is not None]
+        if len(set(stages)) < len(stages):
+            raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or --straight")
         loads = ((device.kind, device.load, device.nodes) for device in result.devices)
         write_whole(out, placement_text(placement_result(result.objective, loads)))
     if not json and not quiet:

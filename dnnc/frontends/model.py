@@ -57,9 +57,10 @@ def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) ->
 
 
 def _load_workload(path: Path, spec: str, sink: DiagnosticSink) -> ImportedModel:
-    from dnnc.frontends.workloads import read_workload
+    from dnnc.frontends.workloads import Machines, lower, read_profile
 
-    return ImportedModel(read_workload(path, sink=sink, backward=True).module, path.parent, spec)
+    module = lower(read_profile(path, sink=sink), Machines(), backward=True, sink=sink)
+    return ImportedModel(module, path.parent, spec)
 
 
 def _load_text(path: Path, spec: str, dims: Mapping[str, int | str]) -> ImportedModel:

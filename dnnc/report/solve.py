@@ -19,14 +19,15 @@ def number_text(value: float) -> str:
 
 
 def solve_table(result: SolveResult) -> Table:
-    """One row per device in use."""
+    """One row per stage: its devices (several when it is replicated) and what each of them does."""
     rows = []
     for device in result.devices:
-        if device.nodes:
+        names = [other.name for other in result.devices if other.stage == device.stage]
+        if device.stage is not None and device.name == names[0]:
             limit = "-" if device.limit is None else percent_text(device.memory / device.limit) if device.limit else "-"
             rows.append(
                 (
-                    device.name,
+                    names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}",
                     str(len(device.nodes)),
                     number_text(device.load),
                     number_text(device.compute),
@@ -44,11 +45,13 @@ def solve_headline(result: SolveResult) -> str:
     used = sum(1 for device in result.devices if device.nodes)
     idle = len(result.devices) - used
     devices = f"{used} device{'s' if used != 1 else ''}" + (f", {idle} of {len(result.devices)} unused" if idle else "")
+    chosen = [name if value is True else str(value) for name, value in result.options.items() if value]
+    told = ", ".join([result.split, *(chosen if result.options else [result.comm])])
     searched = f"{result.nodes} nodes, {result.ideals} ideals, {result.transitions} transitions"
     timed = ", ".join(f"{name} {seconds_text(result.seconds[name])}" for name in _told(result))
     return "\n".join(
         [
-            f"{result.kind} ({result.split}, {result.comm}): {number_text(result.objective)} {result.unit} on {devices}",
+            f"{result.kind} ({told}): {number_text(result.objective)} {result.unit} on {devices}",
             f"  {result.status}: lower bound {number_text(result.bound)} {result.unit}, gap {gap_text(result.gap)}",
             f"  {result.reason}",
             f"  {searched}; {timed}",

@@ -38,6 +38,50 @@ def ids(result: SolveResult) -> dict[str, list[int | str]]:
     return {device.name: list(device.nodes) for device in result.devices}
 
 
+PIPEDREAM = {
+    ("vgg16", 4): 170.2,
+    ("vgg16", 8): 89.9,
+    ("alexnet", 4): 22.186,
+    ("alexnet", 8): 11.105,
+    ("resnet50", 4): 111.5,
+    ("resnet50", 8): 56.6,
+}
+"""Milliseconds per minibatch at 10 GB/s with replicas, to the digits that are known; or better."""
+
+
+@pytest.mark.parametrize(("name", "machines"), sorted(PIPEDREAM))
+@pytest.mark.parametrize("straight", [False, True])
+def test_pipedream_profiles(shared_dir: Path, name: str, machines: int, straight: bool) -> None:
+    path = shared_dir / "workloads" / "pipedream" / f"{name}.txt"
+    result = solve_file(SolveOptions(str(path), accelerators=machines, straight=straight), sink=DiagnosticSink())
+    assert (result.kind, result.status) == ("pipedream", "optimal")
+    if not straight:
+        known = PIPEDREAM[name, machines]
+        assert result.objective <= known + 10 ** -len(str(known).partition(".")[2]) / 2
+    assert verify(path.read_text(), result.to_json(), Limits(accelerators=machines)).violations == []
+
+
+def test_pipedream_memory_by_schedule(tmp_path: Path) -> None:
+    """Weights once per version, outputs once per minibatch in flight."""
+    memory = {
+        schedule: [d.memory for d in solve(tmp_path, PROFILE, accelerators=2, straight=True, schedule=schedule, **more).devices]
+        for schedule, more in (("stash", {}), ("2bw", {}), ("flush", {"microbatches": 1}), ("gpipe", {"microbatches": 5}))
+    }
+    first, second = 6_000_000, 40  # node2 and node3; node5
+    assert memory == {
+        "stash": [2 * (1024 + first), 512 + second],
+        "2bw": [2 * 1024 + 2 * first, 2 * 512 + second],
+        "flush": [1024 + first, 512 + second],
+        "gpipe": [1024 + 5 * first, 512 + 5 * second],
+    }
+    result = solve(tmp_path, PROFILE, accelerators=2, memory=1000)
+    assert (result.status, result.devices) == ("infeasible", ())
+    with pytest.raises(UsageError, match="needs the number of microbatches"):
+        solve(tmp_path, PROFILE, accelerators=2, schedule="gpipe")
+    with pytest.raises(UsageError, match="only of --objective pipedream"):
+        solve(tmp_path, PROFILE, accelerators=2, objective="throughput", straight=True)
+
+
 @pytest.mark.parametrize("name", sorted(REFERENCE))
 def test_the_reference_table(shared_dir: Path, name: str) -> None:
     path = shared_dir / "workloads" / "device-placement" / "throughput" / f"{name}.json"
@@ -116,7 +160,7 @@ def test_a_profile_needs_machines(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not say how many accelerators") as raised:
         solve(tmp_path, PROFILE)
     assert "--accelerators N" in str(raised.value)
-    result = solve(tmp_path, PROFILE, accelerators=2)
+    result = solve(tmp_path, PROFILE, accelerators=2, objective="throughput")
     assert result.format == "pipedream"
     # node2 alone sends 4 MB at 10 GB/s: 2.4 ms; node3 and node5 take 4.4. Or node2 and node3: 3.2, node5: 3.2.
     assert result.objective == 3.2

@@ -167,7 +167,7 @@ def test_comm_is_that_of_the_result(tmp_path: Path) -> None:
 
 
 def test_a_profile(tmp_path: Path) -> None:
-    path, result = solved(tmp_path, PROFILE, accelerators=2)
+    path, result = solved(tmp_path, PROFILE, accelerators=2, objective="throughput")
     limits = Limits(accelerators=2)
     assert verify(path.read_text(), result, limits).violations == []
     assert verify(path.read_text(), result, Limits(accelerators=2, bandwidth=1e9)).violations != []
@@ -175,6 +175,50 @@ def test_a_profile(tmp_path: Path) -> None:
     assert verify(path.read_text(), result, limits).violations == ["acc0 holds node 'node4', which the workload does not have"]
     with pytest.raises(UsageError, match="how many accelerators"):
         verify(path.read_text(), result, Limits())
+
+
+def test_pipedream(tmp_path: Path) -> None:
+    """Two machines: both hold all. (17 ms + 4 (2-1) 1536 bytes / (10 GB/s 2)) / 2."""
+    path, result = solved(tmp_path, PROFILE, accelerators=2)
+    assert [device["nodes"] for device in result["devices"]] == [["node2", "node3", "node5"]] * 2
+    report = verify(path.read_text(), result, Limits(accelerators=2))
+    assert report.violations == []
+    assert report.objective == pytest.approx((17 + 4 * 1536 / 2e7) / 2)
+    assert verify(path.read_text(), result, Limits(accelerators=2, memory=10**9)).violations == []
+    assert len(verify(path.read_text(), result, Limits(accelerators=2, memory=100)).violations) == 2
+
+
+REPLICATED: list[tuple[str, Change, str]] = [
+    ("missing", lambda r: [d["nodes"].remove("node5") for d in r["devices"]], "1 nodes are on no device: 'node5'"),
+    ("unlike", lambda r: r["devices"][1]["nodes"].remove("node5"), "acc1 and acc0 are replicas and hold different nodes"),
+    (
+        "unknown",
+        lambda r: [d["nodes"].append("node1") for d in r["devices"]],
+        "acc0 holds node 'node1', which the workload does not have",
+    ),
+    ("twice", lambda r: r["devices"][1].update(stage=1), "node 'node2' is listed twice, on acc0 and on acc1"),
+    ("load", lambda r: r["devices"][1].update(load=1.0), "the load of acc1 is 8.5001536, not 1 as claimed"),
+    ("objective", lambda r: r.update(objective=1.0, bound=1.0), "the objective is 8.5001536, not 1 as claimed"),
+    ("memory", lambda r: r["devices"][0].update(memory=10), "the memory of acc0 is 6001576 bytes, not 10 as claimed"),
+    ("straight", lambda r: r["options"].update(straight=True), "a stage has replicas, and the result says straight"),
+    (
+        "backward",
+        lambda r: (r["devices"][0].update(nodes=["node3", "node5"]), r["devices"][1].update(nodes=["node2"], stage=1)),
+        "the split is not contiguous: acc1 sends node 'node2' back to acc0 (node 'node3')",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), [(c, w) for _, c, w in REPLICATED], ids=[name for name, _, _ in REPLICATED])
+def test_each_way_to_be_wrong_with_replicas(tmp_path: Path, change: Change, words: str) -> None:
+    path, result = solved(tmp_path, PROFILE, accelerators=2)
+    change(result)
+    assert words in verify(path.read_text(), result, Limits(accelerators=2)).violations
+
+
+def test_more_replicas_than_machines(tmp_path: Path) -> None:
+    path, result = solved(tmp_path, PROFILE, accelerators=3)
+    assert "3 devices are used, there are 2" in verify(path.read_text(), result, Limits(accelerators=2)).violations
 
 
 @settings(max_examples=150)

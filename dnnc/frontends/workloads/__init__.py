@@ -6,39 +6,20 @@ module of ``dnnc.work`` ops with a topology of accelerators and CPUs, which the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from dnnc.frontends.workloads import device_placement, pipedream
-from dnnc.frontends.workloads.profile import ACCELERATOR, CPU, UNIT, Machines, in_unit, lower
+from dnnc.frontends.workloads.profile import ACCELERATOR, CPU, UNIT, Machines, Profile, in_unit, lower
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span, UsageError
-from ir.module import Module
 
-FORMATS = (device_placement.FORMAT, pipedream.FORMAT)
+PIPEDREAM = pipedream.FORMAT
+FORMATS = (device_placement.FORMAT, PIPEDREAM)
 MAX_BYTES = 512 << 20
 """A larger file is no workload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A module with one ``dnnc.work`` op per node and a ``Topology``; ``format`` of its file, and whether the file holds
-    backward nodes."""
-
-    module: Module
-    format: str
-    has_backward_nodes: bool
-
-
-def read_workload(
-    path: str | Path,
-    *,
-    sink: DiagnosticSink,
-    format: str = "",
-    machines: Machines | None = None,
-    backward: bool = False,
-) -> Workload:
-    """The workload of a file. ``format``: one of ``FORMATS``, empty to tell by the text; ``machines`` stand over the file's;
-    ``backward``: with the backward nodes and times, or inference alone.
+def read_profile(path: str | Path, *, sink: DiagnosticSink, format: str = "") -> Profile:
+    """What a workload's file states. ``format``: one of ``FORMATS``, empty to tell by the text.
 
     Raises InvalidInput with every fault of the file and its place, UsageError for an unknown format."""
     where = str(path)
@@ -47,11 +28,8 @@ def read_workload(
     if chosen not in FORMATS:
         raise UsageError(f"'{chosen}' is no format of workloads; expected {' or '.join(FORMATS)}", where="--format")
     if chosen == device_placement.FORMAT:
-        profile = device_placement.read(text, where, sink)
-    else:
-        profile = pipedream.read(text, where)
-    module = lower(profile, machines or Machines(), backward=backward, sink=sink)
-    return Workload(module, chosen, any(node.backward for node in profile.nodes))
+        return device_placement.read(text, where, sink)
+    return pipedream.read(text, where)
 
 
 def _detect(text: str, where: str) -> str:
@@ -84,4 +62,4 @@ def _text(path: Path, where: str) -> str:
         raise InvalidInput(message, where=where, hint="expected device-placement JSON or a PipeDream profile") from None
 
 
-__all__ = ["ACCELERATOR", "CPU", "FORMATS", "UNIT", "Machines", "Workload", "in_unit", "read_workload"]
+__all__ = ["ACCELERATOR", "CPU", "FORMATS", "PIPEDREAM", "UNIT", "Machines", "Profile", "in_unit", "lower", "read_profile"]

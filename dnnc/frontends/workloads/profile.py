@@ -86,6 +86,10 @@ class Profile:
     machines: Machines
     locate: Callable[[Node], Span | None]
 
+    @property
+    def has_backward_nodes(self) -> bool:
+        return any(node.backward for node in self.nodes)
+
 
 @dataclass(slots=True)
 class Faults:
@@ -122,7 +126,7 @@ def lower(profile: Profile, machines: Machines, *, backward: bool, sink: Diagnos
             operands[reader].append(source)
             read.add(source)
     stated = machines.bandwidth is None
-    explicit = any(node.backward for node in profile.nodes)
+    explicit = profile.has_backward_nodes
     if not stated:
         _check_bytes(profile, sorted(read))
 

@@ -95,9 +95,8 @@ def test_infeasible_is_exit_4_and_json_says_so(file: Path, tmp_path: Path, capsy
 def test_options_stand_over_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "graph.txt"
     path.write_text(PROFILE)
-    data = answer(
-        capsys, "solve", path, "--accelerators", "2", "--bandwidth", "20 GB/s", "--memory", "1 GiB", "--comm", "overlap"
-    )
+    options = ("--accelerators", "2", "--bandwidth", "20 GB/s", "--memory", "1 GiB", "--comm", "overlap")
+    data = answer(capsys, "solve", path, "--objective", "throughput", *options)
     assert (data["format"], data["objective"], data["comm"]) == ("pipedream", 3.0, "overlap")
     assert [device["limit"] for device in data["devices"]] == [2**30, 2**30]
     assert [device["nodes"] for device in data["devices"]] == [["node2", "node3"], ["node5"]]
@@ -130,6 +129,23 @@ def test_a_fault_of_the_file_is_exit_3_with_its_place(tmp_path: Path, capsys: py
     assert code == 3
     assert f"{path}:19:14: error: edge 0 names node 2" in err
     assert '"destId": 2' in err
+
+
+def test_a_profile_is_solved_for_pipedream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "graph.txt"
+    path.write_text(PROFILE)
+    data = answer(capsys, "solve", path, "-k", "3")
+    assert (data["kind"], data["status"]) == ("pipedream", "optimal")
+    solved = tmp_path / "solved.json"
+    solved.write_text(json.dumps(data))
+    code, out, _ = dnnc(capsys, "verify-plan", path, solved, "-k", "3")
+    assert (code, out.startswith("ok: ")) == (0, True)
+    _, out, _ = dnnc(capsys, "solve", path, "-k", "3")
+    assert "acc0..acc" in out
+    assert "pipedream (contiguous, stash)" in out
+    code, _, err = dnnc(capsys, "solve", path, "-k", "3", "-o", tmp_path / "reference.json")
+    assert code == 2
+    assert "the reference's format has no replicas" in err
 
 
 def test_import_prints_a_workload(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.frontends import load_model
-from dnnc.frontends.workloads import Machines, Workload, in_unit, read_workload
+from dnnc.frontends.workloads import Machines, in_unit, lower, read_profile
 from ir import parse_module, print_module, verify
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
 from ir.facets import BackwardTime, Color, Phase, Time, Transfer
+from ir.module import Module
 from ir.ops import Op
 from ir.topology import Topology
 from passes.analyses.network import network
@@ -25,14 +27,32 @@ from passes.partition.problem import Problem
 from tests.dnnc.workload_files import PROFILE, chain, edge, node, placement, random_placement, text_of
 
 
-def read(tmp_path: Path, text: str | dict[str, Any], **options: Any) -> Workload:
+@dataclass(frozen=True)
+class Workload:
+    """A file as read and lowered."""
+
+    module: Module
+    format: str
+    has_backward_nodes: bool
+
+
+def read(
+    tmp_path: Path,
+    text: str | dict[str, Any],
+    *,
+    format: str = "",
+    machines: Machines | None = None,
+    backward: bool = False,
+    sink: DiagnosticSink | None = None,
+) -> Workload:
     path = tmp_path / "workload"
     path.write_text(text if isinstance(text, str) else text_of(text))
-    sink = options.pop("sink", DiagnosticSink())
-    workload = read_workload(path, sink=sink, **options)
-    assert verify(workload.module) == []
-    assert parse_module(print_module(workload.module)) == workload.module
-    return workload
+    sink = sink if sink is not None else DiagnosticSink()
+    profile = read_profile(path, sink=sink, format=format)
+    module = lower(profile, machines or Machines(), backward=backward, sink=sink)
+    assert verify(module) == []
+    assert parse_module(print_module(module)) == module
+    return Workload(module, profile.format, profile.has_backward_nodes)
 
 
 def ops(workload: Workload) -> dict[Any, Op]:
@@ -252,10 +272,10 @@ def test_an_unknown_format(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot read: No such file"):
-        read_workload(tmp_path / "absent", sink=DiagnosticSink())
+        read_profile(tmp_path / "absent", sink=DiagnosticSink())
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidInput, match="byte 0 is not UTF-8"):
-        read_workload(tmp_path / "binary", sink=DiagnosticSink())
+        read_profile(tmp_path / "binary", sink=DiagnosticSink())
 
 
 def test_a_part_of_a_byte_counts_as_one_and_is_told(tmp_path: Path) -> None:
