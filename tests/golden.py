@@ -21,7 +21,7 @@ from pathlib import Path
 
 import ir
 from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import import_model, load_topology
+from dnnc.frontends import import_model, load_model, load_topology
 from ir import load_module, parse_module, print_module
 from ir.diagnostics import Diagnostic, DiagnosticSink, DnncError, Severity, UsageError
 from ir.module import Module
@@ -229,7 +229,7 @@ def _run_opt(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
 
 
 def _run_import(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
-    """``dnnc import %s [--dim NAME=VALUE].. [--passes PIPELINE]`` on ONNX text: ``onnx.parser``'s format."""
+    """``dnnc import %s [--dim NAME=VALUE].. [--passes PIPELINE]`` on ONNX text (``onnx.parser``) or a PipeDream profile."""
     import onnx
 
     parser = _Parser(case)
@@ -239,6 +239,8 @@ def _run_import(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
     parser.add_argument("--print-folder")
     parser.add_argument("-t", "--topology")
     options = parser.parse_args(case.argv[1:])
+    if case.path.suffix == ".txt":
+        return _run_pipeline(case, load_model(str(case.path), {}, sink).module, parse_pipeline(options.passes), sink, options)
     dims = dict(text.split("=", 1) for text in options.dim)
     # onnx.parser knows no `//`; blank lines keep the line numbers of its messages.
     lines = [
