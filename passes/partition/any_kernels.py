@@ -1,0 +1,290 @@
+"""The compiled loop of the local search over assignments of nodes to devices: simulated annealing with exact increments.
+
+A tensor costs a device its transfer when the device holds some of its pins (maker and readers) but not all: received when the
+maker lies elsewhere, else sent. Moving one node changes this only for the device it leaves and the one it enters, so a move
+costs the degree of the node. Every loop here is compiled by the rules of ``kernels`` (cache, no interpreter lock); randomness
+is a 64-bit xorshift, so that the same seed gives the same plan on any machine and version.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from passes.partition.kernels import _compiled
+from passes.partition.problem import Floats, Ints
+
+COMPUTE, RECEIVE, SEND, WEIGHTS, BUFFERS, LIVE, HELD, BROKEN = range(8)
+"""Columns of the state of a device: seconds by part, bytes by part, nodes held, demanded cuts that are not cut."""
+
+NORM = 8
+"""The annealing minimises the norm of this order of the loads: close to the largest, without its plateaus."""
+
+
+@_compiled
+def tensor_changes(
+    v: int,
+    device: int,
+    other: int,
+    sign: float,
+    assigned: Ints,
+    kind_of: Ints,
+    state: Floats,
+    counts: Ints,
+    pins: Ints,
+    maker: Ints,
+    transfer: Floats,
+    buffers: Ints,
+    forced: Ints,
+    touch_ptr: Ints,
+    touching: Ints,
+) -> None:
+    """Adds ``sign`` times what the tensors of ``v`` cost the two devices as things are."""
+    for i in range(touch_ptr[v], touch_ptr[v + 1]):
+        h = touching[i]
+        home = assigned[maker[h]]
+        for d in (device, other):
+            held = counts[h, d]
+            if home == d:
+                if held < pins[h]:
+                    state[d, SEND] += sign * transfer[kind_of[d], h]
+                if forced[h] and held > 1:
+                    state[d, BROKEN] += sign
+            elif held > 0:
+                state[d, RECEIVE] += sign * transfer[kind_of[d], h]
+                state[d, BUFFERS] += sign * buffers[h]
+
+
+@_compiled
+def move(
+    v: int,
+    target: int,
+    assigned: Ints,
+    kind_of: Ints,
+    seconds: Floats,
+    state: Floats,
+    counts: Ints,
+    pins: Ints,
+    maker: Ints,
+    transfer: Floats,
+    buffers: Ints,
+    forced: Ints,
+    touch_ptr: Ints,
+    touching: Ints,
+    weight_counts: Ints,
+    weight_bytes: Ints,
+    weight_ptr: Ints,
+    weights: Ints,
+    live: Ints,
+) -> None:
+    """Moves ``v`` to the device ``target``, keeping ``state``, ``counts`` and ``weight_counts``."""
+    source = assigned[v]
+    tensor_changes(
+        v, source, target, -1.0, assigned, kind_of, state, counts, pins, maker, transfer, buffers, forced, touch_ptr, touching
+    )  # fmt: skip
+    assigned[v] = target
+    for i in range(touch_ptr[v], touch_ptr[v + 1]):
+        counts[touching[i], source] -= 1
+        counts[touching[i], target] += 1
+    tensor_changes(
+        v, source, target, 1.0, assigned, kind_of, state, counts, pins, maker, transfer, buffers, forced, touch_ptr, touching
+    )  # fmt: skip
+    state[source, COMPUTE] -= seconds[kind_of[source], v]
+    state[target, COMPUTE] += seconds[kind_of[target], v]
+    state[source, HELD] -= 1
+    state[target, HELD] += 1
+    for i in range(weight_ptr[v], weight_ptr[v + 1]):
+        w = weights[i]
+        weight_counts[w, source] -= 1
+        if weight_counts[w, source] == 0:
+            state[source, WEIGHTS] -= weight_bytes[w]
+        if weight_counts[w, target] == 0:
+            state[target, WEIGHTS] += weight_bytes[w]
+        weight_counts[w, target] += 1
+    if live[v] > state[target, LIVE]:
+        state[target, LIVE] = live[v]
+    if live[v] > 0 and live[v] >= state[source, LIVE]:
+        most = 0
+        for u in range(len(assigned)):
+            if assigned[u] == source and live[u] > most:
+                most = live[u]
+        state[source, LIVE] = most
+
+
+@_compiled
+def penalised(state: Floats, d: int, comm: int, limit: float, scale: float) -> float:
+    """The load of a device (``comm``: 0 sum, 1 overlap, 2 duplex); ``scale`` and more on top where a constraint is broken."""
+    compute, receive, send = state[d, COMPUTE], state[d, RECEIVE], state[d, SEND]
+    if comm == 0:
+        value = compute + receive + send
+    elif comm == 1:
+        value = max(compute, receive + send)
+    else:
+        value = max(compute, receive, send)
+    memory = state[d, WEIGHTS] + state[d, BUFFERS] + state[d, LIVE]
+    if memory > limit:
+        value += scale * (1.0 + (memory - limit) / (limit + 1.0))
+    value += scale * state[d, BROKEN]
+    return float(value)
+
+
+@_compiled
+def anneal(
+    start: Ints,
+    kind_of: Ints,
+    limits: Floats,
+    seconds: Floats,
+    pins: Ints,
+    maker: Ints,
+    transfer: Floats,
+    buffers: Ints,
+    forced: Ints,
+    touch_ptr: Ints,
+    touching: Ints,
+    near_ptr: Ints,
+    near: Ints,
+    weight_bytes: Ints,
+    weight_ptr: Ints,
+    weights: Ints,
+    live: Ints,
+    comm: int,
+    stages: int,
+    scale: float,
+    steps: int,
+    hot: float,
+    cold: float,
+    seed: int,
+) -> tuple[float, Ints]:
+    """``steps`` proposals from ``start``, the temperature falling from ``hot`` to ``cold`` times ``scale`` geometrically.
+
+    Returns the least penalised largest load met, and its assignment. A proposal moves one node, a connected cluster of up to
+    eight nodes of one device, or swaps two nodes. ``stages``: devices that must hold a node, 0 for any number."""
+    n, devices, tensors = len(start), len(kind_of), len(pins)
+    assigned = start.copy()
+    state = np.zeros((devices, 8))
+    counts = np.zeros((tensors, devices), np.int64)
+    weight_counts = np.zeros((len(weight_bytes), devices), np.int64)
+    for v in range(n):
+        d = assigned[v]
+        state[d, COMPUTE] += seconds[kind_of[d], v]
+        state[d, HELD] += 1
+        state[d, LIVE] = max(state[d, LIVE], live[v])
+        for i in range(touch_ptr[v], touch_ptr[v + 1]):
+            counts[touching[i], d] += 1
+        for i in range(weight_ptr[v], weight_ptr[v + 1]):
+            if weight_counts[weights[i], d] == 0:
+                state[d, WEIGHTS] += weight_bytes[weights[i]]
+            weight_counts[weights[i], d] += 1
+    for h in range(tensors):
+        home = assigned[maker[h]]
+        for d in range(devices):
+            if d == home:
+                if counts[h, d] < pins[h]:
+                    state[d, SEND] += transfer[kind_of[d], h]
+                if forced[h] and counts[h, d] > 1:
+                    state[d, BROKEN] += 1
+            elif counts[h, d] > 0:
+                state[d, RECEIVE] += transfer[kind_of[d], h]
+                state[d, BUFFERS] += buffers[h]
+
+    best = assigned.copy()
+    best_value = np.inf
+    energy = np.inf
+    moved = np.empty(8, np.int64)
+    came = np.empty(8, np.int64)
+    temperature = hot * scale
+    cooling = (cold / hot) ** (1.0 / max(steps, 1))
+    random = np.uint64(seed * 2 + 1)
+    for _ in range(3):
+        random ^= random << np.uint64(13)
+        random ^= random >> np.uint64(7)
+        random ^= random << np.uint64(17)
+
+    for step in range(steps + 1):
+        number = 0
+        if step > 0 and n > 0 and devices > 1:
+            random ^= random << np.uint64(13)
+            random ^= random >> np.uint64(7)
+            random ^= random << np.uint64(17)
+            word = random >> np.uint64(8)
+            v = int((word & np.uint64(0xFFFFFF)) % np.uint64(n))
+            dice = (word >> np.uint64(24)) & np.uint64(0xF)
+            pick = int((word >> np.uint64(28)) & np.uint64(0xFFFFF))
+            source = int(assigned[v])
+            degree = near_ptr[v + 1] - near_ptr[v]
+            target = pick % devices
+            if (dice & np.uint64(1)) and degree > 0:
+                target = int(assigned[near[near_ptr[v] + pick % degree]])
+            if target == source:
+                target = (source + 1 + (pick >> 4) % (devices - 1)) % devices
+            wanted = 1
+            if dice >= 10:
+                wanted = 2 + pick % 7
+            # One node, or a cluster: nodes of the same device found from the first along shared tensors.
+            if np.isfinite(seconds[kind_of[target], v]):
+                moved[0], came[0] = v, source
+                number = 1
+                k = 0
+                while k < number and number < wanted:
+                    u = moved[k]
+                    for i in range(near_ptr[u], near_ptr[u + 1]):
+                        x = near[i]
+                        if number < wanted and assigned[x] == source and np.isfinite(seconds[kind_of[target], x]):
+                            new = True
+                            for j in range(number):
+                                if moved[j] == x:
+                                    new = False
+                            if new:
+                                moved[number], came[number] = x, source
+                                number += 1
+                    k += 1
+                if dice >= 6 and dice < 10:
+                    x = (v + 1 + pick) % n
+                    for _ in range(8):
+                        if assigned[x] == target:
+                            break
+                        x = (x + 1) % n
+                    if assigned[x] == target and np.isfinite(seconds[kind_of[source], x]):
+                        moved[1], came[1] = x, target
+                        number = 2
+            for k in range(number):
+                move(
+                    moved[k], source + target - came[k], assigned, kind_of, seconds, state, counts, pins, maker,
+                    transfer, buffers, forced, touch_ptr, touching, weight_counts, weight_bytes, weight_ptr, weights, live,
+                )  # fmt: skip
+            if number == 0:
+                temperature *= cooling
+                continue
+        worst, total, used = 0.0, 0.0, 0
+        for d in range(devices):
+            value = penalised(state, d, comm, limits[kind_of[d]], scale)
+            worst = max(worst, value)
+            part = value / scale
+            part *= part
+            part *= part
+            total += part * part
+            if state[d, HELD] > 0:
+                used += 1
+        if stages > 0:
+            worst += scale * abs(used - stages)
+            total += abs(used - stages)
+        proposed = scale * total ** (1.0 / NORM)
+        random ^= random << np.uint64(13)
+        random ^= random >> np.uint64(7)
+        random ^= random << np.uint64(17)
+        chance = float(random >> np.uint64(11)) / 9007199254740992.0
+        if proposed <= energy or chance < np.exp((energy - proposed) / temperature):
+            energy = proposed
+            if worst < best_value:
+                best_value = worst
+                best[:] = assigned
+        else:
+            for k in range(number - 1, -1, -1):
+                move(
+                    moved[k], came[k], assigned, kind_of, seconds, state, counts, pins, maker,
+                    transfer, buffers, forced, touch_ptr, touching, weight_counts, weight_bytes, weight_ptr, weights, live,
+                )  # fmt: skip
+        temperature *= cooling
+    return best_value, best
+
+
+__all__ = ["NORM", "anneal"]

@@ -1,0 +1,338 @@
+"""Least largest load as a mixed-integer programme, solved by HiGHS: any assignment, or nested ideals. The only file that
+knows the solver.
+
+Binary x[v, s] says that node v lies in slot s; each node lies in one. For *any assignment* the slots are the devices. For
+*contiguous* stages the slots are pairs of a position in the pipeline and a kind, of which q[s] says that it is taken: at most
+one kind a position, no more positions of a kind than it has devices, and the maker of a tensor at most at the position of
+its readers (sums over the positions up to each). That is the dynamic programme's set of plans, nested ideals, and not only
+convex stages, which can depend on each other in a circle.
+
+Transfers are counted per tensor and slot, not per edge: r[h, s] >= x[reader, s] - x[maker, s] for each reader, g[h, s] >=
+x[maker, s] - x[reader, s]; where x is whole the least r and g are too. A tensor with one reader needs one column for both
+where the directions are not told apart. Columns that cost nothing in a slot are left out.
+
+Identical devices are numbered by their first node in a list of the heaviest: x[v_i, d] <= sum of x[v_j, d - 1] over j < i.
+
+Numbers are scaled so that the largest load is about ``SCALE`` and memory limits are ``SCALE``, since HiGHS' tolerances are
+absolute. The bound is the solver's dual bound less ``SAFETY``, relative: as exact as these tolerances, no more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from passes.partition.local_search import Assignment, kind_of
+from passes.partition.problem import Problem, slots
+
+SCALE = 1000.0
+SAFETY = 1e-8
+"""Relative: the solver's feasibility tolerance of 1e-6 on loads scaled to ``SCALE``, ten times over."""
+
+Watch = Callable[[float, float], bool]
+"""Told the best value and the bound so far (seconds per sample); returns whether to go on."""
+
+
+@dataclass(frozen=True)
+class MilpResult:
+    """``status``: ``optimal`` (``gap`` reached), ``feasible``, ``infeasible`` (no plan at or below ``below``) or ``unknown``.
+    ``slots`` lists (kind, nodes) of each slot that holds nodes, in pipeline order where contiguous."""
+
+    status: str
+    stages: tuple[tuple[int, tuple[int, ...]], ...] | None
+    bound: float
+    nodes: int
+
+
+@dataclass
+class _Rows:
+    """A sparse matrix being written row by row, with bounds of columns and rows."""
+
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    integer: list[bool] = field(default_factory=list)
+    row_lower: list[float] = field(default_factory=list)
+    row_upper: list[float] = field(default_factory=list)
+    start: list[int] = field(default_factory=lambda: [0])
+    index: list[int] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+
+    def column(self, lower: float, upper: float, integer: bool = False) -> int:
+        self.lower.append(lower)
+        self.upper.append(upper)
+        self.integer.append(integer)
+        return len(self.lower) - 1
+
+    def row(self, entries: Iterable[tuple[int, float]], lower: float = -math.inf, upper: float = math.inf) -> None:
+        """Entries of one column add up."""
+        summed: dict[int, float] = {}
+        for column, value in entries:
+            summed[column] = summed.get(column, 0.0) + value
+        for column, value in summed.items():
+            if value:
+                self.index.append(column)
+                self.value.append(value)
+        self.start.append(len(self.index))
+        self.row_lower.append(lower)
+        self.row_upper.append(upper)
+
+
+def solve_milp(
+    problem: Problem,
+    *,
+    contiguous: bool = False,
+    start: Assignment | None = None,
+    below: float = math.inf,
+    lower: float = 0.0,
+    seconds: float = 60.0,
+    gap: float = 0.0,
+    threads: int = 1,
+    seed: int = 0,
+    watch: Watch = lambda value, bound: True,
+    options: dict[str, Any] | None = None,
+) -> MilpResult:
+    """The best plan at or below ``below``, which must be finite when a plan is known. ``start``: an assignment to begin from
+    (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop."""
+    model = _Model(problem, contiguous, below, lower)
+    return model.solve(start, seconds, gap, threads, seed, watch, options or {})
+
+
+class _Model:
+    def __init__(self, problem: Problem, contiguous: bool, below: float, lower: float) -> None:
+        self.problem, self.contiguous = problem, contiguous
+        devices = kind_of(problem)
+        finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+        reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
+        self.factor = SCALE / reference if reference > 0 else 1.0
+        self.slots = (
+            [(k, s) for s in range(problem.devices) for k in range(len(problem.kinds))]
+            if contiguous
+            else [(k, d) for d, k in enumerate(devices)]
+        )
+        self.rows = _Rows()
+        top = below * self.factor if math.isfinite(below) else math.inf
+        self.load = self.rows.column(min(lower * self.factor, top), top)
+        runs = np.isfinite(problem.seconds)
+        self.x = [[self.rows.column(0.0, float(runs[k, v]), integer=True) for k, _ in self.slots] for v in range(problem.size)]
+        for v in range(problem.size):
+            self.rows.row([(c, 1.0) for c in self.x[v]], 1.0, 1.0)
+        for s in range(len(self.slots)):
+            self._slot(s)
+        self._demands()
+        if contiguous:
+            self._pipeline()
+        else:
+            self._symmetry()
+
+    def _slot(self, s: int) -> None:
+        """Load and memory of one slot."""
+        problem, rows = self.problem, self.rows
+        kind = self.slots[s][0]
+        limit = problem.kinds[kind].memory
+        compute = [
+            (self.x[v][s], problem.seconds[kind, v] * self.factor)
+            for v in range(problem.size)
+            if np.isfinite(problem.seconds[kind, v])
+        ]
+        received: list[tuple[int, float]] = []
+        sent: list[tuple[int, float]] = []
+        buffers: list[tuple[int, float]] = []
+        for h, readers in enumerate(problem.consumers):
+            cost = problem.transfer[kind, h] * self.factor
+            maker = int(problem.producer[h])
+            others = [v for v in readers if v != maker]
+            size = slots(problem.comm) * int(problem.tensor_bytes[h]) if limit is not None else 0
+            if not others or (cost == 0 and size == 0):
+                continue
+            # One column for both directions where it is the same tensor, cost and pair of nodes.
+            both = problem.comm != "duplex" and size == 0 and len(others) == 1
+            r = rows.column(0.0, 1.0)
+            g = r if both else rows.column(0.0, 1.0) if cost else -1
+            for v in others:
+                rows.row([(r, 1.0), (self.x[v][s], -1.0), (self.x[maker][s], 1.0)], lower=0.0)
+                if g >= 0:
+                    rows.row([(g, 1.0), (self.x[maker][s], -1.0), (self.x[v][s], 1.0)], lower=0.0)
+            received.append((r, cost))
+            if g >= 0 and not both:
+                sent.append((g, cost))
+            buffers.append((r, float(size)))
+        parts = {"sum": [compute + received + sent], "overlap": [compute, received + sent], "duplex": [compute, received, sent]}
+        for part in parts[problem.comm]:
+            rows.row([*part, (self.load, -1.0)], upper=0.0)
+        if limit is not None:
+            self._memory(s, limit, buffers)
+
+    def _memory(self, s: int, limit: int, buffers: list[tuple[int, float]]) -> None:
+        problem, rows = self.problem, self.rows
+        unit = SCALE / max(limit, 1)
+        used = [(c, b * unit) for c, b in buffers]
+        for size, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
+            if not size or not readers:
+                continue
+            column = self.x[readers[0]][s]
+            if len(readers) > 1:
+                column = rows.column(0.0, 1.0)
+                for v in readers:
+                    rows.row([(column, 1.0), (self.x[v][s], -1.0)], lower=0.0)
+            used.append((column, float(size) * unit))
+        if problem.live.any():
+            most = rows.column(0.0, math.inf)
+            for u in np.flatnonzero(problem.live).tolist():
+                rows.row([(most, 1.0), (self.x[u][s], -float(problem.live[u]) * unit)], lower=0.0)
+            used.append((most, 1.0))
+        rows.row(used, upper=limit * unit)
+
+    def _demands(self) -> None:
+        problem, rows = self.problem, self.rows
+        for h in problem.forced:
+            for v in problem.consumers[h]:
+                for s in range(len(self.slots)):
+                    rows.row([(self.x[int(problem.producer[h])][s], 1.0), (self.x[v][s], 1.0)], upper=1.0)
+        if self.contiguous or problem.stages is not None:
+            self.taken = [rows.column(0.0, 1.0, integer=True) for _ in self.slots]
+            for s, q in enumerate(self.taken):
+                for v in range(problem.size):
+                    rows.row([(q, 1.0), (self.x[v][s], -1.0)], lower=0.0)
+                rows.row([(q, -1.0), *((self.x[v][s], 1.0) for v in range(problem.size))], lower=0.0)
+            if problem.stages is not None:
+                rows.row([(q, 1.0) for q in self.taken], problem.stages, problem.stages)
+
+    def _pipeline(self) -> None:
+        """Positions, from left to right: one kind each, none left out, tensors forward."""
+        problem, rows = self.problem, self.rows
+        at: list[list[int]] = [[] for _ in range(problem.devices)]
+        for s, (_, position) in enumerate(self.slots):
+            at[position].append(s)
+        for k, kind in enumerate(problem.kinds):
+            rows.row([(self.taken[s], 1.0) for s, (other, _) in enumerate(self.slots) if other == k], upper=kind.count)
+        for position, here in enumerate(at):
+            rows.row([(self.taken[s], 1.0) for s in here], upper=1.0)
+            if position:
+                rows.row([*((self.taken[s], -1.0) for s in here), *((self.taken[s], 1.0) for s in at[position - 1])], lower=0.0)
+        edges = {(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers}
+        for u, v in sorted(edges):
+            for position in range(problem.devices - 1):
+                upto = [s for place in at[: position + 1] for s in place]
+                rows.row([*((self.x[u][s], 1.0) for s in upto), *((self.x[v][s], -1.0) for s in upto)], lower=0.0)
+
+    def _symmetry(self) -> None:
+        self.listed = heaviest(self.problem)
+        for devices in _alike(self.problem):
+            for before, d in itertools.pairwise(devices):
+                for i, v in enumerate(self.listed):
+                    self.rows.row([(self.x[v][d], -1.0), *((self.x[u][before], 1.0) for u in self.listed[:i])], lower=0.0)
+
+    def solve(
+        self,
+        start: Assignment | None,
+        seconds: float,
+        gap: float,
+        threads: int,
+        seed: int,
+        watch: Watch,
+        options: dict[str, Any],
+    ) -> MilpResult:
+        import highspy
+
+        rows = self.rows
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(rows.lower), len(rows.row_lower)
+        cost = np.zeros(len(rows.lower))
+        cost[self.load] = 1.0
+        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.array(rows.lower), np.array(rows.upper)
+        lp.row_lower_, lp.row_upper_ = np.array(rows.row_lower), np.array(rows.row_upper)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.array(rows.start, np.int32)
+        lp.a_matrix_.index_ = np.array(rows.index, np.int32)
+        lp.a_matrix_.value_ = np.array(rows.value)
+        lp.integrality_ = [
+            highspy.HighsVarType.kInteger if integer else highspy.HighsVarType.kContinuous for integer in rows.integer
+        ]
+        highs: Any = highspy.Highs
+        solver = highs()
+        settings = {
+            "output_flag": False,
+            "threads": threads,
+            "random_seed": seed,
+            "time_limit": max(seconds, 0.01),
+            "mip_rel_gap": gap,
+            "mip_abs_gap": 0.0,
+            **options,
+        }
+        for name, value in settings.items():
+            if solver.setOptionValue(name, value) == highspy.HighsStatus.kError:
+                raise ValueError(f"HiGHS takes no {name} = {value!r}")
+        if solver.passModel(lp) == highspy.HighsStatus.kError:
+            raise ValueError("HiGHS does not accept the programme")
+        if start is not None:
+            self._start(solver, start)
+
+        raised: list[BaseException] = []
+
+        def asked(event: Any) -> None:
+            # Nothing may be thrown through the solver; what was is raised again once it has stopped.
+            out = event.data_out
+            try:
+                if not raised and watch(out.mip_primal_bound / self.factor, out.mip_dual_bound / self.factor):
+                    return
+            except BaseException as error:
+                raised.append(error)
+            event.interrupt()
+
+        solver.cbMipInterrupt += asked
+        solver.run()
+        if raised:
+            raise raised[0]
+        return self._result(solver, highspy)
+
+    def _start(self, solver: Any, start: Assignment) -> None:
+        """Gives the solver the assignment, its devices renumbered as the symmetry rows ask."""
+        place = {d: d for d in range(len(self.slots))}
+        for devices in _alike(self.problem):
+            first = {d: min((i for i, v in enumerate(self.listed) if start[v] == d), default=len(self.listed)) for d in devices}
+            place.update(dict(zip(sorted(devices, key=lambda d: (first[d], d)), devices, strict=True)))
+        columns = [c for row in self.x for c in row]
+        values = [float(place[start[v]] == s) for v in range(self.problem.size) for s in range(len(self.slots))]
+        solver.setSolution(len(columns), np.array(columns, np.int32), np.array(values))
+
+    def _result(self, solver: Any, highspy: Any) -> MilpResult:
+        status, info = solver.getModelStatus(), solver.getInfo()
+        nodes = max(0, int(info.mip_node_count))
+        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+            return MilpResult("infeasible", None, math.inf, nodes)
+        bound = max(0.0, info.mip_dual_bound / self.factor * (1 - SAFETY)) if math.isfinite(info.mip_dual_bound) else 0.0
+        values = list(solver.getSolution().col_value)
+        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible or not values:
+            return MilpResult("unknown", None, bound, nodes)
+        held: dict[int, list[int]] = {}
+        for v, row in enumerate(self.x):
+            held.setdefault(int(np.argmax([values[c] for c in row])), []).append(v)
+        order = sorted(held) if self.contiguous else list(held)
+        stages = tuple((self.slots[s][0], tuple(held[s])) for s in order)
+        done = status == highspy.HighsModelStatus.kOptimal
+        return MilpResult("optimal" if done else "feasible", stages, bound, nodes)
+
+
+def heaviest(problem: Problem) -> list[int]:
+    """The nodes by whose places identical devices are told apart: up to four for each device, by least seconds, descending."""
+    least = problem.seconds.min(axis=0) if problem.size else np.zeros(0)
+    order = sorted(range(problem.size), key=lambda v: (-least[v], v))
+    return order[: 4 * problem.devices]
+
+
+def _alike(problem: Problem) -> list[range]:
+    """Device numbers of each kind, where there are several."""
+    first, result = 0, []
+    for kind in problem.kinds:
+        if kind.count > 1:
+            result.append(range(first, first + kind.count))
+        first += kind.count
+    return result
+
+
+__all__ = ["SAFETY", "MilpResult", "Watch", "heaviest", "solve_milp"]

@@ -1,0 +1,158 @@
+"""Any split: the solver equals brute force, reductions keep the optimum, order and names play no part."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.any_reduce import reduce_any, restrict
+from passes.partition.any_split import solve_any
+from passes.partition.problem import COMM, Kind, Problem, plan_costs, violations
+from passes.partition.reduce import quotient
+from passes.partition.throughput import Budget, solve
+from tests.passes.partition.any_brute import brute_force_any
+from tests.passes.partition.instances import random_chains, random_problem
+
+SEEDS = st.integers(0, 10**6)
+
+
+def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int]]:
+    """The problem with its nodes renumbered at random, edges against the order included; and the old number of each."""
+    order = list(range(problem.size))
+    random.Random(seed).shuffle(order)
+    new = {old: i for i, old in enumerate(order)}
+    return replace(
+        problem,
+        names=tuple(f"%other{i}" for i in range(problem.size)),
+        seconds=problem.seconds[:, order],
+        live=problem.live[order],
+        producer=np.array([new[int(u)] for u in problem.producer], np.int64),
+        consumers=tuple(tuple(sorted(new[v] for v in readers)) for readers in problem.consumers),
+        weight_readers=tuple(tuple(sorted(new[v] for v in readers)) for readers in problem.weight_readers),
+    ), order
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.sampled_from(COMM))
+def test_equals_brute_force(seed: int, comm: str) -> None:
+    problem = random_problem(seed, nodes=5, comm=comm)
+    optimum = brute_force_any(problem)
+    solution = solve_any(problem)
+    if math.isinf(optimum):
+        assert (solution.status, solution.stages) == ("infeasible", None)
+        return
+    assert solution.status == "optimal"
+    assert solution.stages is not None
+    assert violations(problem, solution.stages, ordered=False) == []
+    assert solution.value == pytest.approx(optimum, rel=1e-7, abs=1e-12)
+    assert solution.value == max(cost.load for cost in plan_costs(problem, solution.stages))
+    assert solution.bound <= optimum * (1 + 1e-7)
+
+
+@settings(max_examples=25)
+@given(SEEDS, st.sampled_from(COMM))
+def test_never_worse_than_contiguous(seed: int, comm: str) -> None:
+    problem = random_problem(seed, comm=comm)
+    contiguous = solve(problem)
+    assert solve_any(problem).value <= contiguous.value * (1 + 1e-9)
+
+
+@settings(max_examples=15)
+@given(SEEDS, SEEDS)
+def test_order_and_names_play_no_part(seed: int, other: int) -> None:
+    problem = random_problem(seed, nodes=5)
+    renamed, _ = shuffled(problem, other)
+    one, two = solve_any(problem), solve_any(renamed)
+    assert one.status == two.status
+    assert one.value == pytest.approx(two.value, rel=1e-7)
+
+
+@given(SEEDS, st.sampled_from(COMM), st.booleans())
+def test_reductions_keep_the_optimum(seed: int, comm: str, dear: bool) -> None:
+    """With the optimum as the value to reach, everything that may be left out or joined is."""
+    problem = random_chains(seed, comm=comm) if dear else random_problem(seed, nodes=5, comm=comm)
+    optimum = brute_force_any(problem)
+    for below in (math.inf, optimum * 1.2, optimum):
+        allowed = restrict(problem, below)
+        assert brute_force_any(quotient(allowed, reduce_any(allowed, below))) == pytest.approx(optimum, rel=1e-9)
+
+
+def test_reductions_apply() -> None:
+    """One case a rule, so that none is idle: a free reader, a source dear to send, a tensor too dear to cut."""
+
+    def chain(seconds: tuple[float, ...], transfer: tuple[float, ...], **more: object) -> Problem:
+        n = len(seconds)
+        base = Problem(
+            names=tuple(f"%{v}" for v in range(n)),
+            kinds=(Kind("acc", ("a", "b")),),
+            seconds=np.array([seconds]),
+            producer=np.arange(n - 1),
+            consumers=tuple((v + 1,) for v in range(n - 1)),
+            transfer=np.array([transfer]),
+            tensor_bytes=np.ones(n - 1, np.int64),
+            tensor_names=tuple(f"%t{v}" for v in range(n - 1)),
+            live=np.zeros(n, np.int64),
+            weight_bytes=np.array([10] * n, np.int64),
+            weight_readers=tuple((v,) for v in range(n)),
+        )
+        return replace(base, **more)  # type: ignore[arg-type]
+
+    assert reduce_any(chain((4.0, 0.0, 4.0), (1.0, 1.0))) == ((0, 1), (2,))
+    assert reduce_any(chain((1.0, 4.0, 4.0), (2.0, 1.0))) == ((0, 1), (2,))
+    assert reduce_any(chain((4.0, 4.0, 4.0), (3.0, 9.0)), below=12.0) == ((0,), (1, 2))
+    roomy = chain((4.0, 4.0, 4.0), (3.0, 9.0), kinds=(Kind("acc", ("a", "b"), 25),))
+    assert restrict(roomy, 8.0).kinds[0].memory is None
+    assert restrict(roomy, 11.0).kinds[0].memory == 25
+    assert np.isinf(restrict(roomy, 3.0).seconds).all()
+
+
+@settings(max_examples=15)
+@given(SEEDS)
+def test_classes_share_a_device_cyclic_or_not(seed: int) -> None:
+    problem = random_problem(seed, nodes=6, demands=False)
+    if problem.size < 4:
+        return
+    together = ((0, 3), (1, 2))
+    optimum = brute_force_any(problem, together)
+    solution = solve_any(problem, together=together)
+    assert solution.value == pytest.approx(optimum, rel=1e-7)
+    for _, nodes in solution.stages or ():
+        assert all(len(set(group) & set(nodes)) in (0, len(group)) for group in together)
+
+
+def test_overlapping_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        solve_any(random_problem(5, nodes=6), together=((0, 1), (1, 2)))
+
+
+def test_a_known_plan_is_a_start() -> None:
+    """With no time left for anything else the answer is the plan that was given."""
+    problem = random_problem(21, demands=False, memory=False)
+    plan = solve(problem).stages
+    assert plan is not None
+    solution = solve_any(problem, Budget(seconds=0.0), starts=(plan,))
+    assert solution.value <= max(cost.load for cost in plan_costs(problem, plan))
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    problem = random_chains(12)
+
+    def progress(label: str, fraction: float | None) -> None:
+        if label == "partition: local search":
+            raise KeyboardInterrupt
+
+    solution = solve_any(problem, progress=progress)
+    assert solution.stages is not None
+    assert solution.bound <= brute_force_any(problem) <= solution.value * (1 + 1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        solve_any(problem, progress=_at_once)
+
+
+def _at_once(label: str, fraction: float | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,107 @@
+"""The mixed-integer programme: both splits equal brute force, caps refute, starts are taken, bounds hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passes.partition.local_search import assignment_of
+from passes.partition.milp import heaviest, solve_milp
+from passes.partition.problem import COMM, Problem, plan_costs, violations
+from tests.passes.partition.any_brute import brute_force_any
+from tests.passes.partition.instances import brute_force, random_chains, random_problem
+
+SEEDS = st.integers(0, 10**6)
+
+
+def value_of(problem: Problem, stages: tuple[tuple[int, tuple[int, ...]], ...]) -> float:
+    return max((cost.load for cost in plan_costs(problem, stages)), default=0.0)
+
+
+@given(SEEDS, st.sampled_from(COMM), st.booleans())
+def test_equals_brute_force(seed: int, comm: str, contiguous: bool) -> None:
+    problem = random_problem(seed, nodes=5, comm=comm)
+    expected = brute_force(problem) if contiguous else brute_force_any(problem)
+    result = solve_milp(problem, contiguous=contiguous)
+    if math.isinf(expected):
+        assert (result.status, result.stages, result.bound) == ("infeasible", None, math.inf)
+        return
+    assert result.status == "optimal"
+    assert result.stages is not None
+    assert violations(problem, result.stages, ordered=contiguous) == []
+    assert value_of(problem, result.stages) == pytest.approx(expected, rel=1e-7, abs=1e-9)
+    assert result.bound <= expected * (1 + 1e-12)
+    assert result.bound == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@given(SEEDS, st.sampled_from((0.5, 0.99, 1.0, 1.5)))
+def test_a_cap_below_the_optimum_is_infeasible(seed: int, part: float) -> None:
+    problem = random_problem(seed, nodes=5)
+    optimum = brute_force_any(problem)
+    if optimum in (0.0, math.inf):
+        return
+    result = solve_milp(problem, below=optimum * part)
+    assert result.status == ("infeasible" if part < 1 else "optimal")
+
+
+@given(SEEDS)
+def test_the_start_is_renumbered_for_the_symmetry_rows(seed: int) -> None:
+    """Whatever devices a plan's stages lie on, the solver has its value before the first node."""
+    problem = random_problem(seed, nodes=6, demands=False)
+    first = solve_milp(problem)
+    if first.stages is None:
+        return
+    start = assignment_of(problem, tuple(reversed(first.stages)))
+    seen: list[float] = []
+    again = solve_milp(problem, start=start, watch=lambda value, bound: not seen.append(value))
+    assert again.stages is not None
+    assert value_of(problem, again.stages) == pytest.approx(value_of(problem, first.stages), abs=1e-9)
+    assert all(value <= value_of(problem, first.stages) * (1 + 1e-6) for value in seen if math.isfinite(value))
+
+
+def test_scales_do_not_matter() -> None:
+    """Microseconds or weeks, bytes or terabytes: the solver's absolute tolerances see the same numbers."""
+    for seed in range(20):
+        problem = random_chains(seed)
+        expected = brute_force_any(problem)
+        for factor in (1e-9, 1e9):
+            scaled = Problem(**{**vars(problem), "seconds": problem.seconds * factor, "transfer": problem.transfer * factor})
+            result = solve_milp(scaled)
+            if math.isinf(expected):
+                assert result.status == "infeasible"
+            else:
+                assert result.stages is not None
+                assert value_of(scaled, result.stages) == pytest.approx(expected * factor, rel=1e-6)
+
+
+def test_what_the_watch_raises_stops_the_solver_and_arrives() -> None:
+    """Ctrl-C while the solver runs must not be thrown through it, nor be lost."""
+    problem = random_problem(3, nodes=6, demands=False)
+
+    def watch(value: float, bound: float) -> bool:
+        raise KeyboardInterrupt
+
+    asked: list[float] = []
+    solve_milp(problem, watch=lambda value, bound: not asked.append(value))
+    if not asked:
+        pytest.skip("solved before the solver asked")
+    with pytest.raises(KeyboardInterrupt):
+        solve_milp(problem, watch=watch)
+
+
+def test_unknown_options_are_told() -> None:
+    with pytest.raises(ValueError, match="HiGHS takes no no_such_option"):
+        solve_milp(random_problem(1), options={"no_such_option": 1})
+
+
+def test_heaviest_first_and_ties_by_index() -> None:
+    problem = random_problem(12, nodes=6)
+    least = problem.seconds.min(axis=0)
+    listed = heaviest(problem)
+    assert listed == sorted(listed, key=lambda v: (-least[v], v))
+    assert len(listed) == min(problem.size, 4 * problem.devices)
+    assert np.isfinite(least[listed]).any() or not problem.size
