@@ -7,7 +7,8 @@ device with load at most T takes at most T seconds of them (its windows of weigh
 1. Upper bound: the programme over the prefixes of a few topological orders.
 2. Trial values rising from the objective's lower bound to the upper bound. At each, the ideals that can be boundaries and the
    programme over them: nothing found raises the bound to the trial value, something found is the optimum.
-3. When the lattice is over budget: ideals near the best order, in bands as wide as the budget allows.
+3. When the lattice is over budget: ideals near the best order, in bands as wide as the budget allows. So too with many
+   different devices, which stages then take in the order of a few sequences (as ``throughput`` does).
 
 Invariants: ``bound`` is never above the optimum; ``value`` is that of the stages kept, from the definition; a plan or a
 bound once reached is never given up, whatever stops the search.
@@ -23,7 +24,7 @@ import numpy as np
 
 from passes.partition import orders
 from passes.partition.dp import Found, KeepOn, Stages
-from passes.partition.ideals import BIG, Family, Tables, lattice, permuted
+from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, sequences
 from passes.partition.problem import Floats, Problem
 from passes.partition.throughput import IDEALS_PER_SECOND, TIGHT, Budget, Progress, Solution, Statistics
 
@@ -62,7 +63,8 @@ class Search:
     def __init__(self, objective: Objective, budget: Budget, progress: Progress) -> None:
         self.objective, self.budget, self.progress = objective, budget, progress
         self.started = time.perf_counter()
-        self.tables = Tables(objective.problem, objective.price)
+        self.sequences = sequences(objective.problem)
+        self.tables = Tables(objective.problem, objective.price, self.sequences[0])
         self.statistics = Statistics()
         self.best: Stages | None = None
         self.value = float("inf")
@@ -121,13 +123,14 @@ class Search:
 
     def _linear(self) -> None:
         for make in (orders.given, orders.late, orders.thin):
-            self._near(make(self.tables), 0, "linear")
-            if self.tight():
-                return
+            for sequence in self.sequences:
+                self._near(make(self.tables), sequence, 0, "linear")
+                if self.tight():
+                    return
 
-    def _near(self, order: list[int], band: int, phase: str) -> bool | None:
+    def _near(self, order: list[int], sequence: Sequence[int], band: int, phase: str) -> bool | None:
         """Searches the ideals near ``order``; True when that improved the plan, None when over budget."""
-        tables = Tables(permuted(self.objective.problem, order), self.objective.price)
+        tables = Tables(permuted(self.objective.problem, order), self.objective.price, sequence)
         trial = self.value if np.isfinite(self.value) else BIG
         ideals = lattice(tables, trial, band=band, max_visits=self._visits(), max_words=self.budget.memory // 8)
         if ideals is None:
@@ -140,6 +143,8 @@ class Search:
             tuple((label, tuple(sorted(order[v] for v in nodes))) for label, nodes in found.stages)
         ):
             self.order = order
+            if sequence != self.tables.sequence:
+                self.tables = Tables(self.objective.problem, self.objective.price, sequence)
             return True
         return False
 
@@ -160,6 +165,8 @@ class Search:
             self.reason = "how far each number of devices can get: the weights of ideals alone, their nesting left out"
 
     def _exact(self) -> None:
+        if not self.tables.states.every:
+            return
         self._tighten()
         identity = range(self.objective.problem.size)
         for trial in self._trials():
@@ -186,7 +193,7 @@ class Search:
         band, idle = 4, 0
         # Wide bands cost most and rarely help once the gap is small: stop after two that did not.
         while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + SMALL_GAP)):
-            better = self._near(self.order, band, "band")
+            better = self._near(self.order, self.tables.sequence, band, "band")
             if better is None or self.tight() or band >= self.objective.problem.size:
                 return
             idle = 0 if better else idle + 1

@@ -1,0 +1,30 @@
+"""Training objectives on graphs with explicit forward and backward nodes.
+
+``problem`` states them as plain data, makes units of what must share a device and evaluates plans from the definition;
+``reduce`` makes problems smaller without losing an optimum; ``solver`` solves them; ``kernels`` holds the compiled loops.
+"""
+
+from passes.partition.training.problem import (
+    OBJECTIVES,
+    TrainingGraph,
+    TrainingLoad,
+    TrainingProblem,
+    training_faults,
+    training_load,
+    training_value,
+    units,
+)
+from passes.partition.training.solver import TrainingSolution, solve_training
+
+__all__ = [
+    "OBJECTIVES",
+    "TrainingGraph",
+    "TrainingLoad",
+    "TrainingProblem",
+    "TrainingSolution",
+    "solve_training",
+    "training_faults",
+    "training_load",
+    "training_value",
+    "units",
+]

@@ -1,0 +1,133 @@
+"""Exact reductions of a training problem: units that some optimal plan keeps with a neighbour.
+
+Let z be the only unit that v directly precedes (or the only one that directly precedes v). Move v into z's stage Z, from its
+own stage A: nested ideals stay nested. On any kind write p for seconds and c for transfer seconds of one side.
+
+- Z gains p(v) and at worst parts every tensor of v that does not join z; it no longer parts tensors that join v and z alone.
+- A at worst parts, in place of what joins v and z alone, the tensors of v that do not join z. What joins v, z and others was
+  parted by both and is at worst still.
+- No other stage sees a difference.
+
+So no load grows when p(v) + sum c(v's tensors not joining z) <= sum c(tensors joining v and z alone), on every kind and for
+each side of the load (of the objective ``sum``: for both sides together). Kinds that run z must run v, and v must take no
+bytes where memory is limited. A stage that becomes empty is dropped. The rules of ``passes/partition/reduce.py`` are the case
+of tensors with a direction.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from passes.partition.problem import Floats
+from passes.partition.reduce import Groups
+from passes.partition.training.problem import TrainingProblem, topological
+
+
+def reduce_training(problem: TrainingProblem, objective: str) -> tuple[TrainingProblem, Groups]:
+    """Applies the rule until it applies nowhere; the smaller problem, and the units of each of its units."""
+    return _Reducer(problem, objective).run()
+
+
+class _Reducer:
+    def __init__(self, problem: TrainingProblem, objective: str) -> None:
+        n = problem.count
+        self.problem = problem
+        both = objective == "sum"
+        sides = problem.seconds.sum(axis=0, keepdims=True) if both else problem.seconds
+        self.seconds = [sides[:, :, v].copy() for v in range(n)]
+        self.cost: list[Floats] = []
+        for h in range(len(problem.pins)):
+            cost = np.zeros((len(sides), len(problem.kinds)))
+            cost[0 if both else int(problem.side[h])] = problem.transfer[:, h]
+            self.cost.append(cost)
+        self.after = [set(targets) for targets in problem.following]
+        self.before: list[set[int]] = [set() for _ in range(n)]
+        for v, targets in enumerate(problem.following):
+            for w in targets:
+                self.before[w].add(v)
+        self.pins = [set(pins) for pins in problem.pins]
+        self.tensors: list[set[int]] = [set() for _ in range(n)]
+        for h, pins in enumerate(problem.pins):
+            for v in pins:
+                self.tensors[v].add(h)
+        self.limited = any(kind.memory is not None for kind in problem.kinds)
+        self.size = [int(b) for b in problem.size]
+        self.members: list[list[int]] = [[v] for v in range(n)]
+
+    def run(self) -> tuple[TrainingProblem, Groups]:
+        queue = list(range(self.problem.count))
+        while queue:
+            v = heapq.heappop(queue)
+            target = self._target(v) if self.members[v] else -1
+            if target >= 0:
+                for changed in sorted(self._join(v, target)):
+                    heapq.heappush(queue, changed)
+        return self._quotient()
+
+    def _target(self, v: int) -> int:
+        for near in (self.after[v], self.before[v]):
+            if len(near) == 1 and self._fits(v, z := next(iter(near))):
+                return z
+        return -1
+
+    def _fits(self, v: int, z: int) -> bool:
+        if self.limited and self.size[v]:
+            return False
+        runs, hosts = np.isfinite(self.seconds[v]).all(axis=0), np.isfinite(self.seconds[z]).all(axis=0)
+        if (hosts & ~runs).any():
+            return False
+        grows = self.seconds[v].copy()
+        for h in sorted(self.tensors[v]):
+            if z not in self.pins[h]:
+                grows = grows + self.cost[h]
+            elif len(self.pins[h]) == 2:
+                grows = grows - self.cost[h]
+        return bool((grows[:, runs] <= 0).all())
+
+    def _join(self, v: int, z: int) -> set[int]:
+        """Makes v part of z; returns the units whose neighbourhood changed."""
+        self.members[z] += self.members[v]
+        self.members[v] = []
+        self.seconds[z] = self.seconds[z] + self.seconds[v]
+        self.size[z] += self.size[v]
+        for u in self.before[v]:
+            self.after[u] = (self.after[u] - {v}) | {z}
+        for w in self.after[v]:
+            self.before[w] = (self.before[w] - {v}) | {z}
+        self.before[z] = (self.before[z] | self.before[v]) - {v, z}
+        self.after[z] = (self.after[z] | self.after[v]) - {v, z}
+        changed = {z} | self.before[z] | self.after[z]
+        for h in sorted(self.tensors[v]):
+            self.pins[h] = (self.pins[h] - {v}) | {z}
+            self.tensors[z].add(h)
+            if len(self.pins[h]) == 1:
+                self.tensors[z].discard(h)
+            changed |= self.pins[h]
+        return changed
+
+    def _quotient(self) -> tuple[TrainingProblem, Groups]:
+        problem = self.problem
+        kept = [v for v in range(problem.count) if self.members[v]]
+        index = {v: i for i, v in enumerate(kept)}
+        order = [kept[i] for i in topological([{index[w] for w in self.after[v]} for v in kept])]
+        place = {v: i for i, v in enumerate(order)}
+        groups = tuple(tuple(sorted(self.members[v])) for v in order)
+        tensors = [h for h, pins in enumerate(self.pins) if len(pins) > 1]
+        reduced = TrainingProblem(
+            names=tuple(problem.names[v] for v in order),
+            kinds=problem.kinds,
+            seconds=np.stack([problem.seconds[:, :, list(nodes)].sum(axis=2) for nodes in groups], axis=2)
+            if groups
+            else problem.seconds,
+            size=np.array([self.size[v] for v in order], np.int64),
+            following=tuple(tuple(sorted(place[w] for w in self.after[v])) for v in order),
+            pins=tuple(tuple(sorted(place[v] for v in self.pins[h])) for h in tensors),
+            side=problem.side[tensors],
+            transfer=np.ascontiguousarray(problem.transfer[:, tensors]),
+        )
+        return reduced, groups
+
+
+__all__ = ["reduce_training"]
