@@ -18,8 +18,12 @@ from ir.module import Module, Plan
 from ir.topology import Topology
 
 if TYPE_CHECKING:
-    from passes.partition import Budget
+    from passes.partition import Budget, Solution
 
+ANY_SECONDS = 120.0
+"""Longest search over any split unless a limit is given: what a proof within 1 % takes on the public workloads."""
+TRAINING = {"1f1b": "sum", "gpipe": "split"}
+"""What training minimises, by schedule: max (FW + BW), or max FW + max BW."""
 Progress: TypeAlias = Callable[[str, float | None], None]
 
 
@@ -86,7 +90,7 @@ def _throughput(module: Module, options: SolveOptions, progress: Progress) -> So
     from passes.manager import PassManager
     from passes.partition import PartitionPass
 
-    _only_pipedream(options)
+    _takes(options)
     context = pass_context(DiagnosticSink(), progress)
     solver = PartitionPass(objective="throughput", comm=options.comm)
     if options.time_limit is not None:
@@ -154,7 +158,7 @@ def _pipedream(module: Module, options: SolveOptions, progress: Progress) -> Sol
     solution = solve_pipedream(profile, machines, _budget(options), progress)
     found = time.perf_counter()
     if solution.stages is None:
-        raise _does_not_fit(solution.status, solution.reason, topology)
+        raise _does_not_fit(solution.status, topology)
     stages = tuple(
         SolvedStage(
             "accelerator",
@@ -167,9 +171,85 @@ def _pipedream(module: Module, options: SolveOptions, progress: Progress) -> Sol
         )
         for stage in solution.times
     )
-    counts = solution.statistics
-    seconds = {"build": built - start, **counts.seconds, "search": found - built}
     defined = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
+    return _solved(solution, stages, built - start, found - built, defined)
+
+
+def _any_throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
+    """Any assignment of nodes to devices: local search above, mixed-integer programmes below."""
+    import time
+
+    from passes.analyses.network import network
+    from passes.partition import Budget, plan_costs
+    from passes.partition.any_split import solve_any
+    from passes.partition.from_ir import problem_of
+    from passes.partition.from_workload import color_classes
+
+    _takes(options)
+    topology = module.first(Topology)
+    assert topology is not None, "solve checks it"
+    start = time.perf_counter()
+    problem = problem_of(module, topology, network(topology), comm=options.comm)
+    built = time.perf_counter()
+    seconds = ANY_SECONDS if options.time_limit is None else options.time_limit
+    solution = solve_any(problem, Budget(seconds=seconds), progress, together=color_classes(module.entry))
+    found = time.perf_counter()
+    if solution.stages is None:
+        raise _does_not_fit(solution.status, topology)
+    stages = tuple(
+        SolvedStage(problem.kinds[cost.kind].type, cost.nodes, cost.load, cost.compute, cost.receive + cost.send, cost.memory)
+        for cost in plan_costs(problem, solution.stages)
+    )
+    return _solved(solution, stages, built - start, found - built)
+
+
+def _training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
+    """Forward and backward nodes of a colour on one device; the forward part contiguous."""
+    import time
+
+    from passes.analyses.network import network
+    from passes.partition.from_workload import training_graph_of
+    from passes.partition.training import solve_training
+
+    schedule = options.schedule or "1f1b"
+    _takes(options, "--schedule")
+    if schedule not in TRAINING:
+        raise UsageError(f"--schedule of training takes {' or '.join(TRAINING)}, found '{schedule}'")
+    if options.comm != "sum":
+        raise UsageError("--comm is of throughput; training adds compute and transfers up")
+    topology = module.first(Topology)
+    assert topology is not None, "solve checks it"
+    start = time.perf_counter()
+    graph = training_graph_of(module, topology, network(topology))
+    if not graph.backward.any():
+        raise UsageError(f"{options.file} has no backward nodes", hint="--objective throughput, or pipedream for its profiles")
+    built = time.perf_counter()
+    solution = solve_training(graph, TRAINING[schedule], _budget(options), progress)
+    found = time.perf_counter()
+    if solution.stages is None:
+        raise _does_not_fit(solution.status, topology)
+    stages = tuple(
+        SolvedStage(
+            graph.kinds[kind].type,
+            nodes,
+            load.forward + load.backward,
+            sum(load.compute),
+            sum(load.transfers),
+            load.memory,
+        )
+        for (kind, nodes), load in zip(solution.stages, solution.loads, strict=True)
+    )
+    return _solved(solution, stages, built - start, found - built, {"schedule": schedule})
+
+
+def _solved(
+    solution: Solution,
+    stages: tuple[SolvedStage, ...],
+    build: float,
+    search: float,
+    options: dict[str, Any] | None = None,
+) -> Solved:
+    counts = solution.statistics
     return Solved(
         solution.value,
         solution.bound,
@@ -178,16 +258,17 @@ def _pipedream(module: Module, options: SolveOptions, progress: Progress) -> Sol
         stages,
         counts.ideals,
         counts.transitions,
-        seconds,
-        defined,
+        {"build": build, **counts.seconds, "search": search},
+        options or {},
     )
 
 
-def _only_pipedream(options: SolveOptions) -> None:
+def _takes(options: SolveOptions, *flags: str) -> None:
+    """Raises UsageError for an option of other objectives; ``flags`` are those that this one has."""
     given = {"--straight": options.straight, "--schedule": options.schedule, "--microbatches": options.microbatches}
-    wrong = [flag for flag, value in given.items() if value]
+    wrong = [flag for flag, value in given.items() if value and flag not in flags]
     if wrong:
-        raise UsageError(f"{', '.join(wrong)}: only of --objective pipedream")
+        raise UsageError(f"{', '.join(wrong)}: not an option of this objective", hint="it is of --objective pipedream")
 
 
 def _budget(options: SolveOptions) -> Budget:
@@ -196,7 +277,7 @@ def _budget(options: SolveOptions) -> Budget:
     return Budget() if options.time_limit is None else Budget(seconds=options.time_limit)
 
 
-def _does_not_fit(status: str, reason: str, topology: Topology) -> Infeasible:
+def _does_not_fit(status: str, topology: Topology) -> Infeasible:
     """The error where a search without an explanation of its own found no plan."""
     limits = sorted({topology.memory(device) for device in topology.devices} - {None}, key=lambda size: size or 0)
     memory = f" of {limits[0]} bytes of memory" if limits else ""
@@ -211,6 +292,8 @@ def _does_not_fit(status: str, reason: str, topology: Topology) -> Infeasible:
 
 METHODS: dict[tuple[str, str], Method] = {
     ("throughput", "contiguous"): _throughput,
+    ("throughput", "any"): _any_throughput,
+    ("training", "contiguous"): _training,
     ("pipedream", "contiguous"): _pipedream,
 }
 """How to solve, by objective and split."""

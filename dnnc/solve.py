@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dnnc.methods import METHODS, Progress, Solved, SolveOptions
@@ -42,8 +43,8 @@ class DeviceLoad:
 @dataclass(frozen=True, slots=True)
 class SolveResult:
     """``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
-    ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase. ``reason``: how
-    the bound was reached."""
+    ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase (``load``: of the
+    compiled search). ``reason``: how the bound was reached."""
 
     workload: str
     format: str
@@ -133,6 +134,9 @@ def solve_file(
         comm=options.comm,
         nodes=len(module.entry.ops),
     )
+    progress("load the search", None)
+    import_module("passes.partition.kernels")  # half a second, of numba: no part of any search
+    loaded = time.perf_counter()
     try:
         solved = method(module, options, progress)
     except Infeasible as error:
@@ -154,16 +158,21 @@ def solve_file(
         reason=solved.reason,
         ideals=solved.ideals,
         transitions=solved.transitions,
-        seconds={"read": read - started, **solved.seconds, "total": time.perf_counter() - started},
+        seconds={"read": read - started, "load": loaded - read, **solved.seconds, "total": time.perf_counter() - started},
         devices=_devices(module, solved),
     )
 
 
 def _suggested(profile: Profile, options: SolveOptions) -> str:
-    """The objective that a file is for: a PipeDream profile was measured for PipeDream's, all else for throughput."""
+    """The objective that a file is for: PipeDream's for its profiles, training where there are backward nodes, else
+    throughput."""
     from dnnc.frontends.workloads import PIPEDREAM
 
-    return "pipedream" if profile.format == PIPEDREAM and not options.forward else "throughput"
+    if options.forward:
+        return "throughput"
+    if profile.format == PIPEDREAM:
+        return "pipedream"
+    return "training" if profile.has_backward_nodes else "throughput"
 
 
 def _check_machines(module: Module, options: SolveOptions) -> None:

@@ -11,7 +11,8 @@ Every rule that a split breaks is one line of ``Report.violations``:
 - the sizes of an accelerator's nodes fit its memory;
 - loads and largest load are what the result claims (relative 1e-6, as the reference prints six digits);
 - data flows forward only: a graph of devices, an edge wherever one sends to another, has no cycle (contiguous splits). For a
-  workload with backward nodes this is asked of the forward nodes.
+  workload with backward nodes this is asked of the forward nodes; a backward node without a forward mate (of its colour)
+  stands for one that costs nothing, with the backward edges around it reversed.
 
 PipeDream's objective (``kind`` of a ``dnnc.solve/1``) has rules of its own: devices of one stage are replicas and hold the same
 nodes, stages run in the order of their numbers, and a device's load is the largest of compute with weight synchronisation, of
@@ -117,7 +118,7 @@ def verify_files(
     *,
     format: str = "",
     comm: str = "",
-    contiguous: bool = True,
+    split: str = "",
     forward: bool = False,
 ) -> Report:
     """Reads both files and verifies. Raises InvalidInput for what cannot be read."""
@@ -127,7 +128,7 @@ def verify_files(
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"this is not JSON: {error}", where=str(result)) from None
     try:
-        return verify(text, claimed, limits, format=format, comm=comm, contiguous=contiguous, forward=forward)
+        return verify(text, claimed, limits, format=format, comm=comm, split=split, forward=forward)
     except _Malformed as error:
         raise InvalidInput(str(error), where=str(result if error.result else workload)) from None
 
@@ -139,10 +140,11 @@ def verify(
     *,
     format: str = "",
     comm: str = "",
-    contiguous: bool = True,
+    split: str = "",
     forward: bool = False,
 ) -> Report:
-    """Verifies ``claimed``, a parsed result, against the text of a workload. ``comm`` empty: as the result says, else sum."""
+    """Verifies ``claimed``, a parsed result, against the text of a workload. ``comm`` and ``split`` empty: as the
+    result says, else sum and contiguous."""
     chosen = format or ("device-placement" if text.lstrip("\ufeff \t\r\n").startswith("{") else "pipedream")
     workload = _placement(text, limits) if chosen == "device-placement" else _pipedream(text, limits)
     if forward:
@@ -151,7 +153,9 @@ def verify(
     devices, largest, statement = _claims(claimed)
     if statement.get("kind") == "pipedream":
         return _verify_pipedream(workload, devices, largest, statement)
-    return _verify(workload, devices, largest, statement, comm or str(statement.get("comm", "sum")), contiguous)
+    comm = comm or str(statement.get("comm", "sum"))
+    contiguous = (split or statement.get("split")) != "any"
+    return _verify(workload, devices, largest, statement, comm, contiguous)
 
 
 class _Malformed(Exception):
@@ -221,6 +225,13 @@ def _verify(
             wrong.append(f"the memory of {device.name} is {float(size):.12g} bytes, not {float(device.memory):.12g} as claimed")
         loads.append((device.name, load, size))
     objective = max((load for _, load, _ in loads), default=Fraction(0))
+    options = statement.get("options")
+    if statement.get("kind") == "training" and isinstance(options, dict) and options.get("schedule") == "gpipe":
+        sides = [
+            [_load(workload, device.kind, inside, comm, side) for side in (False, True)]
+            for device, inside in zip(devices, members, strict=True)
+        ]
+        objective = sum((max((side[k] for side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
     if largest is not None and not _same(largest, objective):
         wrong.append(f"the largest load is {float(objective):.12g}, not {float(largest):.12g} as claimed")
     if contiguous:
@@ -325,15 +336,17 @@ def _seconds(node: _Node, kind: str) -> Fraction | None:
     return node.cpu if kind == "cpu" else node.accelerator
 
 
-def _load(workload: _Workload, kind: str, inside: set[Id], comm: str) -> Fraction:
-    """Compute plus transfers of one device; each output that enters or leaves counts once."""
-    compute = sum((_seconds(workload.nodes[v], kind) or Fraction(0) for v in inside), Fraction(0))
+def _load(workload: _Workload, kind: str, inside: set[Id], comm: str, side: bool | None = None) -> Fraction:
+    """Compute plus transfers of one device; each output that enters or leaves counts once. ``side``: of forward (False) or
+    backward (True) nodes and what these make alone."""
+    counted = {id_ for id_, node in workload.nodes.items() if side is None or node.backward == side}
+    compute = sum((_seconds(workload.nodes[v], kind) or Fraction(0) for v in inside & counted), Fraction(0))
     received, sent = Fraction(0), Fraction(0)
     if kind != "cpu":
         for maker, readers in workload.readers.items():
-            if maker in inside:
+            if maker in inside & counted:
                 sent += workload.send[maker] if readers - inside else 0
-            elif maker in workload.nodes and readers & inside:
+            elif maker in counted and readers & inside:
                 received += workload.send[maker]
     if comm == "overlap":
         return max(compute, received + sent)
@@ -345,14 +358,16 @@ def _load(workload: _Workload, kind: str, inside: set[Id], comm: str) -> Fractio
 def _cycles(workload: _Workload, devices: Sequence[_Device], home: Mapping[Id, int]) -> Iterable[str]:
     """A cycle among devices, told by the nodes that make it."""
     edge: dict[int, dict[int, tuple[Id, Id]]] = {}
+    mated = {_mates(workload, id_) for id_, node in workload.nodes.items() if not node.backward}
     for maker, readers in workload.readers.items():
         for reader in readers:
-            ends = (home.get(maker), home.get(reader))
-            forward = (
-                maker in home and reader in home and not (workload.nodes[maker].backward or workload.nodes[reader].backward)
-            )
-            if forward and ends[0] != ends[1]:
+            if maker not in home or reader not in home or home[maker] == home[reader]:
+                continue
+            sides = workload.nodes[maker].backward, workload.nodes[reader].backward
+            if sides == (False, False):
                 edge.setdefault(home[maker], {}).setdefault(home[reader], (maker, reader))
+            elif sides == (True, True) and not {_mates(workload, maker), _mates(workload, reader)} <= mated:
+                edge.setdefault(home[reader], {}).setdefault(home[maker], (reader, maker))
     left = set(edge) | {target for targets in edge.values() for target in targets}
     while True:
         sinks = {v for v in left if not any(target in left for target in edge.get(v, {}))}
@@ -370,6 +385,12 @@ def _cycles(workload: _Workload, devices: Sequence[_Device], home: Mapping[Id, i
         for a, b in pairwise(cycle)
     )
     yield f"the split is not contiguous: {steps}"
+
+
+def _mates(workload: _Workload, id_: Id) -> tuple[str, object]:
+    """What a node shares its device with: its colour, or itself alone."""
+    color = workload.nodes[id_].color
+    return ("node", id_) if color is None else ("colour", color)
 
 
 def _statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -> Iterable[str]:

@@ -24,12 +24,14 @@ class Objective(StrEnum):
     """What is minimised."""
 
     THROUGHPUT = "throughput"
+    TRAINING = "training"
     PIPEDREAM = "pipedream"
 
 
-class MemorySchedule(StrEnum):
-    """What a machine holds at once, under PipeDream's objective."""
+class TrainingSchedule(StrEnum):
+    """The order of forward and backward passes: what training minimises, what a machine holds under PipeDream's objective."""
 
+    ONE_F_ONE_B = "1f1b"
     STASH = "stash"
     TWO_BUFFERS = "2bw"
     FLUSH = "flush"
@@ -40,6 +42,7 @@ class Split(StrEnum):
     """Which splits are allowed."""
 
     CONTIGUOUS = "contiguous"
+    ANY = "any"
 
 
 FileArgument = Annotated[
@@ -68,12 +71,14 @@ def solve(
     objective: Annotated[
         Objective | None,
         typer.Option(
-            help="throughput: inference, the largest load of a device; pipedream: training by replicated stages "
-            "(default: pipedream for its profiles, else throughput).",
+            help="throughput: inference, the largest load of a device; training: forward and backward nodes; pipedream: "
+            "training by replicated stages (default: what the file is for).",
             show_default=False,
         ),
     ] = None,
-    split: Annotated[Split, typer.Option(help="Contiguous: data flows forward only between devices.")] = Split.CONTIGUOUS,
+    split: Annotated[
+        Split, typer.Option(help="contiguous: data flows forward only between devices; any: back and forth (throughput).")
+    ] = Split.CONTIGUOUS,
     comm: CommOption = opt.Comm.SUM,
     format: FormatOption = None,
     accelerators: AcceleratorsOption = None,
@@ -83,8 +88,12 @@ def solve(
     forward: ForwardOption = False,
     straight: Annotated[bool, typer.Option("--straight", help="pipedream: one accelerator per stage, no replicas.")] = False,
     schedule: Annotated[
-        MemorySchedule | None,
-        typer.Option(help="pipedream: what memory holds, by schedule (default: stash).", show_default=False),
+        TrainingSchedule | None,
+        typer.Option(
+            help="training: 1f1b (max FW + BW, default) or gpipe (max FW + max BW); pipedream: what memory holds "
+            "(default: stash).",
+            show_default=False,
+        ),
     ] = None,
     microbatches: Annotated[
         int | None, typer.Option(min=1, metavar="M", help="pipedream: microbatches between two flushes (flush, gpipe).")
@@ -157,7 +166,9 @@ def verify_plan(
         opt.Comm | None,
         typer.Option(help="How compute and transfers add up (default: as RESULT says, else sum).", show_default=False),
     ] = None,
-    split: Annotated[str, typer.Option(help="contiguous, or any: data may flow back and forth.")] = "contiguous",
+    split: Annotated[
+        Split | None, typer.Option(help="What to check (default: as RESULT says, else contiguous).", show_default=False)
+    ] = None,
     format: FormatOption = None,
     accelerators: AcceleratorsOption = None,
     cpus: CpusOption = None,
@@ -171,8 +182,6 @@ def verify_plan(
     the exit code is 5 when there is one."""
     from dnnc.verify_plan import Limits, verify_files
 
-    if split not in ("contiguous", "any"):
-        raise UsageError(f"--split takes contiguous or any, found '{split}'")
     limits = Limits(accelerators, cpus, _bytes(memory), _rate(bandwidth))
     report = verify_files(
         file,
@@ -180,7 +189,7 @@ def verify_plan(
         limits,
         format=format.value if format else "",
         comm=comm.value if comm else "",
-        contiguous=split == "contiguous",
+        split=split.value if split else "",
         forward=forward,
     )
     if json:

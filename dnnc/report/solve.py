@@ -64,7 +64,7 @@ def gap_text(gap: float) -> str:
 
 
 def _told(result: SolveResult) -> Sequence[str]:
-    return [name for name in ("read", "search", "total") if name in result.seconds]
+    return [name for name in ("read", "load", "search", "total") if name in result.seconds]
 
 
 __all__ = ["solve_headline", "solve_table"]

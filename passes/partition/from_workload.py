@@ -1,6 +1,7 @@
-"""From a workload (``dnnc.work`` ops) to PipeDream's profile: nodes that state both of their passes.
+"""From a workload (``dnnc.work`` ops) to the problems beyond contiguous inference, for which ``from_ir`` is the door.
 
-``problem_of`` (``from_ir``) is the door for inference. Node v is the op at position v of the entry function.
+PipeDream's profile (nodes that state both of their passes), the training graph (explicit forward and backward nodes), and the
+classes of colours. Node v is the op at position v of the entry function.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from ir.diagnostics import InvalidInput
-from ir.facets import BackwardTime, Time
-from ir.module import Module
-from ir.topology import DeviceType
-from passes.analyses.memory import reads, value_bytes
+from ir.facets import BackwardTime, Color, Phase, Time
+from ir.module import Func, Module
+from ir.topology import DeviceType, Topology
+from passes.analyses.memory import reads, stated_bytes, value_bytes
+from passes.analyses.network import Network
+from passes.partition.from_ir import problem_of
 from passes.partition.pipedream import Profile
+from passes.partition.training import TrainingGraph
 
 
 def profile_of(module: Module, device_type: DeviceType) -> Profile:
@@ -49,4 +53,37 @@ def profile_of(module: Module, device_type: DeviceType) -> Profile:
     )
 
 
-__all__ = ["profile_of"]
+def training_graph_of(module: Module, topology: Topology, net: Network) -> TrainingGraph:
+    """The graph with its phases and colours; seconds, transfers and kinds as for inference (``problem_of``)."""
+    func = module.entry
+    problem = problem_of(module, topology, net)
+    transfer = np.zeros_like(problem.seconds)
+    transfer[:, problem.producer] = problem.transfer
+    colors = [op.facet(Color) for op in func.ops]
+    return TrainingGraph(
+        names=problem.names,
+        kinds=problem.kinds,
+        seconds=problem.seconds,
+        size=np.array(stated_bytes(func) or (), np.int64),
+        backward=np.array([op.facet(Phase, Phase("fw")).phase == "bw" for op in func.ops], np.bool_),
+        colour=tuple(None if color is None else color.color for color in colors),
+        transfer=transfer,
+        edges=tuple(
+            (int(maker), reader)
+            for maker, readers in zip(problem.producer, problem.consumers, strict=True)
+            for reader in readers
+        ),
+    )
+
+
+def color_classes(func: Func) -> tuple[tuple[int, ...], ...]:
+    """Ops of one colour, by colour; a colour of one op is none."""
+    members: dict[int, list[int]] = {}
+    for v, op in enumerate(func.ops):
+        color = op.facet(Color)
+        if color is not None:
+            members.setdefault(color.color, []).append(v)
+    return tuple(tuple(members[color]) for color in sorted(members) if len(members[color]) > 1)
+
+
+__all__ = ["color_classes", "profile_of", "training_graph_of"]

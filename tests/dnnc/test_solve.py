@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
 from ir.diagnostics import DiagnosticSink, UsageError
-from tests.dnnc.workload_files import PROFILE, brute_force, chain, edge, node, placement, random_placement, text_of
+from tests.dnnc.workload_files import (
+    PROFILE,
+    brute_force,
+    chain,
+    edge,
+    node,
+    placement,
+    random_placement,
+    random_training,
+    text_of,
+)
 
 REFERENCE = {
     "op-bert_l-3_inference": 27.918568,
@@ -36,6 +46,23 @@ def solve(folder: Path, data: dict[str, Any] | str, **options: Any) -> SolveResu
 
 def ids(result: SolveResult) -> dict[str, list[int | str]]:
     return {device.name: list(device.nodes) for device in result.devices}
+
+
+TRAINING = {"op-bert_l-3_training": 65.303149, "layer-bert24_training": 41.7458, "layer-resnet50_training": 78.6318}
+"""Contiguous training optima (max FW + BW) of the reference, to the digits it prints."""
+
+
+@pytest.mark.parametrize("name", sorted(TRAINING))
+def test_training_of_the_reference_table(shared_dir: Path, name: str) -> None:
+    path = shared_dir / "workloads" / "device-placement" / "throughput" / f"{name}.json"
+    result = solve_file(SolveOptions(str(path)), sink=DiagnosticSink())
+    assert (result.kind, result.status) == ("training", "optimal")
+    digits = len(str(TRAINING[name]).partition(".")[2])
+    assert round(result.objective, digits) == TRAINING[name]
+    assert verify(path.read_text(), result.to_json(), Limits()).violations == []
+    split = solve_file(SolveOptions(str(path), schedule="gpipe"), sink=DiagnosticSink())
+    assert result.objective <= split.objective * (1 + 1e-9)  # no plan has max FW + max BW below its max (FW + BW)
+    assert verify(path.read_text(), split.to_json(), Limits()).violations == []
 
 
 PIPEDREAM = {
@@ -78,7 +105,7 @@ def test_pipedream_memory_by_schedule(tmp_path: Path) -> None:
     assert (result.status, result.devices) == ("infeasible", ())
     with pytest.raises(UsageError, match="needs the number of microbatches"):
         solve(tmp_path, PROFILE, accelerators=2, schedule="gpipe")
-    with pytest.raises(UsageError, match="only of --objective pipedream"):
+    with pytest.raises(UsageError, match="--straight: not an option of this objective"):
         solve(tmp_path, PROFILE, accelerators=2, objective="throughput", straight=True)
 
 
@@ -171,9 +198,9 @@ def test_a_profile_needs_machines(tmp_path: Path) -> None:
 def test_backward_nodes_are_left_out_only_when_asked(tmp_path: Path) -> None:
     data = placement([node(1, 1.0), node(2, 2.0, isBackwardNode=True)], [edge(1, 2)])
     with pytest.raises(UsageError, match="has backward nodes, and throughput is an objective of inference"):
-        solve(tmp_path, data)
+        solve(tmp_path, data, objective="throughput")
     result = solve(tmp_path, data, forward=True)
-    assert (result.objective, result.nodes) == (1.0, 1)
+    assert (result.kind, result.objective, result.nodes) == ("throughput", 1.0, 1)
 
 
 def test_no_device_and_no_method(tmp_path: Path) -> None:
@@ -202,6 +229,35 @@ def test_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, seed: int,
     assert result.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
     report = verify(json.dumps(data), result.to_json(), Limits())
     assert report.violations == []
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**9))
+def test_training_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    data = random_training(seed)
+    best = brute_force(data)
+    result = solve(tmp_path_factory.mktemp("training"), data, objective="training", forward=False)
+    if math.isinf(best):
+        assert result.status == "infeasible"
+        return
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
+    assert verify(json.dumps(data), result.to_json(), Limits()).violations == []
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**9))
+def test_any_split_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    data = random_placement(seed, most=5)
+    best = brute_force(data, contiguous=False)
+    result = solve(tmp_path_factory.mktemp("any"), data, split="any")
+    if math.isinf(best):
+        assert result.status in ("infeasible", "unknown")
+        return
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(best, rel=1e-7, abs=1e-9)
+    assert result.bound <= best * (1 + 1e-9) + 1e-12
+    assert verify(json.dumps(data), result.to_json(), Limits()).violations == []
 
 
 @settings(max_examples=25)

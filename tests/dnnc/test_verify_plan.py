@@ -109,7 +109,7 @@ def test_a_split_that_need_not_be_contiguous() -> None:
     data = placement([node(i, 1.0) for i in range(3)], [edge(0, 1), edge(1, 2)])
     result = {"maxLoad": 2.0, "fpgas": [{"load": 2.0, "nodes": [0, 2]}, {"load": 1.0, "nodes": [1]}], "cpus": []}
     assert "not contiguous" in verify(text_of(data), result, Limits()).violations[0]
-    assert verify(text_of(data), result, Limits(), contiguous=False).violations == []
+    assert verify(text_of(data), result, Limits(), split="any").violations == []
 
 
 def test_of_backward_nodes_only_the_forward_part_is_contiguous() -> None:

@@ -54,17 +54,37 @@ def random_placement(seed: int, most: int = 6) -> dict[str, Any]:
     return placement(nodes, edges, **machines)
 
 
-def brute_force(data: dict[str, Any], comm: str = "sum") -> float:
+def random_training(seed: int, most: int = 3) -> dict[str, Any]:
+    """A small random training graph: the first and most other forward nodes have a backward mate; edges between such nodes are
+    mirrored."""
+    rng = random.Random(seed)
+    count = rng.randint(1, most)
+    nodes, mates = [], {}
+    for v in range(count):
+        nodes.append(node(v, float(rng.choice((0, 1, 2))), 4.0, size=1.0, colorClass=v))
+        if v == 0 or rng.random() < 0.8:
+            mates[v] = v + 100
+            nodes.append(node(mates[v], float(rng.choice((1, 3))), 6.0, size=1.0, colorClass=v, isBackwardNode=True))
+    cost = {n["id"]: rng.choice((0.0, 0.5, 1.5)) for n in nodes}
+    forward = [(u, v) for u in range(count) for v in range(u + 1, count) if rng.random() < 0.6]
+    pairs = forward + [(mates[v], mates[u]) for u, v in forward if u in mates and v in mates]
+    pairs += [(v, mate) for v, mate in mates.items()]
+    rng.shuffle(nodes)
+    machines = {"maxFPGAs": rng.randint(1, 2), "maxCPUs": rng.randint(0, 1), "maxSizePerFPGA": rng.choice((3.0, 10.0))}
+    return placement(nodes, [edge(u, v, cost[u]) for u, v in pairs], **machines)
+
+
+def brute_force(data: dict[str, Any], comm: str = "sum", contiguous: bool = True) -> float:
     """The least largest load over every assignment of nodes to devices; inf when none is possible."""
     ids = [n["id"] for n in data["nodes"]]
     devices = range(data["maxFPGAs"] + data["maxCPUs"])
     homes = (dict(zip(ids, home, strict=True)) for home in itertools.product(devices, repeat=len(ids)))
-    return min((assignment_value(data, home, comm) for home in homes), default=math.inf)
+    return min((assignment_value(data, home, comm, contiguous) for home in homes), default=math.inf)
 
 
-def assignment_value(data: dict[str, Any], home: dict[Any, int], comm: str = "sum") -> float:
+def assignment_value(data: dict[str, Any], home: dict[Any, int], comm: str = "sum", contiguous: bool = True) -> float:
     """The largest load when node v is on device ``home[v]`` (accelerators come first), from the definition; inf when a node
-    cannot run there, memory is short, a colour is torn apart, or data flows around a cycle of devices."""
+    cannot run there, memory is short, a colour is torn apart, or forward data flows around a cycle of devices."""
     readers: dict[Any, set[Any]] = {}
     for e in data["edges"]:
         readers.setdefault(e["sourceId"], set()).add(e["destId"])
@@ -73,7 +93,9 @@ def assignment_value(data: dict[str, Any], home: dict[Any, int], comm: str = "su
     for n in data["nodes"]:
         if n.get("colorClass") is not None and colors.setdefault(n["colorClass"], home[n["id"]]) != home[n["id"]]:
             return math.inf
-    if _cyclic({(home[u], home[v]) for u, targets in readers.items() for v in targets if home[u] != home[v]}):
+    forward = {n["id"] for n in data["nodes"] if not n["isBackwardNode"]}
+    moved = {(home[u], home[v]) for u in forward for v in readers.get(u, set()) & forward if home[u] != home[v]}
+    if contiguous and _cyclic(moved):
         return math.inf
     worst = 0.0
     for device in set(home.values()):
