@@ -191,6 +191,10 @@ def anneal(
     energy = np.inf
     moved = np.empty(8, np.int64)
     came = np.empty(8, np.int64)
+    values = np.zeros(devices)
+    powers = np.zeros(devices)
+    kept = np.zeros((2, 2))
+    source, target = 0, 0
     temperature = hot * scale
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
     random = np.uint64(seed * 2 + 1)
@@ -254,14 +258,18 @@ def anneal(
             if number == 0:
                 temperature *= cooling
                 continue
+        kept[0, 0], kept[0, 1], kept[1, 0], kept[1, 1] = values[source], powers[source], values[target], powers[target]
         worst, total, used = 0.0, 0.0, 0
         for d in range(devices):
-            value = penalised(state, d, comm, limits[kind_of[d]], scale)
-            worst = max(worst, value)
-            part = value / scale
-            part *= part
-            part *= part
-            total += part * part
+            # Only two devices differ from the step before; the first step fills all.
+            if step == 0 or d in (source, target):
+                values[d] = penalised(state, d, comm, limits[kind_of[d]], scale)
+                part = values[d] / scale
+                part *= part
+                part *= part
+                powers[d] = part * part
+            worst = max(worst, values[d])
+            total += powers[d]
             if state[d, HELD] > 0:
                 used += 1
         if stages > 0:
@@ -278,6 +286,7 @@ def anneal(
                 best_value = worst
                 best[:] = assigned
         else:
+            values[source], powers[source], values[target], powers[target] = kept[0, 0], kept[0, 1], kept[1, 0], kept[1, 1]
             for k in range(number - 1, -1, -1):
                 move(
                     moved[k], came[k], assigned, kind_of, seconds, state, counts, pins, maker,

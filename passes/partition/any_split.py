@@ -34,7 +34,7 @@ STEPS = (0.0095, 0.002)
 """Relative distances of the first trials below the best value."""
 DISTINCT = 1e-8
 """Relative difference of values that the mixed-integer solver can tell apart; what is called optimal is so to this."""
-_PROPOSALS = 300
+_PROPOSALS = 3_000
 """Of the annealing, for each place of each node."""
 _SHARE = 0.1
 """Part of the time left that each search before the first programme may take."""
@@ -137,10 +137,10 @@ class _Search:
         seconds = _SHARE * self._left()
         self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=seconds / 4))
         if not self._tight():
-            self._anneal(Search(restarts=9, proposals=self._proposals(1_000_000), seconds=seconds * 3 / 4, seed=2))
+            self._anneal(Search(restarts=6, proposals=self._proposals(4_000_000), seconds=seconds * 3 / 4, seed=2))
 
     def _proposals(self, most: int) -> int:
-        """A few hundred for each place of each node, at most ``most``."""
+        """In proportion to the places of all nodes, at most ``most``."""
         return min(most, _PROPOSALS * self.problem.size * self.problem.devices)
 
     def _anneal(self, search: Search) -> None:

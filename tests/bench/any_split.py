@@ -98,12 +98,10 @@ def main(arguments: list[str]) -> None:
         # 33.49 has two digits, the others six.
         digits = 2 if table is not None and round(table, 2) == table else 6
         worse = "above" if table is not None and round(found.value, digits) > table else ""
-        phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in found.statistics.seconds.items())
+        phases = ", ".join(f"{phase} {spent:.1f}" for phase, spent in found.statistics.seconds.items())
         gap = 1 - found.bound / found.value
-        print(
-            f"{name:26} {known:>11} {found.value:11.6f} {found.bound:11.6f} {gap:8.4%} {wall:7.1f} {cpu:7.1f}  {phases} {worse}",
-            flush=True,
-        )
+        values = f"{known:>11} {found.value:11.6f} {found.bound:11.6f} {gap:8.4%} {wall:7.1f} {cpu:7.1f}"
+        print(f"{name:26} {values}  {phases} {worse}", flush=True)
 
 
 if __name__ == "__main__":

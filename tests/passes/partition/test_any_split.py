@@ -16,7 +16,7 @@ from passes.partition.any_split import solve_any
 from passes.partition.problem import COMM, Kind, Problem, plan_costs, violations
 from passes.partition.reduce import quotient
 from passes.partition.throughput import Budget, solve
-from tests.passes.partition.any_brute import brute_force_any
+from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.instances import random_chains, random_problem
 
 SEEDS = st.integers(0, 10**6)
@@ -73,14 +73,40 @@ def test_order_and_names_play_no_part(seed: int, other: int) -> None:
     assert one.value == pytest.approx(two.value, rel=1e-7)
 
 
-@given(SEEDS, st.sampled_from(COMM), st.booleans())
-def test_reductions_keep_the_optimum(seed: int, comm: str, dear: bool) -> None:
-    """With the optimum as the value to reach, everything that may be left out or joined is."""
-    problem = random_chains(seed, comm=comm) if dear else random_problem(seed, nodes=5, comm=comm)
-    optimum = brute_force_any(problem)
-    for below in (math.inf, optimum * 1.2, optimum):
-        allowed = restrict(problem, below)
-        assert brute_force_any(quotient(allowed, reduce_any(allowed, below))) == pytest.approx(optimum, rel=1e-9)
+@pytest.mark.parametrize("comm", COMM)
+def test_reductions_keep_the_optimum(comm: str) -> None:
+    """With the optimum as the value to reach, everything that may be left out or joined is. Many seeds: a rule that is a
+    little too bold fails on few."""
+    for seed in range(150):
+        for problem in (dear_transfers(seed, comm), random_chains(seed, comm=comm)):
+            optimum = brute_force_any(problem)
+            for below in (math.inf, optimum):
+                allowed = restrict(problem, below)
+                reduced = quotient(allowed, reduce_any(allowed, below))
+                assert brute_force_any(reduced) == pytest.approx(optimum, rel=1e-9), (seed, below)
+
+
+def test_a_node_joins_only_where_it_can_run() -> None:
+    """The reader of a dear tensor may be the better off alone on a device that cannot run the maker."""
+    base = dear_transfers(0, "sum")
+    problem = replace(
+        base,
+        names=("%a", "%b"),
+        kinds=(Kind("gpu", ("g",)), Kind("cpu", ("c",))),
+        seconds=np.array([[1.0, 9.0], [math.inf, 2.0]]),
+        producer=np.array([0]),
+        consumers=((1,),),
+        transfer=np.array([[3.0], [3.0]]),
+        tensor_bytes=np.array([0]),
+        tensor_names=("%t",),
+        live=np.zeros(2, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+        forced=(),
+    )
+    assert brute_force_any(problem) == 5.0
+    assert reduce_any(problem) == ((0,), (1,))
+    assert solve_any(problem).value == 5.0
 
 
 def test_reductions_apply() -> None:
