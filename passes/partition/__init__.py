@@ -2,7 +2,8 @@
 
 ``problem`` states the problem as plain data; ``from_ir`` builds it from a module; ``throughput`` solves it (further
 objectives stand beside it); ``partition_pass`` is the pass. ``ideals``, ``dp``, ``bounds``, ``orders`` and ``reduce`` are the
-engine, shared by objectives; ``kernels`` holds its compiled loops and is loaded when the first search starts.
+engine, shared by objectives; ``kernels`` holds its compiled loops and is loaded when the first search starts. ``any_split``
+drops contiguity: ``local_search`` above, ``milp`` (the only door to the mixed-integer solver) on ``any_reduce`` below.
 """
 
 from passes.partition.partition_pass import PartitionPass
