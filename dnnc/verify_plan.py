@@ -233,7 +233,7 @@ def _verify(
         ]
         objective = sum((max((side[k] for side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
     if largest is not None and not _same(largest, objective):
-        wrong.append(f"the largest load is {float(objective):.12g}, not {float(largest):.12g} as claimed")
+        wrong.append(f"the objective is {float(objective):.12g}, not {float(largest):.12g} as claimed")
     if contiguous:
         wrong += _cycles(workload, devices, home)
     wrong += _statement_faults(statement, largest)

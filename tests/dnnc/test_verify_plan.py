@@ -64,7 +64,7 @@ WRONG: list[tuple[str, Change, str]] = [
         "fpgas[0] holds node 9, which the workload does not have",
     ),
     ("a load is wrong", lambda r: r["fpgas"][0].update(load=2.0), "the load of fpgas[0] is 2.25, not 2 as claimed"),
-    ("the largest is wrong", lambda r: r.update(maxLoad=2.25), "the largest load is 2.375, not 2.25 as claimed"),
+    ("the largest is wrong", lambda r: r.update(maxLoad=2.25), "the objective is 2.375, not 2.25 as claimed"),
     (
         "a colour is on two devices",
         lambda r: r.update(fpgas=[{"nodes": [1]}, {"nodes": [2, 3]}], maxLoad=3.625),
@@ -120,6 +120,34 @@ def test_of_backward_nodes_only_the_forward_part_is_contiguous() -> None:
     forward = {"maxLoad": 1.0, "fpgas": [{"load": 1.0, "nodes": [0]}, {"load": 1.0, "nodes": [1]}]}
     assert verify(text_of(data), forward, Limits(), forward=True).violations == []
     assert verify(text_of(data), forward, Limits()).violations == ["2 nodes are on no device: 2, 3"]
+
+
+def test_a_backward_node_without_a_mate_is_ordered_by_the_edges_around_it() -> None:
+    """Node 3 has no forward mate: 2 -> 3 stands reversed among the forward nodes, against 0 -> 1."""
+    nodes = [node(0, 1.0), node(1, 1.0, colorClass=1), node(2, 1.0, isBackwardNode=True, colorClass=1)]
+    data = placement([*nodes, node(3, 1.0, isBackwardNode=True)], [edge(0, 1), edge(1, 2), edge(2, 3)], maxFPGAs=3)
+    right = {"fpgas": [{"nodes": [0]}, {"nodes": [3]}, {"nodes": [1, 2]}]}
+    assert verify(text_of(data), right, Limits()).violations == []
+    data["edges"].append(edge(3, 4))
+    data["nodes"].append(node(4, 1.0, isBackwardNode=True, colorClass=7))
+    data["nodes"].append(node(5, 1.0, colorClass=7))
+    data["edges"].append(edge(1, 5))  # so: 4 and 5 before 3 before 1 and 2, and 1 before 5
+    wrong = {"fpgas": [{"nodes": [0, 4, 5]}, {"nodes": [3]}, {"nodes": [1, 2]}]}
+    assert "the split is not contiguous" in verify(text_of(data), wrong, Limits()).violations[0]
+
+
+def test_gpipe_adds_the_largest_of_each_side() -> None:
+    nodes = [node(0, 1.0), node(1, 3.0), node(2, 2.0, isBackwardNode=True), node(3, 1.0, isBackwardNode=True)]
+    data = placement(nodes, [edge(0, 1, 0.25), edge(1, 3), edge(3, 2, 0.5)])
+    devices = [
+        {"kind": "accelerator", "name": "acc0", "load": 3.75, "nodes": [0, 2]},
+        {"kind": "accelerator", "name": "acc1", "load": 4.75, "nodes": [1, 3]},
+    ]
+    claimed = {"kind": "training", "options": {"schedule": "1f1b"}, "objective": 4.75, "devices": devices}
+    assert verify(text_of(data), claimed, Limits()).violations == []
+    claimed["options"] = {"schedule": "gpipe"}
+    # Forward 1.25 and 3.25, backward 2.5 and 1.5.
+    assert verify(text_of(data), claimed, Limits()).violations == ["the objective is 5.75, not 4.75 as claimed"]
 
 
 @pytest.mark.parametrize(("comm", "largest"), [("sum", 3.25), ("overlap", 2.0), ("duplex", 2.0)])

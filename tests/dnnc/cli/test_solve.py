@@ -77,7 +77,7 @@ def test_a_wrong_plan_is_exit_5_with_every_violation(file: Path, tmp_path: Path,
     told = json.loads(out)
     assert not told["ok"]
     assert len(told["violations"]) == 4
-    for words in ("1 nodes are on no device: 3", "the load of fpgas[0]", "the largest load is", "not contiguous"):
+    for words in ("1 nodes are on no device: 3", "the load of fpgas[0]", "the objective is", "not contiguous"):
         assert words in err
     assert err.count("error:") == 4
 
@@ -146,6 +146,35 @@ def test_a_profile_is_solved_for_pipedream(tmp_path: Path, capsys: pytest.Captur
     code, _, err = dnnc(capsys, "solve", path, "-k", "3", "-o", tmp_path / "reference.json")
     assert code == 2
     assert "the reference's format has no replicas" in err
+
+
+def test_backward_nodes_make_it_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [node(v, 1.0, colorClass=v) for v in (0, 1)]
+    nodes += [node(v + 10, 2.0, colorClass=v, isBackwardNode=True) for v in (0, 1)]
+    path = tmp_path / "training.json"
+    path.write_text(text_of(placement(nodes, [edge(0, 1, 0.25), edge(1, 11), edge(11, 10, 0.5)])))
+    data = answer(capsys, "solve", path)
+    assert (data["kind"], data["objective"], data["options"]) == ("training", 3.75, {"schedule": "1f1b"})
+    assert [device["nodes"] for device in data["devices"]] == [[0, 10], [1, 11]]
+    data = answer(capsys, "solve", path, "--schedule", "gpipe")
+    assert (data["objective"], data["options"]) == (3.75, {"schedule": "gpipe"})
+    assert answer(capsys, "solve", path, "--forward")["kind"] == "throughput"
+    code, _, err = dnnc(capsys, "solve", path, "--schedule", "2bw")
+    assert (code, "--schedule of training takes 1f1b or gpipe" in err) == (2, True)
+    code, _, err = dnnc(capsys, "solve", path, "--objective", "pipedream", "--bandwidth", "1GB/s")
+    assert (code, "--bandwidth needs bytes" in err) == (3, True)
+
+
+def test_any_split_may_go_back_and_forth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, solved = tmp_path / "workload.json", tmp_path / "solved.json"
+    path.write_text(text_of(chain([2.0, 4.0, 2.0], cost=0.0)))
+    assert answer(capsys, "solve", path)["objective"] == 6.0
+    data = answer(capsys, "solve", path, "--split", "any")
+    assert (data["objective"], data["bound"], data["status"], data["split"]) == (4.0, 4.0, "optimal", "any")
+    solved.write_text(json.dumps(data))
+    assert dnnc(capsys, "verify-plan", path, solved)[0] == 0
+    code, _, err = dnnc(capsys, "verify-plan", path, solved, "--split", "contiguous")
+    assert (code, "the split is not contiguous" in err) == (5, True)
 
 
 def test_import_prints_a_workload(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
