@@ -5,8 +5,8 @@ lattice of ideals. The walk over that lattice needs a ``Problem``: nodes, preced
 device with load at most T takes at most T seconds of them (its windows of weight).
 
 1. Upper bound: the programme over the prefixes of a few topological orders.
-2. Trial values rising from the objective's lower bound to the upper bound. At each, the ideals that can be boundaries and the
-   programme over them: nothing found raises the bound to the trial value, something found is the optimum.
+2. Trial values rising from the objective's lower bound to just below the upper bound. At each, the ideals that can be
+   boundaries and the programme over them: nothing found raises the bound to the trial value, something found is the optimum.
 3. When the lattice is over budget: ideals near the best order, in bands as wide as the budget allows. So too with many
    different devices, which stages then take in the order of a few sequences (as ``throughput`` does).
 
@@ -151,7 +151,7 @@ class Search:
     def _trials(self) -> list[float]:
         if not np.isfinite(self.value):
             return [BIG]
-        return [self.bound + (self.value - self.bound) * part for part in TRIALS] + [self.value]
+        return [self.bound + (self.value - self.bound) * part for part in TRIALS] + [self.value * (1 - TIGHT / 2)]
 
     def _tighten(self) -> None:
         if not np.isfinite(self.value):
@@ -180,14 +180,16 @@ class Search:
             if not found.complete:
                 return
             self.statistics.ideals = max(self.statistics.ideals, ideals.visited)
-            if found.stages is not None or trial >= self.value or trial == BIG:
-                # At the last trial nothing found means that rounding hides the plan which gave the upper bound.
+            if found.stages is not None or trial == BIG:
                 self._accept(found.stages)
                 self.exhausted = True
                 self.bound = self.value
                 self.reason = "every ideal within the windows of the optimum was searched"
                 return
-            self.bound, self.reason = trial, "no plan at or below it: every ideal within its windows was searched"
+            if trial > self.bound:
+                self.bound, self.reason = trial, "no plan at or below it: every ideal within its windows was searched"
+            if self.tight():
+                return
 
     def _band(self) -> None:
         band, idle = 4, 0

@@ -71,6 +71,10 @@ def solve_sides(
     next_state: Any,
     ahead: Any,
     behind: Any,
+    only_ahead: Any,
+    devices_ahead: Any,
+    only_behind: Any,
+    devices_behind: Any,
     heaviest: float,
     slack: float,
     limit: Any,
@@ -81,6 +85,7 @@ def solve_sides(
     via: Any,
     low_state: Any,
     high_state: Any,
+    reached: Any,
     active: Any,
     actives: int,
 ) -> Any:
@@ -91,9 +96,11 @@ def solve_sides(
     so that J comes before I whenever J is inside I; its first member is empty, its last is full. Per ideal: ``bits[N, W]``,
     ``weight[N]``, ``forward[N, T]``, ``backward[N, T]`` (sums over supported units), ``lacking[N, T]`` (how many are not),
     ``size[N]`` (bytes), the tensors that it parts (``parted_tensors``), ``boundary[N, 2P]``: their transfers per side and port
-    class (column side * P + class). ``transfer[P, H]``; ``port[T]`` names the kind's class. States, windows and what is filled
-    in are as in ``passes.partition.kernels.solve_family``. Returns (the ideal to go on from, actives, pairs tested, pairs
-    priced).
+    class (column side * P + class). ``transfer[P, H]``; ``port[T]`` names the kind's class. ``only_ahead[S]``: the one kind
+    used in a state (-1: none or several), with ``devices_ahead[S]`` devices; all they do, with the cut at the ideal, must be
+    within ``window`` for each. ``only_behind``, ``devices_behind``: the same of what is left. States, windows and what is filled in
+    are as in ``passes.partition.kernels.solve_family``, besides ``reached[N]``: states reached, bit s modulo 64. Returns (the
+    ideal to go on from, actives, pairs tested, pairs priced).
     """
     count, words = bits.shape
     kinds = port.shape[0]
@@ -106,35 +113,40 @@ def solve_sides(
     one = np.uint64(1)
     moved = np.zeros(2 * classes)
     allowed = np.empty(states, np.bool_)
-    short_step = states
-    long_step = 0
-    for s in range(states):
-        for t in range(kinds):
-            if next_state[s, t] >= 0:
-                short_step = min(short_step, next_state[s, t] - s)
-                long_step = max(long_step, next_state[s, t] - s)
     tested = 0
     priced = 0
     i = start
     while i < count and tested <= max_tests:
         here = weight[i]
-        allowed_low = states
-        allowed_high = -1
+        possible = False
         for s in range(states):
             allowed[s] = here <= widest * ahead[s] + edge and total - here <= widest * behind[s] + edge
-            if allowed[s]:
-                allowed_low = min(allowed_low, s)
-                allowed_high = s
-        if allowed_high < 0:
+            if allowed[s] and only_ahead[s] >= 0:
+                t = only_ahead[s]
+                load = forward[i, t] + backward[i, t] + boundary[i, port[t]] + boundary[i, classes + port[t]]
+                allowed[s] = lacking[i, t] == 0 and load <= widest * devices_ahead[s] + slack * load
+            if allowed[s] and only_behind[s] >= 0:
+                t = only_behind[s]
+                load = forward[count - 1, t] - forward[i, t] + backward[count - 1, t] - backward[i, t]
+                load += boundary[i, port[t]] + boundary[i, classes + port[t]]
+                whole = forward[count - 1, t] + backward[count - 1, t] + load
+                allowed[s] = lacking[i, t] == lacking[count - 1, t] and load <= widest * devices_behind[s] + slack * whole
+            possible = possible or allowed[s]
+        if not possible:
             i += 1
             continue
+        sources = np.uint64(0)
+        for s in range(states):
+            for t in range(kinds):
+                if next_state[s, t] >= 0 and allowed[next_state[s, t]]:
+                    sources |= one << np.uint64(s & 63)
         reach = here - widest * heaviest - edge
         entered = False
         for a in range(actives - 1, -1, -1):
             j = active[a]
             if weight[j] < reach:
                 break
-            if low_state[j] + short_step > allowed_high or high_state[j] + long_step < allowed_low:
+            if reached[j] & sources == 0:
                 continue
             tested += 1
             inside = True
@@ -146,11 +158,17 @@ def solve_sides(
                 continue
             useful = False
             for t in range(kinds):
-                if (
-                    lacking[i, t] == lacking[j, t]
-                    and forward[i, t] - forward[j, t] + backward[i, t] - backward[j, t] <= widest + edge
-                ):
-                    useful = True
+                if lacking[i, t] != lacking[j, t]:
+                    continue
+                least = forward_share * (forward[i, t] - forward[j, t]) + backward_share * (backward[i, t] - backward[j, t])
+                if least > most:
+                    continue
+                for s in range(low_state[j], high_state[j] + 1):
+                    after = next_state[s, t]
+                    if after >= 0 and allowed[after] and max(value[j, s], least) < value[i, after]:
+                        useful = True
+                        break
+                if useful:
                     break
             if not useful:
                 continue
@@ -192,6 +210,7 @@ def solve_sides(
                         parent[i, after] = j
                         via[i, after] = t
                         entered = True
+                        reached[i] |= one << np.uint64(after & 63)
                         low_state[i] = min(low_state[i], after)
                         high_state[i] = max(high_state[i], after)
         if entered:

@@ -19,7 +19,7 @@ import numpy as np
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import SLICE, Found, KeepOn, Stages
 from passes.partition.ideals import BIG, Family, Tables, csr, members
-from passes.partition.problem import Floats, Problem
+from passes.partition.problem import Floats, Ints, Problem
 from passes.partition.search import Search, per_ideal
 from passes.partition.throughput import Budget, Progress, Solution
 from passes.partition.training.problem import (
@@ -149,6 +149,7 @@ class _Sides:
         self.cut_ptr, self.cut = np.zeros(family.size + 1, np.int64), np.empty(entries, np.int32)
         self.parted = np.zeros((family.size, max(1, (tensors + 63) // 64)), np.uint64)
         kernels.parted_tensors(family.bits, self.pin_ptr, self.pin, True, self.cut_ptr, self.cut, self.parted)
+        self.alone = _alone(tables)
         owner = np.repeat(np.arange(family.size), np.diff(self.cut_ptr))
         classes = len(rows)
         self.boundary = np.zeros((family.size, 2 * classes))
@@ -175,6 +176,8 @@ class _Sides:
         low, high = np.full(count, len(states.used), np.int32), np.full(count, -1, np.int32)
         active = np.zeros(count, np.int32)
         value[0, 0] = 0.0
+        reached = np.zeros(count, np.uint64)
+        reached[0] = 1
         low[0] = high[0] = 0
         ideal, actives, tested, priced = 1, 1, 0, 0
         while ideal < count:
@@ -203,6 +206,7 @@ class _Sides:
                 states.next,
                 states.ahead,
                 states.behind,
+                *self.alone,
                 float(tables.price.max()),
                 tables.slack,
                 tables.limit,
@@ -213,6 +217,7 @@ class _Sides:
                 via,
                 low,
                 high,
+                reached,
                 active,
                 actives,
             )
@@ -235,6 +240,26 @@ class _Sides:
             state = int(sources[value[before, sources].argmin()])
             here = before
         return Found(tuple(reversed(stages)), float(least), tested, priced)
+
+
+def _alone(tables: Tables) -> tuple[Ints, Floats, Ints, Floats]:
+    """Of every state: the one kind of device used so far (-1: none or several), their number, and the same of what is left."""
+    kinds, states = tables.problem.kinds, tables.states
+    only_ahead, only_behind = (np.full(len(states.used), -1, np.int64) for _ in range(2))
+    devices_ahead, devices_behind = np.zeros(len(states.used)), np.zeros(len(states.used))
+    if not states.every:
+        return only_ahead, devices_ahead, only_behind, devices_behind
+    used = {0: (0,) * len(kinds)}
+    for state in range(len(states.used)):  # a state comes after those with fewer devices
+        for kind, after in enumerate(states.next[state].tolist()):
+            if after >= 0:
+                used[after] = tuple(count + (k == kind) for k, count in enumerate(used[state]))
+        left = [kind.count - count for kind, count in zip(kinds, used[state], strict=True)]
+        for counts, only, devices in ((used[state], only_ahead, devices_ahead), (left, only_behind, devices_behind)):
+            present = [k for k, count in enumerate(counts) if count]
+            if len(present) == 1:
+                only[state], devices[state] = present[0], counts[present[0]]
+    return only_ahead, devices_ahead, only_behind, devices_behind
 
 
 def _precedence(training: TrainingProblem, seconds: Floats) -> Problem:
