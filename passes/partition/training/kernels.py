@@ -98,9 +98,9 @@ def solve_sides(
     ``size[N]`` (bytes), the tensors that it parts (``parted_tensors``), ``boundary[N, 2P]``: their transfers per side and port
     class (column side * P + class). ``transfer[P, H]``; ``port[T]`` names the kind's class. ``only_ahead[S]``: the one kind
     used in a state (-1: none or several), with ``devices_ahead[S]`` devices; all they do, with the cut at the ideal, must be
-    within ``window`` for each. ``only_behind``, ``devices_behind``: the same of what is left. States, windows and what is filled in
-    are as in ``passes.partition.kernels.solve_family``, besides ``reached[N]``: states reached, bit s modulo 64. Returns (the
-    ideal to go on from, actives, pairs tested, pairs priced).
+    within ``window`` for each. ``only_behind``, ``devices_behind``: the same of what is left. States, windows and what is
+    filled in are as in ``passes.partition.kernels.solve_family``, besides ``reached[N]``: states reached, bit s modulo 64.
+    Returns (the ideal to go on from, actives, pairs tested, pairs priced).
     """
     count, words = bits.shape
     kinds = port.shape[0]
