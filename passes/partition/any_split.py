@@ -30,14 +30,16 @@ from passes.partition.problem import Problem, plan_costs, violations
 from passes.partition.reduce import Groups, ordered, quotient, reduce
 from passes.partition.throughput import Budget, Progress, Solution, Statistics, solve
 
-STEPS = (0.0095, 0.002)
+STEPS = (0.00999, 0.002)
 """Relative distances of the first trials below the best value."""
 DISTINCT = 1e-8
 """Relative difference of values that the mixed-integer solver can tell apart; what is called optimal is so to this."""
 _PROPOSALS = 3_000
 """Of the annealing, for each place of each node."""
 _SHARE = 0.1
-"""Part of the time left that each search before the first programme may take."""
+"""Part of the time left that the contiguous search may take; local searches in proportion."""
+_QUICK = 0.02
+"""Part of the time left for each trial before the long local search: many need no more."""
 
 
 def solve_any(
@@ -86,8 +88,10 @@ class _Search:
     def run(self) -> Solution:
         try:
             self._phase("contiguous", self._contiguous)
-            self._phase("local search", self._local)
-            self._phase("milp", self._refute)
+            self._phase("local search", lambda: self._local(Search(restarts=6, proposals=200_000), _SHARE / 4))
+            self._phase("milp", lambda: self._refute(_QUICK))
+            self._phase("local search", lambda: self._local(Search(restarts=6, proposals=4_000_000, seed=2), 2 * _SHARE))
+            self._phase("milp", lambda: self._refute(1.0))
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -109,7 +113,7 @@ class _Search:
             if not self._tight():
                 work()
         finally:
-            self.statistics.seconds[name] = time.perf_counter() - start
+            self.statistics.seconds[name] = self.statistics.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def _tight(self) -> bool:
         return self.value <= self.bound * (1 + 3 * DISTINCT) or self.value == self.bound == 0
@@ -133,11 +137,9 @@ class _Search:
                 )
             )
 
-    def _local(self) -> None:
-        seconds = _SHARE * self._left()
-        self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=seconds / 4))
-        if not self._tight():
-            self._anneal(Search(restarts=6, proposals=self._proposals(4_000_000), seconds=seconds * 3 / 4, seed=2))
+    def _local(self, search: Search, share: float) -> None:
+        """Annealing within a share of the time left."""
+        self._anneal(replace(search, proposals=self._proposals(search.proposals), seconds=share * self._left()))
 
     def _proposals(self, most: int) -> int:
         """In proportion to the places of all nodes, at most ``most``."""
@@ -164,17 +166,19 @@ class _Search:
     def _lift(self, stages: Stages, groups: Groups) -> bool:
         return self.accept(tuple((kind, tuple(sorted(v for g in nodes for v in groups[g]))) for kind, nodes in stages))
 
-    def _refute(self) -> None:
+    def _refute(self, share: float) -> None:
+        """Trials one after another, each within a share of the time left, until one cannot tell."""
         steps = list(STEPS)
         while not self._tight() and self._left() > 0:
             step = steps[0] if steps else DISTINCT
             if steps and self.bound >= self.value * (1 - step) * (1 - DISTINCT):
                 steps.pop(0)
                 continue
-            if not self._trial(self.value * (1 - step) if math.isfinite(self.value) else math.inf):
+            below = self.value * (1 - step) if math.isfinite(self.value) else math.inf
+            if not self._trial(below, share * self._left()):
                 return
 
-    def _trial(self, below: float) -> bool:
+    def _trial(self, below: float, seconds: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell."""
         from passes.partition.milp import SAFETY, solve_milp
 
@@ -186,7 +190,7 @@ class _Search:
             return self._left() > 0
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        result = solve_milp(reduced, below=below, seconds=self._left(), gap=1.0, watch=watch)
+        result = solve_milp(reduced, below=below, seconds=seconds, gap=1.0, watch=watch)
         self.statistics.tested += result.nodes
         if result.status == "infeasible":
             if math.isfinite(below):

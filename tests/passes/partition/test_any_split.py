@@ -20,6 +20,8 @@ from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.instances import random_chains, random_problem
 
 SEEDS = st.integers(0, 10**6)
+PATIENT = Budget(seconds=600.0)
+"""So that neither a slow machine nor the first compilation decides a result; nothing here needs a second of it."""
 
 
 def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int]]:
@@ -43,7 +45,7 @@ def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int]]:
 def test_equals_brute_force(seed: int, comm: str) -> None:
     problem = random_problem(seed, nodes=5, comm=comm)
     optimum = brute_force_any(problem)
-    solution = solve_any(problem)
+    solution = solve_any(problem, PATIENT)
     if math.isinf(optimum):
         assert (solution.status, solution.stages) == ("infeasible", None)
         return
@@ -60,7 +62,7 @@ def test_equals_brute_force(seed: int, comm: str) -> None:
 def test_never_worse_than_contiguous(seed: int, comm: str) -> None:
     problem = random_problem(seed, comm=comm)
     contiguous = solve(problem)
-    assert solve_any(problem).value <= contiguous.value * (1 + 1e-9)
+    assert solve_any(problem, PATIENT).value <= contiguous.value * (1 + 1e-9)
 
 
 @settings(max_examples=15)
@@ -68,7 +70,7 @@ def test_never_worse_than_contiguous(seed: int, comm: str) -> None:
 def test_order_and_names_play_no_part(seed: int, other: int) -> None:
     problem = random_problem(seed, nodes=5)
     renamed, _ = shuffled(problem, other)
-    one, two = solve_any(problem), solve_any(renamed)
+    one, two = solve_any(problem, PATIENT), solve_any(renamed, PATIENT)
     assert one.status == two.status
     assert one.value == pytest.approx(two.value, rel=1e-7)
 
@@ -106,7 +108,7 @@ def test_a_node_joins_only_where_it_can_run() -> None:
     )
     assert brute_force_any(problem) == 5.0
     assert reduce_any(problem) == ((0,), (1,))
-    assert solve_any(problem).value == 5.0
+    assert solve_any(problem, PATIENT).value == 5.0
 
 
 def test_reductions_apply() -> None:
@@ -146,7 +148,7 @@ def test_classes_share_a_device_cyclic_or_not(seed: int) -> None:
         return
     together = ((0, 3), (1, 2))
     optimum = brute_force_any(problem, together)
-    solution = solve_any(problem, together=together)
+    solution = solve_any(problem, PATIENT, together=together)
     assert solution.value == pytest.approx(optimum, rel=1e-7)
     for _, nodes in solution.stages or ():
         assert all(len(set(group) & set(nodes)) in (0, len(group)) for group in together)
