@@ -106,7 +106,7 @@ class _PipeDream:
             if value <= bound * (1 + 1e-12):
                 break
             middle = (bound + value) / 2
-            if self._reach(family, middle)[1][0] >= float(family.weight[-1]) * self.machines.count * (1 - 1e-9):
+            if self._reach(family, middle)[1][0] >= float(family.weight[-1]) * self.machines.count * (1 - 1e-11):
                 value = middle
             else:
                 bound = middle
@@ -116,7 +116,7 @@ class _PipeDream:
         """Seconds that may lie before an ideal with m machines to come, least and most, ``[M+1]`` each, if any two ideals were
         nested and no stage took over ``trial``. An ideal is a boundary only where one stage can take in what it cuts; from
         seconds w, r machines get to the largest one up to w + r trial, and to w from the least one down to w - r trial."""
-        count, most, slack = self.machines.count, self.machines.most_replicas, 1e-9
+        count, most, slack = self.machines.count, self.machines.most_replicas, 1e-11
         seconds = family.weight * count  # the family's weights are at the price of one machine
         total = float(seconds[-1])
         low, high = np.full(count + 1, total), np.zeros(count + 1)

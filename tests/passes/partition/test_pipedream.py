@@ -285,6 +285,32 @@ def test_limits_bind_as_the_schedule_says() -> None:
     assert (value(45, "gpipe", 4), value(44, "gpipe", 4)) == (1.0, math.inf)
 
 
+def test_a_stage_whose_machines_do_not_divide_those_to_come_holds_one_more() -> None:
+    """Two machines of three on the first stage: ceil(3 / 2) = 2 minibatches in flight, 30 bytes."""
+    pair = Profile(("a", "b"), np.array([2.0, 1.0]), np.array([0, 0]), np.array([15, 0]), np.array([0, 10]), ((1,), ()))
+    plans = [solve_pipedream(pair, Machines(3, 1.0, memory=memory)) for memory in (30, 29)]
+    assert (plans[0].replicas, plans[0].value) == ((2, 1), pytest.approx(1.0))
+    assert plans[1].value > 1.0
+
+
+def test_a_free_node_joins_only_the_neighbour_that_makes_no_cut_dearer() -> None:
+    """A free node that makes less than it reads stays with its maker, one that makes more waits for its reader."""
+
+    def groups(output: int) -> tuple[tuple[int, ...], ...]:
+        chain = Profile(
+            ("u", "v", "z"),
+            np.array([1.0, 0.0, 1.0]),
+            np.array([2, output, 0]),
+            np.zeros(3, np.int64),
+            np.zeros(3, np.int64),
+            ((1,), (2,), ()),
+        )
+        return reduce_profile(chain, limited=False).groups
+
+    assert groups(1) == ((0, 1), (2,))
+    assert groups(3) == ((0,), (1, 2))
+
+
 def test_fewer_machines_are_used_where_more_do_not_help() -> None:
     heavy = Profile(("a",), np.array([1.0]), np.array([0]), np.array([0]), np.array([1000]), ((),))
     solution = solve_pipedream(heavy, Machines(4, 1.0))
