@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.partition.kernels import _compiled
+from passes.partition.kernels import compiled
 from passes.partition.problem import Floats, Ints
 
 COMPUTE, RECEIVE, SEND, WEIGHTS, BUFFERS, LIVE, HELD, BROKEN = range(8)
@@ -20,7 +20,7 @@ NORM = 8
 """The annealing minimises the norm of this order of the loads: close to the largest, without its plateaus."""
 
 
-@_compiled
+@compiled
 def tensor_changes(
     v: int,
     device: int,
@@ -54,7 +54,7 @@ def tensor_changes(
                 state[d, BUFFERS] += sign * buffers[h]
 
 
-@_compiled
+@compiled
 def move(
     v: int,
     target: int,
@@ -110,7 +110,7 @@ def move(
         state[source, LIVE] = most
 
 
-@_compiled
+@compiled
 def penalised(state: Floats, d: int, comm: int, limit: float, scale: float) -> float:
     """The load of a device (``comm``: 0 sum, 1 overlap, 2 duplex); ``scale`` and more on top where a constraint is broken."""
     compute, receive, send = state[d, COMPUTE], state[d, RECEIVE], state[d, SEND]
@@ -127,7 +127,7 @@ def penalised(state: Floats, d: int, comm: int, limit: float, scale: float) -> f
     return float(value)
 
 
-@_compiled
+@compiled
 def anneal(
     start: Ints,
     kind_of: Ints,

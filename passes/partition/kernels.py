@@ -48,17 +48,17 @@ import numba  # noqa: E402  (the cache folder must be settled first)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _compiled(function: F) -> F:
+def compiled(function: F) -> F:
     """``numba.njit(cache=True)``, typed."""
-    compiled: Any = numba.njit(cache=True, nogil=True)
-    result: F = compiled(function)
+    jit: Any = numba.njit(cache=True, nogil=True)
+    result: F = jit(function)
     return result
 
 
 DONE, TOO_MANY, TOO_MUCH = 0, 1, 2
 
 
-@_compiled
+@compiled
 def enumerate_ideals(
     succ_ptr: Any,
     succ: Any,
@@ -249,7 +249,7 @@ def enumerate_ideals(
     return status, visited, count, used
 
 
-@_compiled
+@compiled
 def sum_members(bits: Any, per_node: Any, total: Any) -> None:
     """``total[i, c]`` = sum of ``per_node[v, c]`` over the members v of ideal i, ascending."""
     count, words = bits.shape
@@ -269,7 +269,7 @@ def sum_members(bits: Any, per_node: Any, total: Any) -> None:
                 v += 1
 
 
-@_compiled
+@compiled
 def solve_family(
     trial: float,
     bits: Any,
@@ -491,4 +491,4 @@ def solve_family(
     return i, actives, tested + passed // 8, priced
 
 
-__all__ = ["DONE", "TOO_MANY", "TOO_MUCH", "enumerate_ideals", "solve_family", "sum_members"]
+__all__ = ["DONE", "TOO_MANY", "TOO_MUCH", "compiled", "enumerate_ideals", "solve_family", "sum_members"]

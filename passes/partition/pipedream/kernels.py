@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from passes.partition.kernels import _compiled
+from passes.partition.kernels import compiled
 
 
-@_compiled
+@compiled
 def solve_replicated(
     trial: float,
     slack: float,

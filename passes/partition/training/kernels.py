@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.kernels import _compiled
+from passes.partition.kernels import compiled
 
 
-@_compiled
+@compiled
 def parted_tensors(bits: Any, pin_ptr: Any, pin: Any, store: bool, cut_ptr: Any, cut: Any, parted: Any) -> Any:
     """Tensors that have units inside and outside each ideal of ``bits[N, W]``. A first call, ``store`` false, only counts; a
     second fills ``cut_ptr[N+1]``, ``cut`` and the same as bits, ``parted[N, HW]``. Returns the entries of ``cut``."""
@@ -45,7 +45,7 @@ def parted_tensors(bits: Any, pin_ptr: Any, pin: Any, store: bool, cut_ptr: Any,
     return used
 
 
-@_compiled
+@compiled
 def solve_sides(
     trial: float,
     window: float,
