@@ -158,7 +158,10 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     """Interrupted while it waits for input: the command says so and goes."""
     read, write = os.pipe()
     process = command("opt", "-", "--passes", "cost", "-o", str(tmp_path / "out.ir"), stdin=read)
-    time.sleep(1.0)
+    text = b"module @m {\n" + b"// more than a pipe holds: it is written once the command reads\n" * 4000
+    while text:
+        text = text[os.write(write, text) :]
+    time.sleep(0.3)  # until it waits for more: a signal just before a read is seen only after the read
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     os.close(read)
