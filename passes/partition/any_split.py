@@ -220,7 +220,7 @@ def _acyclic(problem: Problem) -> Groups:
     """Nodes on a common cycle as one, in topological order."""
     import networkx as nx
 
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(problem.size))
     for u, readers in zip(problem.producer, problem.consumers, strict=True):
         graph.add_edges_from((int(u), v) for v in readers)

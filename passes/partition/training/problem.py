@@ -100,7 +100,7 @@ def units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
     first: dict[int, int] = {}
     of = [v if colour is None else first.setdefault(colour, v) for v, colour in enumerate(graph.colour)]
     mated = {of[v] for v in range(len(of)) if not graph.backward[v]}
-    precedence = nx.DiGraph()
+    precedence: nx.DiGraph[int] = nx.DiGraph()
     precedence.add_nodes_from(of)
     for u, v in graph.edges:
         if not graph.backward[u] and not graph.backward[v]:
