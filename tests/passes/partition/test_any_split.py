@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from passes.partition.any_reduce import reduce_any, restrict
@@ -41,6 +41,7 @@ def shuffled(problem: Problem, seed: int) -> tuple[Problem, list[int]]:
 
 
 @settings(max_examples=40)
+@example(135, "sum")  # integers within 1e-6 of whole let the old value pass for a better one
 @given(SEEDS, st.sampled_from(COMM))
 def test_equals_brute_force(seed: int, comm: str) -> None:
     problem = random_problem(seed, nodes=5, comm=comm)
