@@ -1,0 +1,24 @@
+"""How to solve a workload: one method per objective and split, a file each, listed in ``METHODS``.
+
+A method takes the module of a workload (``dnnc.work`` ops and a topology) and gives stages with a bound, in seconds and bytes;
+``dnnc.solve`` tells them in the file's words. To add a method is to write its file and to list it. A workload that no
+plan fits raises Infeasible.
+"""
+
+from __future__ import annotations
+
+from dnnc.methods.any_split import any_throughput
+from dnnc.methods.base import Method, Progress, Solved, SolvedStage, SolveOptions
+from dnnc.methods.pipedream import pipedream
+from dnnc.methods.throughput import throughput
+from dnnc.methods.training import training
+
+METHODS: dict[tuple[str, str], Method] = {
+    ("throughput", "contiguous"): throughput,
+    ("throughput", "any"): any_throughput,
+    ("training", "contiguous"): training,
+    ("pipedream", "contiguous"): pipedream,
+}
+"""How to solve, by objective and split."""
+
+__all__ = ["METHODS", "Method", "Progress", "SolveOptions", "Solved", "SolvedStage"]

@@ -1,0 +1,123 @@
+"""What methods share: the options they read, the answer they give, and the faults they raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ir.diagnostics import Infeasible, UsageError
+from ir.module import Module
+from ir.topology import Topology
+
+if TYPE_CHECKING:
+    from passes.partition import Budget, Solution
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """What to solve and how. ``objective`` empty: as the file suggests. ``accelerators``, ``cpus``, ``memory`` (bytes each),
+    ``bandwidth`` (bytes per second) stand over the file's. ``forward``: leave backward nodes out. ``time_limit``: seconds of
+    search, None for the method's own. Of PipeDream's objective: ``straight``: one machine per stage; ``schedule``: what memory
+    holds; ``microbatches`` between two flushes."""
+
+    file: str
+    format: str = ""
+    objective: str = ""
+    split: str = "contiguous"
+    comm: str = "sum"
+    accelerators: int | None = None
+    cpus: int | None = None
+    memory: int | None = None
+    bandwidth: float | None = None
+    forward: bool = False
+    time_limit: float | None = None
+    straight: bool = False
+    schedule: str = ""
+    microbatches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedStage:
+    """A stage on ``replicas`` devices of ``kind``: positions of its ops, seconds that each device is busy per sample, the
+    compute and the transfers in it, and bytes on each."""
+
+    kind: str
+    ops: tuple[int, ...]
+    load: float
+    compute: float
+    transfer: float
+    memory: int
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What a method gives. ``stages`` in pipeline order; ``reason``: how the bound was reached; ``seconds`` by phase,
+    ``search`` the whole search. ``options``: what else defines the objective."""
+
+    value: float
+    bound: float
+    status: str
+    reason: str
+    stages: tuple[SolvedStage, ...]
+    ideals: int = 0
+    transitions: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+Method: TypeAlias = Callable[[Module, SolveOptions, Progress], Solved]
+
+
+def solved(
+    solution: Solution,
+    stages: tuple[SolvedStage, ...],
+    build: float,
+    search: float,
+    options: dict[str, Any] | None = None,
+) -> Solved:
+    counts = solution.statistics
+    return Solved(
+        solution.value,
+        solution.bound,
+        solution.status,
+        solution.reason,
+        stages,
+        counts.ideals,
+        counts.transitions,
+        {"build": build, **counts.seconds, "search": search},
+        options or {},
+    )
+
+
+def takes(options: SolveOptions, *flags: str) -> None:
+    """Raises UsageError for an option of other objectives; ``flags`` are those that this one has."""
+    given = {"--straight": options.straight, "--schedule": options.schedule, "--microbatches": options.microbatches}
+    wrong = [flag for flag, value in given.items() if value and flag not in flags]
+    if wrong:
+        raise UsageError(f"{', '.join(wrong)}: not an option of this objective", hint="it is of --objective pipedream")
+
+
+def budget_of(options: SolveOptions) -> Budget:
+    from passes.partition import Budget
+
+    return Budget() if options.time_limit is None else Budget(seconds=options.time_limit)
+
+
+def does_not_fit(status: str, topology: Topology) -> Infeasible:
+    """The error where a search without an explanation of its own found no plan."""
+    limits = sorted({topology.memory(device) for device in topology.devices} - {None}, key=lambda size: size or 0)
+    memory = f" of {limits[0]} bytes of memory" if limits else ""
+    proven = status == "infeasible"
+    words = "no plan fits" if proven else "the search ended at its budget without a plan that fits"
+    error = Infeasible(
+        f"{words} {len(topology.devices)} devices{memory}", where=topology.name, hint="use more devices or more memory"
+    )
+    error.proven = proven
+    return error
+
+
+__all__ = ["Method", "Progress", "SolveOptions", "Solved", "SolvedStage", "budget_of", "does_not_fit", "solved", "takes"]

@@ -1,0 +1,64 @@
+"""PipeDream's objective: training by replicated stages."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved
+from ir.diagnostics import UsageError
+from ir.module import Module
+from ir.topology import Topology
+
+
+def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solved:
+    """PipeDream's programme over replicated stages, exact. Machines are the accelerators and the links between them."""
+    from passes.partition.from_workload import profile_of
+    from passes.partition.pipedream import SCHEDULES, Machines, solve_pipedream
+
+    if options.comm != "sum":
+        raise UsageError("--comm is of throughput; PipeDream's objective is the largest of compute and transfers")
+    schedule = options.schedule or SCHEDULES[0]
+    if schedule not in SCHEDULES:
+        raise UsageError(f"--schedule takes {', '.join(SCHEDULES)}, found '{schedule}'")
+    if schedule == "gpipe" and options.microbatches is None:
+        raise UsageError("--schedule gpipe needs the number of microbatches", hint="add --microbatches N")
+    topology = module.first(Topology)
+    assert topology is not None, "solve checks it"
+    devices = [device for device in topology.devices if device.type == "accelerator"]
+    if not devices:
+        raise UsageError("PipeDream's objective is of accelerators, and there is none", hint="add --accelerators N")
+    if not topology.links:
+        raise UsageError("PipeDream's objective needs the bandwidth of the links", hint="add --bandwidth, such as 10GB/s")
+    start = time.perf_counter()
+    profile = profile_of(module, topology.type("accelerator"))
+    machines = Machines(
+        count=len(devices),
+        bandwidth=min(link.bandwidth for link in topology.links),
+        straight=options.straight,
+        memory=topology.memory(devices[0]),
+        schedule=schedule,
+        microbatches=options.microbatches,
+    )
+    built = time.perf_counter()
+    solution = solve_pipedream(profile, machines, budget_of(options), progress)
+    found = time.perf_counter()
+    if solution.stages is None:
+        raise does_not_fit(solution.status, topology)
+    stages = tuple(
+        SolvedStage(
+            "accelerator",
+            stage.nodes,
+            stage.time,
+            stage.compute,
+            stage.sync + max(stage.receive, stage.send),
+            math.ceil(stage.memory),
+            stage.replicas,
+        )
+        for stage in solution.times
+    )
+    defined = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
+    return solved(solution, stages, built - start, found - built, defined)
+
+
+__all__ = ["pipedream"]

@@ -1,0 +1,53 @@
+"""Throughput by contiguous splits: the pass ``partition``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes
+from ir.diagnostics import DiagnosticSink
+from ir.facets import StageSet
+from ir.module import Module, Plan
+
+
+def throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
+    """The pass ``partition``: exact dynamic programming over ideals."""
+    from dnnc.driver import pass_context
+    from dnnc.report import stage_seconds
+    from passes.manager import PassManager
+    from passes.partition import PartitionPass
+
+    takes(options)
+    context = pass_context(DiagnosticSink(), progress)
+    solver = PartitionPass(objective="throughput", comm=options.comm)
+    if options.time_limit is not None:
+        solver = replace(solver, time_limit=options.time_limit)
+    module = PassManager((solver,), verify=False).run(module, context)
+    plan = module.first(Plan)
+    assert plan is not None, "the pass makes a plan"
+    members: list[list[int]] = [[] for _ in plan.stages]
+    for v, op in enumerate(module.entry.ops):
+        for index in op.facet(StageSet, StageSet(())).stages:
+            members[index].append(v)
+    stages = tuple(
+        SolvedStage(
+            stage.device_type,
+            tuple(ops),
+            stage_seconds(stage, plan.comm),
+            stage.compute,
+            stage.receive + stage.send,
+            stage.memory,
+        )
+        for stage, ops in zip(plan.stages, members, strict=True)
+        if ops
+    )
+    counted = context.statistics["partition"]
+    phases = {name: value for name, value in counted.items() if isinstance(value, float)}
+    total, build = phases.pop("seconds"), phases.pop("build")
+    seconds = {"build": build, **phases, "search": total - build}
+    reason = dict(plan.certificate).get("bound", "")
+    ideals, transitions = int(counted["ideals"]), int(counted["transitions"])
+    return Solved(plan.value, plan.bound, plan.status, reason, stages, ideals, transitions, seconds)
+
+
+__all__ = ["throughput"]
