@@ -1,0 +1,93 @@
+"""A split checked from the workload's file alone: what ``dnnc verify-plan`` does.
+
+This package shares no code with the frontends, the passes or the solver, so that a fault of theirs cannot hide itself: it reads
+both formats with a minimal reader of its own, adds up exact rationals, and knows nothing of ideals, groups or IR. A
+workload that the frontends would refuse may pass here or be refused with fewer words; the split is what is judged.
+
+Every rule that a split breaks is one line of ``Report.violations``:
+
+- each node is on exactly one device, and every node named exists;
+- no more accelerators and CPUs are used than there are; a node is where it can run; nodes of one colour share a device;
+- the sizes of an accelerator's nodes fit its memory;
+- loads and largest load are what the result claims (relative 1e-6, as the reference prints six digits);
+- data flows forward only: a graph of devices, an edge wherever one sends to another, has no cycle (contiguous splits). For a
+  workload with backward nodes this is asked of the forward nodes; a backward node without a forward mate (of its colour)
+  stands for one that costs nothing, with the backward edges around it reversed.
+
+PipeDream's objective (``kind`` of a ``dnnc.solve/1``) has rules of its own: devices of one stage are replicas and hold the same
+nodes, stages run in the order of their numbers, and a device's load is the largest of compute with weight synchronisation, of
+what comes in and of what goes out (Narayanan et al., SOSP 2019); memory is that of the schedule that the
+result names.
+
+Of a result in ``dnnc.solve/1`` also: the bound is not above the objective, gap and status agree with both, memory is as
+claimed, no device is listed twice. The bound itself is an argument about all splits and is not repeated here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dnnc.verify_plan.claims import Report, claims_of
+from dnnc.verify_plan.devices import verify_devices
+from dnnc.verify_plan.numbers import Malformed
+from dnnc.verify_plan.pipedream import verify_pipedream
+from dnnc.verify_plan.workload import Limits, read_workload
+from ir.diagnostics import InvalidInput
+
+__all__ = ["Limits", "Report", "verify", "verify_files"]
+
+
+def verify_files(
+    workload: Path,
+    result: Path,
+    limits: Limits,
+    *,
+    format: str = "",
+    comm: str = "",
+    split: str = "",
+    forward: bool = False,
+) -> Report:
+    """Reads both files and verifies. Raises InvalidInput for what cannot be read."""
+    text = read_text(workload)
+    try:
+        claimed = json.loads(read_text(result))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"this is not JSON: {error}", where=str(result)) from None
+    try:
+        return verify(text, claimed, limits, format=format, comm=comm, split=split, forward=forward)
+    except Malformed as error:
+        raise InvalidInput(str(error), where=str(result if error.result else workload)) from None
+
+
+def verify(
+    text: str,
+    claimed: object,
+    limits: Limits,
+    *,
+    format: str = "",
+    comm: str = "",
+    split: str = "",
+    forward: bool = False,
+) -> Report:
+    """Verifies ``claimed``, a parsed result, against the text of a workload. ``comm`` and ``split`` empty: as the
+    result says, else sum and contiguous."""
+    workload = read_workload(text, limits, format=format)
+    if forward:
+        workload.nodes = {id_: node for id_, node in workload.nodes.items() if not node.backward}
+        workload.readers = {id_: readers & workload.nodes.keys() for id_, readers in workload.readers.items()}
+    devices, largest, statement = claims_of(claimed)
+    if statement.get("kind") == "pipedream":
+        return verify_pipedream(workload, devices, largest, statement)
+    comm = comm or str(statement.get("comm", "sum"))
+    contiguous = (split or statement.get("split")) != "any"
+    return verify_devices(workload, devices, largest, statement, comm, contiguous)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"cannot read: {error.strerror or error}", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise InvalidInput("expected text, found bytes that are not UTF-8", where=str(path)) from None

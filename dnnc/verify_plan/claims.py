@@ -1,0 +1,91 @@
+"""What a result claims: devices, loads, and the proof that it states of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from dnnc.verify_plan.numbers import CLOSE, Malformed, fraction
+from dnnc.verify_plan.workload import Id
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as the result claims it; None: no claim."""
+
+    kind: str
+    name: str
+    nodes: tuple[Id, ...]
+    load: Fraction | None
+    memory: Fraction | None = None
+    stage: object = None
+
+
+@dataclass(slots=True)
+class Report:
+    """``objective``: the largest load, recomputed, in milliseconds; ``loads``: per device its name, load and bytes;
+    ``violations``: empty for a split that is right."""
+
+    objective: float
+    loads: list[tuple[str, float, float]] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        devices = [{"name": name, "load": load, "memory": memory} for name, load, memory in self.loads]
+        return {"ok": not self.violations, "objective": self.objective, "devices": devices, "violations": self.violations}
+
+    def text(self) -> str:
+        return f"ok: largest load {self.objective:.9g} ms on {len(self.loads)} devices; all else as claimed"
+
+
+def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str, Any]]:
+    """Devices, claimed largest load, and what else the result states."""
+    if not isinstance(claimed, dict):
+        raise Malformed("a result is a JSON object", result=True)
+    rows: list[tuple[str, str, Any]]
+    if "devices" in claimed:
+        if not isinstance(claimed["devices"], list) or not all(isinstance(row, dict) for row in claimed["devices"]):
+            raise Malformed("'devices' is a list of objects", result=True)
+        if claimed.get("status") in ("infeasible", "unknown"):
+            raise Malformed(f"the result holds no split: its status is {claimed['status']}", result=True)
+        rows = [(str(row.get("kind")), str(row.get("name")), row) for row in claimed["devices"]]
+        largest, statement = fraction(claimed.get("objective")), claimed
+    elif "fpgas" in claimed or "cpus" in claimed:
+        rows = []
+        for key, kind in (("fpgas", "accelerator"), ("cpus", "cpu")):
+            found = claimed.get(key, [])
+            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+                raise Malformed(f"'{key}' is a list of objects", result=True)
+            rows += [(kind, f"{key}[{index}]", row) for index, row in enumerate(found)]
+        largest, statement = fraction(claimed.get("maxLoad")), {}
+    else:
+        raise Malformed("expected 'devices' (dnnc solve --json), or 'fpgas' and 'cpus' (the reference's format)", result=True)
+    devices = []
+    for kind, name, row in rows:
+        nodes = row.get("nodes")
+        if kind not in ("accelerator", "cpu") or not isinstance(nodes, list):
+            raise Malformed(f"device {name}: expected a kind, accelerator or cpu, and a list 'nodes'", result=True)
+        if not all(isinstance(id_, int | str) for id_ in nodes):
+            raise Malformed(f"device {name}: a node is named by its id, a number or a text", result=True)
+        load, memory = fraction(row.get("load")), fraction(row.get("memory"))
+        devices.append(Device(kind, name, tuple(nodes), load, memory, row.get("stage")))
+    return devices, largest, statement
+
+
+def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -> Iterable[str]:
+    """What a ``dnnc.solve/1`` says of its own proof."""
+    bound, gap, status = fraction(statement.get("bound")), fraction(statement.get("gap")), statement.get("status")
+    if bound is None or objective is None:
+        return
+    if bound > objective * (1 + Fraction(1, 10**9)):
+        yield f"the bound {float(bound):.12g} is above the objective {float(objective):.12g}"
+    true_gap = objective / bound - 1 if bound else None
+    if gap is not None and true_gap is not None and abs(gap - true_gap) > CLOSE:
+        yield f"the gap is {float(true_gap):.6g}, not {float(gap):.6g} as claimed"
+    if status == "optimal" and objective > bound * (1 + Fraction(1, 10**6)):
+        yield "the status is optimal, but the bound is below the objective"
+
+
+__all__ = ["Device", "Report", "claims_of", "statement_faults"]

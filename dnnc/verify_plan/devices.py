@@ -1,0 +1,148 @@
+"""Throughput and training: every device's load and memory, and the rules of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from dnnc.verify_plan.claims import Device, Report, statement_faults
+from dnnc.verify_plan.numbers import same, some
+from dnnc.verify_plan.workload import Id, Node, Workload
+
+
+def verify_devices(
+    workload: Workload,
+    devices: Sequence[Device],
+    largest: Fraction | None,
+    statement: Mapping[str, Any],
+    comm: str,
+    contiguous: bool,
+) -> Report:
+    wrong: list[str] = []
+    home: dict[Id, int] = {}
+    for index, device in enumerate(devices):
+        for id_ in device.nodes:
+            if id_ not in workload.nodes:
+                wrong.append(f"{device.name} holds node {id_!r}, which the workload does not have")
+            elif id_ in home:
+                other = devices[home[id_]].name
+                wrong.append(
+                    f"node {id_!r} is on {device.name} and on {other}"
+                    if other != device.name
+                    else f"{device.name} lists node {id_!r} twice"
+                )
+            else:
+                home[id_] = index
+    missing = [id_ for id_ in workload.nodes if id_ not in home]
+    if missing:
+        wrong.append(f"{len(missing)} nodes are on no device: {some(missing)}")
+    names = [device.name for device in devices]
+    wrong += [f"device {name} is listed twice" for name in sorted({name for name in names if names.count(name) > 1})]
+    for kind, limit in (("accelerator", workload.accelerators), ("cpu", workload.cpus)):
+        used = sum(1 for device in devices if device.kind == kind and device.nodes)
+        if limit is not None and used > limit:
+            wrong.append(f"{used} devices of kind {kind} are used, there are {limit}")
+    members = [{id_ for id_, at in home.items() if at == index} for index in range(len(devices))]
+    colors: dict[object, Id] = {}
+    for id_, at in home.items():
+        color = workload.nodes[id_].color
+        first = colors.setdefault(color, id_) if color is not None else id_
+        if home[first] != at:
+            wrong.append(
+                f"nodes {first!r} and {id_!r} have colour {color} and are on {devices[home[first]].name} and {devices[at].name}"
+            )
+    loads = []
+    for device, inside in zip(devices, members, strict=True):
+        load, size = _load(workload, device.kind, inside, comm), sum((workload.nodes[v].size for v in inside), Fraction(0))
+        stuck = [v for v in inside if _seconds(workload.nodes[v], device.kind) is None]
+        if stuck:
+            wrong.append(f"{device.name} is of kind {device.kind}, which cannot run {some(sorted(stuck, key=str))}")
+        if device.kind == "accelerator" and workload.memory is not None and size > workload.memory:
+            needs, has, short = (f"{float(b):.12g}" for b in (size, workload.memory, size - workload.memory))
+            wrong.append(f"{device.name} needs {needs} bytes, it has {has}: {short} short")
+        if device.load is not None and not same(device.load, load):
+            wrong.append(f"the load of {device.name} is {float(load):.12g}, not {float(device.load):.12g} as claimed")
+        if device.memory is not None and abs(device.memory - size) > len(inside):
+            wrong.append(f"the memory of {device.name} is {float(size):.12g} bytes, not {float(device.memory):.12g} as claimed")
+        loads.append((device.name, load, size))
+    objective = max((load for _, load, _ in loads), default=Fraction(0))
+    options = statement.get("options")
+    if statement.get("kind") == "training" and isinstance(options, dict) and options.get("schedule") == "gpipe":
+        sides = [
+            [_load(workload, device.kind, inside, comm, side) for side in (False, True)]
+            for device, inside in zip(devices, members, strict=True)
+        ]
+        objective = sum((max((side[k] for side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
+    if largest is not None and not same(largest, objective):
+        wrong.append(f"the objective is {float(objective):.12g}, not {float(largest):.12g} as claimed")
+    if contiguous:
+        wrong += _cycles(workload, devices, home)
+    wrong += statement_faults(statement, largest)
+    shown = [(name, float(load), float(size)) for (name, load, size), inside in zip(loads, members, strict=True) if inside]
+    return Report(float(objective), shown, wrong)
+
+
+def _seconds(node: Node, kind: str) -> Fraction | None:
+    return node.cpu if kind == "cpu" else node.accelerator
+
+
+def _load(workload: Workload, kind: str, inside: set[Id], comm: str, side: bool | None = None) -> Fraction:
+    """Compute plus transfers of one device; each output that enters or leaves counts once. ``side``: of forward (False) or
+    backward (True) nodes and what these make alone."""
+    counted = {id_ for id_, node in workload.nodes.items() if side is None or node.backward == side}
+    compute = sum((_seconds(workload.nodes[v], kind) or Fraction(0) for v in inside & counted), Fraction(0))
+    received, sent = Fraction(0), Fraction(0)
+    if kind != "cpu":
+        for maker, readers in workload.readers.items():
+            if maker in inside & counted:
+                sent += workload.send[maker] if readers - inside else 0
+            elif maker in counted and readers & inside:
+                received += workload.send[maker]
+    if comm == "overlap":
+        return max(compute, received + sent)
+    if comm == "duplex":
+        return max(compute, received, sent)
+    return compute + received + sent
+
+
+def _cycles(workload: Workload, devices: Sequence[Device], home: Mapping[Id, int]) -> Iterable[str]:
+    """A cycle among devices, told by the nodes that make it."""
+    edge: dict[int, dict[int, tuple[Id, Id]]] = {}
+    mated = {_mates(workload, id_) for id_, node in workload.nodes.items() if not node.backward}
+    for maker, readers in workload.readers.items():
+        for reader in readers:
+            if maker not in home or reader not in home or home[maker] == home[reader]:
+                continue
+            sides = workload.nodes[maker].backward, workload.nodes[reader].backward
+            if sides == (False, False):
+                edge.setdefault(home[maker], {}).setdefault(home[reader], (maker, reader))
+            elif sides == (True, True) and not {_mates(workload, maker), _mates(workload, reader)} <= mated:
+                edge.setdefault(home[reader], {}).setdefault(home[maker], (reader, maker))
+    left = set(edge) | {target for targets in edge.values() for target in targets}
+    while True:
+        sinks = {v for v in left if not any(target in left for target in edge.get(v, {}))}
+        if not sinks:
+            break
+        left -= sinks
+    if not left:
+        return
+    path = [min(left)]
+    while path.count(path[-1]) < 2:
+        path.append(min(target for target in edge[path[-1]] if target in left))
+    cycle = path[path.index(path[-1]) :]
+    steps = ", ".join(
+        f"{devices[a].name} sends node {edge[a][b][0]!r} to {devices[b].name} (node {edge[a][b][1]!r})"
+        for a, b in pairwise(cycle)
+    )
+    yield f"the split is not contiguous: {steps}"
+
+
+def _mates(workload: Workload, id_: Id) -> tuple[str, object]:
+    """What a node shares its device with: its colour, or itself alone."""
+    color = workload.nodes[id_].color
+    return ("node", id_) if color is None else ("colour", color)
+
+
+__all__ = ["verify_devices"]
