@@ -5,7 +5,7 @@ optimum; ``solver`` solves them; ``kernels`` holds the compiled loop.
 """
 
 from passes.partition.pipedream.problem import SCHEDULES, Machines, Profile, StageTime, plan_faults, stage_times
-from passes.partition.pipedream.solver import PipeDreamSolution, solve_pipedream
+from passes.partition.pipedream.solver import PipeDreamSolution, pipedream_objective, solve_pipedream
 
 __all__ = [
     "SCHEDULES",
@@ -13,6 +13,7 @@ __all__ = [
     "PipeDreamSolution",
     "Profile",
     "StageTime",
+    "pipedream_objective",
     "plan_faults",
     "solve_pipedream",
     "stage_times",

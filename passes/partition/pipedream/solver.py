@@ -22,7 +22,7 @@ from passes.partition.pipedream.problem import (
 )
 from passes.partition.pipedream.reduce import reduce_profile
 from passes.partition.problem import Floats, Kind, Problem
-from passes.partition.search import Search, per_ideal
+from passes.partition.search import Objective, Search, per_ideal
 from passes.partition.throughput import Budget, Progress, Solution
 
 BISECTIONS = 50
@@ -62,6 +62,11 @@ def solve_pipedream(
         tuple(r for r, _ in plan),
         stage_times(profile, machines, plan),
     )
+
+
+def pipedream_objective(profile: Profile, machines: Machines) -> Objective:
+    """What a search over ideals of ``profile`` needs to know; its stages are (machines, nodes)."""
+    return _PipeDream(profile, machines)
 
 
 class _PipeDream:
@@ -198,4 +203,4 @@ class _PipeDream:
         return Found(tuple(stages), float(least), tested, priced)
 
 
-__all__ = ["PipeDreamSolution", "solve_pipedream"]
+__all__ = ["PipeDreamSolution", "pipedream_objective", "solve_pipedream"]

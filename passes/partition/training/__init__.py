@@ -14,7 +14,7 @@ from passes.partition.training.problem import (
     training_value,
     units,
 )
-from passes.partition.training.solver import TrainingSolution, solve_training
+from passes.partition.training.solver import TrainingSolution, solve_training, training_objective
 
 __all__ = [
     "OBJECTIVES",
@@ -25,6 +25,7 @@ __all__ = [
     "solve_training",
     "training_faults",
     "training_load",
+    "training_objective",
     "training_value",
     "units",
 ]

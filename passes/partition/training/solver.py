@@ -20,7 +20,7 @@ from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import SLICE, Found, KeepOn, Stages
 from passes.partition.ideals import BIG, Family, Tables, csr, members
 from passes.partition.problem import Floats, Ints, Problem
-from passes.partition.search import Search, per_ideal
+from passes.partition.search import Objective, Search, per_ideal
 from passes.partition.throughput import Budget, Progress, Solution
 from passes.partition.training.problem import (
     OBJECTIVES,
@@ -70,6 +70,11 @@ def solve_training(
         found.statistics,
         tuple(training_load(problem, kind, inside) for kind, inside in plan),
     )
+
+
+def training_objective(problem: TrainingProblem, objective: str) -> Objective:
+    """What a search over ideals of ``problem`` needs to know; its stages hold units."""
+    return _Training(problem, objective)
 
 
 class _Training:
@@ -280,4 +285,4 @@ def _precedence(training: TrainingProblem, seconds: Floats) -> Problem:
     )
 
 
-__all__ = ["TrainingSolution", "solve_training"]
+__all__ = ["TrainingSolution", "solve_training", "training_objective"]
