@@ -22,10 +22,11 @@ the devices have too little: the largest load is above it.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from passes.partition.problem import Floats, Problem
+from passes.partition.problem import Floats, Problem, pools
 
 _STEPS = 200
 _SLACK = 1e-11
@@ -33,7 +34,14 @@ _SLACK = 1e-11
 
 
 def prices(problem: Problem) -> Floats:
-    """Prices l[T] that nearly maximise w(V) under sum l_d count_d = 1, by exponentiated subgradient steps; the best seen."""
+    """Prices l[T] that nearly maximise w(V) under sum l_d count_d = 1, by exponentiated subgradient steps; the best seen.
+    A kind of r devices per stage has r times the price of one: it takes r seconds of work a second."""
+    pool_of = pools(problem.kinds)
+    alone = sorted(set(pool_of))
+    if len(alone) < len(problem.kinds):
+        kept = tuple(problem.kinds[k] for k in alone)
+        single = prices(replace(problem, kinds=kept, seconds=problem.seconds[alone], transfer=problem.transfer[alone]))
+        return np.array([kind.replicas * single[alone.index(pool)] for kind, pool in zip(problem.kinds, pool_of, strict=True)])
     kinds = len(problem.kinds)
     counts = np.array([kind.count for kind in problem.kinds], dtype=np.float64)
     uniform = np.full(kinds, 1.0 / counts.sum())
@@ -73,17 +81,26 @@ def node_weights(problem: Problem, price: Floats) -> Floats:
     return np.where(np.isfinite(weights), weights, 0.0)
 
 
+def _capacity(problem: Problem, price: Floats) -> tuple[float, int]:
+    """The most weight that the devices of a plan take per second, and how many devices that is."""
+    alone = sorted(set(pools(problem.kinds)))
+    every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
+    single = len(alone) == len(problem.kinds)
+    used = min(problem.stages, len(every)) if problem.stages is not None and single else len(every)
+    return float(every[:used].sum()), used
+
+
 def lower_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     """The best simple bound and how it was reached, as text."""
     weight = float(node_weights(problem, price).sum())
-    every = np.sort(np.repeat(price, [kind.count for kind in problem.kinds]))[::-1]
-    used = len(every) if problem.stages is None else min(problem.stages, len(every))
-    capacity = float(every[:used].sum())
+    capacity, used = _capacity(problem, price)
     balance = weight / capacity if capacity > 0 else 0.0
     largest = problem.seconds.min(axis=0) if problem.size else np.zeros(1)
     node = int(largest.argmax()) if problem.size else 0
     if problem.size and np.isfinite(largest[node]) and largest[node] > balance:
-        return float(largest[node]), f"largest node: {problem.names[node]} alone on its fastest device"
+        replicas = any(kind.replicas > 1 for kind in problem.kinds)
+        where = "on as many devices as suit it best" if replicas else "on its fastest device"
+        return float(largest[node]), f"largest node: {problem.names[node]} alone {where}"
     return balance, f"load balance: all compute spread evenly over {used} devices, at their rates, transfers free"
 
 
@@ -100,8 +117,7 @@ def transfer_bound(problem: Problem, price: Floats) -> float:
     """The bound with the transfers that cannot be avoided; that of load balance where there are none, or ``comm`` is not
     ``sum``."""
     weight = node_weights(problem, price)
-    every = np.sort(np.repeat(price, [kind.count for kind in problem.kinds]))[::-1]
-    capacity = float(every[: len(every) if problem.stages is None else problem.stages].sum())
+    capacity, _ = _capacity(problem, price)
     if capacity <= 0 or not problem.size:
         return 0.0
     low = float(weight.sum()) / capacity

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from passes.partition.bounds import node_weights
-from passes.partition.problem import COMM, Floats, Ints, Problem, slots
+from passes.partition.problem import COMM, Floats, Ints, Problem, pools, slots
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
@@ -53,43 +53,57 @@ MOST_STATES = 4096
 
 def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> States:
     """All vectors of devices used, in mixed radix; or, with a ``sequence`` of kinds (one entry per device), only stages on
-    its devices in its order, any of them left out."""
+    its devices in its order, any of them left out. Where stages may have replicas and their number is prescribed, that of the
+    stages so far is a digit too."""
     if sequence:
         return _sequence_states(problem, price, sequence)
-    counts = [kind.count for kind in problem.kinds]
-    strides = np.cumprod([1, *(c + 1 for c in counts[:-1])]).astype(np.int64)
-    total = int(np.prod([c + 1 for c in counts]))
-    digits = (np.arange(total)[:, None] // strides) % (np.array(counts) + 1)
-    used = digits.sum(axis=1)
+    pool_of = pools(problem.kinds)
+    alone = list(dict.fromkeys(pool_of))
+    counted = problem.stages is not None and len(alone) < len(problem.kinds)
+    most = np.array([problem.kinds[k].count for k in alone] + [problem.stages or 0] * counted)
+    strides = np.cumprod([1, *(most[:-1] + 1)]).astype(np.int64)
+    total = int(np.prod(most + 1))
+    numbers = np.arange(total)
+    digits = (numbers[:, None] // strides) % (most + 1)
+    devices = digits[:, : len(alone)]
+    used = devices.sum(axis=1)
+    made = digits[:, -1] if counted else used
     bound = problem.devices if problem.stages is None else problem.stages
-    can_add = (digits < np.array(counts)) & (used < bound)[:, None]
-    following = np.where(can_add, np.arange(total)[:, None] + strides, -1)
-    left = np.array(counts) - digits
-    remaining = np.maximum(bound - used, 0)
+    following = np.full((total, len(problem.kinds)), -1, np.int64)
+    for k, kind in enumerate(problem.kinds):
+        step = np.zeros(len(most), np.int64)
+        step[alone.index(pool_of[k])] = kind.replicas
+        step[len(alone) :] = 1
+        fits = (digits + step <= most).all(axis=1) & (made < bound)
+        following[fits, k] = numbers[fits] + step @ strides
+    left = most[: len(alone)] - devices
+    remaining = np.where(made < bound, problem.devices, 0) if counted else np.maximum(bound - made, 0)
     behind = np.zeros(total)
-    for kind in np.argsort(-price, kind="stable"):
-        taken = np.minimum(left[:, kind], remaining)
-        behind += taken * price[kind]
+    for place in np.argsort(-price[alone], kind="stable"):
+        taken = np.minimum(left[:, place], remaining)
+        behind += taken * price[alone[place]]
         remaining = remaining - taken
-    final = np.ones(total, np.bool_) if problem.stages is None else used == problem.stages
-    return States(following, digits @ price, behind, final, used, True)
+    final = np.ones(total, np.bool_) if problem.stages is None else made == problem.stages
+    return States(following, devices @ price[alone], behind, final, used, True)
 
 
 def sequences(problem: Problem) -> list[tuple[int, ...]]:
     """What ``Tables`` takes as ``sequence``: nothing where every vector of devices used can be carried at every ideal, else
     orders of devices to try, each a kind per device; speed is that of the whole model."""
-    if math.prod(kind.count + 1 for kind in problem.kinds) <= MOST_STATES:
+    alone = sorted(set(pools(problem.kinds)))
+    stages = 1 if problem.stages is None or len(alone) == len(problem.kinds) else problem.stages + 1
+    if stages * math.prod(problem.kinds[k].count + 1 for k in alone) <= MOST_STATES:
         return [()]
     seconds = np.where(np.isfinite(problem.seconds), problem.seconds, np.nan)
     speed = np.nan_to_num(np.nanmean(np.column_stack([seconds, np.zeros(len(problem.kinds))]), axis=1))
-    given = [k for k, kind in enumerate(problem.kinds) for _ in range(kind.count)]
+    given = [k for k in alone for _ in range(problem.kinds[k].count)]
     fast = sorted(given, key=lambda k: (speed[k], k))
     return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
 
 def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -> States:
     """State (p, u): the devices before position p were used or left out, u of them used (0 when their number is free)."""
-    devices, kinds = len(sequence), len(problem.kinds)
+    devices, kinds, pool_of = len(sequence), len(problem.kinds), pools(problem.kinds)
     levels = 1 if problem.stages is None else problem.stages + 1
     prices = price[list(sequence)]
     following = np.full(((devices + 1) * levels, kinds), -1, np.int64)
@@ -102,8 +116,10 @@ def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -
             ahead[state], behind[state] = prices[:position].sum(), prices[position:].sum()
             for later in range(devices - 1, position - 1, -1):
                 step = 0 if levels == 1 else 1
-                if level + step < levels:
-                    following[state, sequence[later]] = (later + 1) * levels + level + step
+                for k, kind in enumerate(problem.kinds):
+                    taken = tuple(sequence[later : later + kind.replicas])
+                    if level + step < levels and taken == (pool_of[k],) * kind.replicas:
+                        following[state, k] = (later + kind.replicas) * levels + level + step
     final = np.ones(len(following), np.bool_) if problem.stages is None else used == problem.stages
     return States(following, ahead, behind, final, used, False)
 

@@ -18,6 +18,8 @@ readers must lie in different stages, ``stages`` when their number is prescribed
 
 Invariants (``Problem.check``): nodes are in topological order, so every reader of a tensor comes after its maker;
 readers are ascending, without repeats; each kind has at least one device; devices of one kind are interchangeable.
+
+A stage on several devices is one of a kind of its own (``replicas``): kinds that name the same devices share them.
 """
 
 from __future__ import annotations
@@ -56,15 +58,23 @@ def slots(comm: str) -> int:
 
 @dataclass(frozen=True)
 class Kind:
-    """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins."""
+    """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins. A stage of this kind takes
+    ``replicas`` of them."""
 
     type: str
     devices: tuple[str, ...]
     memory: int | None = None
+    replicas: int = 1
 
     @property
     def count(self) -> int:
         return len(self.devices)
+
+
+def pools(kinds: Sequence[Kind]) -> tuple[int, ...]:
+    """Of each kind the first that has the same devices: the one without replicas. Kinds of one pool share its devices."""
+    first: dict[tuple[str, ...], int] = {}
+    return tuple(first.setdefault(kind.devices, k) for k, kind in enumerate(kinds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +103,7 @@ class Problem:
 
     @property
     def devices(self) -> int:
-        return sum(kind.count for kind in self.kinds)
+        return sum(self.kinds[pool].count for pool in dict.fromkeys(pools(self.kinds)))
 
     def check(self) -> None:
         """Raises ValueError where an invariant of the module docstring is broken."""
@@ -104,6 +114,8 @@ class Problem:
             raise ValueError(f"comm is {self.comm!r}, expected one of {', '.join(COMM)}")
         if not all(kind.count for kind in self.kinds):
             raise ValueError("a kind without devices")
+        if any(self.kinds[pool].replicas != 1 for pool in pools(self.kinds)):
+            raise ValueError("a kind of several devices per stage without the kind of one")
         for h, readers in enumerate(self.consumers):
             if list(readers) != sorted(set(readers)) or (readers and readers[0] <= self.producer[h]):
                 raise ValueError(
@@ -167,6 +179,17 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
     )
 
 
+def crowding(kinds: Sequence[Kind], chosen: Sequence[int]) -> list[str]:
+    """Where stages of the kinds ``chosen`` need more devices than there are, as text."""
+    pool_of = pools(kinds)
+    found = []
+    for pool in dict.fromkeys(pool_of):
+        used = sum(kinds[k].replicas for k in chosen if pool_of[k] == pool)
+        if used > kinds[pool].count:
+            found.append(f"stages on {used} devices of kind {kinds[pool].type}, there are {kinds[pool].count}")
+    return found
+
+
 def plan_costs(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) -> tuple[StageCost, ...]:
     """Evaluates stages given as (kind, nodes) in pipeline order."""
     return tuple(stage_cost(problem, nodes, kind) for kind, nodes in stages)
@@ -187,9 +210,7 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *,
                 found.append(f"{problem.tensor_names[h]} flows backward, from stage {maker} to stage {place[v]}")
             if h in problem.forced and place[v] == maker:
                 found.append(f"no cut at {problem.tensor_names[h]}: stage {maker} makes and reads it")
-    for k, kind in enumerate(problem.kinds):
-        if (used := sum(1 for other, _ in stages if other == k)) > kind.count:
-            found.append(f"{used} stages on {kind.count} devices of kind {kind.type}")
+    found += crowding(problem.kinds, [kind for kind, _ in stages])
     if problem.stages is not None and len(stages) != problem.stages:
         found.append(f"{len(stages)} stages, expected {problem.stages}")
     for s, cost in enumerate(plan_costs(problem, stages)):
@@ -203,4 +224,18 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *,
     return found
 
 
-__all__ = ["COMM", "Floats", "Ints", "Kind", "Problem", "StageCost", "load", "plan_costs", "slots", "stage_cost", "violations"]
+__all__ = [
+    "COMM",
+    "Floats",
+    "Ints",
+    "Kind",
+    "Problem",
+    "StageCost",
+    "crowding",
+    "load",
+    "plan_costs",
+    "pools",
+    "slots",
+    "stage_cost",
+    "violations",
+]

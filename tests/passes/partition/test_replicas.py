@@ -1,0 +1,127 @@
+"""Replicated stages: the optimum from the definition, the bounds, and what a stage on several devices costs."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.bounds import best_bound, prices
+from passes.partition.problem import COMM, Kind, Problem, pools, stage_cost, violations
+from passes.partition.replicas import replicate
+from passes.partition.throughput import solve
+from tests.passes.partition.instances import ideals, random_problem
+
+
+def brute_force(problem: Problem, most: int) -> float:
+    """The least largest load over every chain of downsets with every kind and number of devices; inf without a plan."""
+    downsets = ideals(problem)
+    everything = frozenset(range(problem.size))
+
+    @cache
+    def alone(nodes: frozenset[int], kind: int) -> float:
+        for h in problem.forced:
+            if int(problem.producer[h]) in nodes and nodes & set(problem.consumers[h]):
+                return math.inf
+        cost = stage_cost(problem, nodes, kind)
+        limit = problem.kinds[kind].memory
+        return math.inf if limit is not None and cost.memory > limit else cost.load
+
+    @cache
+    def rest(done: frozenset[int], left: tuple[int, ...], stages: int) -> float:
+        if done == everything:
+            return 0.0 if problem.stages is None or stages == problem.stages else math.inf
+        best = math.inf
+        for wider in downsets:
+            if not done < wider:
+                continue
+            for kind, count in enumerate(left):
+                for r in range(1, min(most, count) + 1):
+                    here = alone(wider - done, kind) / r
+                    if here < best:
+                        fewer = tuple(c - r * (k == kind) for k, c in enumerate(left))
+                        best = min(best, max(here, rest(wider, fewer, stages + 1)))
+        return best
+
+    return rest(frozenset(), tuple(kind.count for kind in problem.kinds), 0)
+
+
+def check(problem: Problem, most: int) -> None:
+    best = brute_force(problem, most)
+    wide = replicate(problem, most)
+    wide.check()
+    solution = solve(wide)
+    if math.isinf(best):
+        assert solution.stages is None
+        assert solution.status == "infeasible"
+        return
+    assert solution.stages is not None
+    assert violations(wide, solution.stages) == []
+    assert solution.value == pytest.approx(best, rel=1e-9)
+    assert solution.status == "optimal"
+    assert solution.bound <= best * (1 + 1e-9)
+    assert best_bound(wide, prices(wide))[0] <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("comm", COMM)
+def test_optimum_equals_brute_force(comm: str) -> None:
+    """Several kinds, free transfers, limits, kinds that lack nodes, demanded cuts and numbers of stages."""
+    for seed in range(120):
+        check(random_problem(seed, nodes=5, comm=comm), 1 + seed % 4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(COMM), st.integers(1, 4))
+def test_optimum_equals_brute_force_anywhere(seed: int, comm: str, most: int) -> None:
+    check(random_problem(seed, nodes=6, comm=comm), most)
+
+
+def test_many_kinds_are_taken_in_an_order() -> None:
+    """With too many kinds for every vector of devices, stages take devices in sequence; replicas there are neighbours."""
+    rng = random.Random(5)
+    base = random_problem(3, nodes=6, demands=False, memory=False)
+    kinds = tuple(Kind(f"k{i}", (f"a{i}", f"b{i}")) for i in range(9))
+    seconds = np.array([[rng.uniform(1, 2) for _ in range(base.size)] for _ in kinds])
+    problem = replace(base, kinds=kinds, seconds=seconds, transfer=np.zeros((9, len(base.consumers))))
+    wide = replicate(problem, 2)
+    single, solution = solve(problem), solve(wide)
+    assert solution.stages is not None
+    assert violations(wide, solution.stages) == []
+    assert solution.bound <= solution.value <= single.value
+
+
+def test_a_single_node_is_shared_by_all_devices() -> None:
+    """One node of 12 seconds on 4 devices: 3 seconds each; alone it would be 12."""
+    base = random_problem(0, nodes=1, demands=False, memory=False)
+    problem = replace(
+        base,
+        names=("%n",),
+        kinds=(Kind("d", ("a", "b", "c", "d")),),
+        seconds=np.array([[12.0]]),
+        producer=np.zeros(0, np.int64),
+        consumers=(),
+        transfer=np.zeros((1, 0)),
+        tensor_bytes=np.zeros(0, np.int64),
+        tensor_names=(),
+        live=np.zeros(1, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+    )
+    assert solve(problem).value == 12.0
+    assert solve(replicate(problem, 4)).value == 3.0
+    assert solve(replicate(problem, 3)).value == 4.0
+
+
+def test_kinds_of_the_same_devices_share_them() -> None:
+    base = next(p for p in (random_problem(seed, nodes=3, demands=False) for seed in range(99)) if p.size > 1 and p.devices > 2)
+    wide = replicate(base, 3)
+    assert len(set(pools(wide.kinds))) == len(base.kinds) < len(wide.kinds)
+    assert wide.devices == base.devices
+    crowded = [(len(wide.kinds) - 1, [v]) for v in range(wide.size)]
+    assert any("devices of kind" in fault for fault in violations(wide, crowded))
