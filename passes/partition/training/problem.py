@@ -31,7 +31,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.problem import Floats, Ints, Kind
+from passes.partition.problem import Floats, Ints, Kind, crowding
 from passes.partition.reduce import Groups
 
 OBJECTIVES = ("sum", "split")
@@ -204,9 +204,7 @@ def training_faults(problem: TrainingProblem, stages: Sequence[tuple[int, Sequen
         for w in targets:
             if place[w] < place[v]:
                 found.append(f"{problem.names[v]} in stage {place[v]} precedes {problem.names[w]} in stage {place[w]}")
-    for k, kind in enumerate(problem.kinds):
-        if (used := sum(1 for other, _ in stages if other == k)) > kind.count:
-            found.append(f"{used} stages on {kind.count} devices of kind {kind.type}")
+    found += crowding(problem.kinds, [kind for kind, _ in stages])
     for s, (k, nodes) in enumerate(stages):
         load = training_load(problem, k, nodes)
         limit = problem.kinds[k].memory

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import SLICE, Found, KeepOn, Stages
 from passes.partition.ideals import BIG, Family, Tables, csr, members
-from passes.partition.problem import Floats, Ints, Problem
+from passes.partition.problem import Floats, Ints, Kind, Problem, pools
+from passes.partition.replicas import Replication, replicate_training
 from passes.partition.search import Objective, Search, per_ideal
 from passes.partition.throughput import Budget, Progress, Solution
 from passes.partition.training.problem import (
@@ -40,9 +41,10 @@ STEP = 1e-11
 
 @dataclass(frozen=True)
 class TrainingSolution(Solution):
-    """``stages`` holds the graph's own nodes, forward and backward; ``loads``: the stages evaluated over units."""
+    """``stages`` holds the graph's own nodes, forward and backward; ``loads``: the units of each stage evaluated, on ``kinds``."""
 
     loads: tuple[TrainingLoad, ...] = ()
+    kinds: tuple[Kind, ...] = ()
 
 
 def solve_training(
@@ -50,12 +52,16 @@ def solve_training(
     objective: str = "sum",
     budget: Budget | None = None,
     progress: Progress = lambda label, fraction: None,
+    replication: Replication | None = None,
 ) -> TrainingSolution:
     """The best plan that the budget finds, with a valid lower bound. ``objective``: ``sum`` (FW + BW) or ``split`` (max FW +
-    max BW). Raises ValueError for another."""
+    max BW). ``replication``: of stages, its weights by node of the graph. Raises ValueError for another objective."""
     if objective not in OBJECTIVES:
         raise ValueError(f"objective is {objective!r}, expected one of {', '.join(OBJECTIVES)}")
     problem, nodes_of = units(graph)
+    if replication is not None:
+        weights = np.array([int(replication.weights[list(nodes)].sum()) for nodes in nodes_of], np.int64)
+        problem = replicate_training(problem, replace(replication, weights=weights))
     reduced, units_of = reduce_training(problem, objective)
     found = Search(_Training(reduced, objective), budget or Budget(), progress).run()
     if found.stages is None:
@@ -69,6 +75,7 @@ def solve_training(
         found.reason,
         found.statistics,
         tuple(training_load(problem, kind, inside) for kind, inside in plan),
+        problem.kinds,
     )
 
 
@@ -248,20 +255,23 @@ class _Sides:
 
 
 def _alone(tables: Tables) -> tuple[Ints, Floats, Ints, Floats]:
-    """Of every state: the one kind of device used so far (-1: none or several), their number, and the same of what is left."""
+    """Of every state: the one kind of device used so far (-1: none or several), their number, and the same of what is left. Of
+    kinds that share devices the one without replicas stands for all: r devices at most T each do at most r T of its work."""
     kinds, states = tables.problem.kinds, tables.states
     only_ahead, only_behind = (np.full(len(states.used), -1, np.int64) for _ in range(2))
     devices_ahead, devices_behind = np.zeros(len(states.used)), np.zeros(len(states.used))
     if not states.every:
         return only_ahead, devices_ahead, only_behind, devices_behind
-    used = {0: (0,) * len(kinds)}
+    pool_of = pools(kinds)
+    used = {0: dict.fromkeys(pool_of, 0)}
     for state in range(len(states.used)):  # a state comes after those with fewer devices
         for kind, after in enumerate(states.next[state].tolist()):
             if after >= 0:
-                used[after] = tuple(count + (k == kind) for k, count in enumerate(used[state]))
-        left = [kind.count - count for kind, count in zip(kinds, used[state], strict=True)]
+                pool = pool_of[kind]
+                used[after] = used[state] | {pool: used[state][pool] + kinds[kind].replicas}
+        left = {pool: kinds[pool].count - count for pool, count in used[state].items()}
         for counts, only, devices in ((used[state], only_ahead, devices_ahead), (left, only_behind, devices_behind)):
-            present = [k for k, count in enumerate(counts) if count]
+            present = [pool for pool, count in counts.items() if count]
             if len(present) == 1:
                 only[state], devices[state] = present[0], counts[present[0]]
     return only_ahead, devices_ahead, only_behind, devices_behind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 
 from passes.partition.bounds import best_bound, prices
 from passes.partition.problem import COMM, Kind, Problem, pools, stage_cost, violations
-from passes.partition.replicas import replicate
+from passes.partition.replicas import Replication, replicate
 from passes.partition.throughput import solve
+from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training
 from tests.passes.partition.instances import ideals, random_problem
+from tests.passes.partition.test_training import random_graph, sides
 
 
 def brute_force(problem: Problem, most: int) -> float:
@@ -125,3 +128,80 @@ def test_kinds_of_the_same_devices_share_them() -> None:
     assert wide.devices == base.devices
     crowded = [(len(wide.kinds) - 1, [v]) for v in range(wide.size)]
     assert any("devices of kind" in fault for fault in violations(wide, crowded))
+
+
+def best_training(graph: TrainingGraph, replication: Replication) -> dict[str, float]:
+    """Both optima over every assignment of colours to positions, every kind and every number of devices of each stage."""
+    total = len(graph.names)
+    colours = [("alone", v) if c is None else ("colour", c) for v, c in enumerate(graph.colour)]
+    classes = sorted(set(colours))
+    mated = {colours[v] for v in range(total) if not graph.backward[v]}
+    devices = sum(kind.count for kind in graph.kinds)
+    cap = min(replication.most, replication.microbatches or replication.most)
+    shapes = [(k, r) for k, kind in enumerate(graph.kinds) for r in range(1, min(cap, kind.count) + 1)]
+    best = dict.fromkeys(OBJECTIVES, math.inf)
+    for where in itertools.product(range(devices), repeat=len(classes)):
+        place = dict(zip(classes, where, strict=True))
+        at = [place[colours[v]] for v in range(total)]
+        if any(not graph.backward[u] and not graph.backward[v] and at[u] > at[v] for u, v in graph.edges):
+            continue
+        orphans = [(u, v) for u, v in graph.edges if graph.backward[u] and graph.backward[v]]
+        if any(at[v] > at[u] and not {colours[u], colours[v]} <= mated for u, v in orphans):
+            continue
+        stages = [{v for v in range(total) if at[v] == s} for s in sorted(set(at))]
+        for chosen in itertools.product(shapes, repeat=len(stages)):
+            if any(sum(r for k, r in chosen if k == kind) > graph.kinds[kind].count for kind in range(len(graph.kinds))):
+                continue
+            loads = []
+            for (kind, r), nodes in zip(chosen, stages, strict=True):
+                alone = sides(graph, kind, nodes)
+                if alone is None:
+                    break
+                own = sum(int(replication.weights[v]) for v in nodes)
+                once = 4 * (r - 1) * own / (replication.bandwidth[kind] * r)
+                loads.append((alone[0] / r, alone[1] / r + once / (replication.microbatches or r)))
+            else:
+                best["sum"] = min(best["sum"], max(f + b for f, b in loads))
+                best["split"] = min(best["split"], max(f for f, _ in loads) + max(b for _, b in loads))
+    return best
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from((None, 2, 8)), st.sampled_from((0.5, 4.0, 100.0)), st.integers(1, 3))
+def test_training_with_replicas_equals_brute_force(seed: int, flush: int | None, bandwidth: float, most: int) -> None:
+    """Unequal kinds, one of which may synchronise for nothing; with and without flushes; limits, orphans and colours."""
+    rng = random.Random(seed)
+    graph = random_graph(rng)
+    weights = np.array([rng.choice((0, 1, 3)) for _ in graph.names], np.int64)
+    rates = tuple(rng.choice((bandwidth, math.inf)) for _ in graph.kinds)
+    replication = Replication(most, weights, rates, flush)
+    best = best_training(graph, replication)
+    for objective in OBJECTIVES:
+        solution = solve_training(graph, objective, replication=replication)
+        if math.isinf(best[objective]):
+            assert solution.status == "infeasible"
+            continue
+        assert solution.status == "optimal"
+        assert solution.value == pytest.approx(best[objective], rel=1e-9)
+        assert solution.bound <= best[objective] * (1 + 1e-9)
+
+
+def test_synchronisation_decides_how_many_devices() -> None:
+    """One unit of 8 seconds and W bytes: r devices take 8 / r + 4 (r-1) W / (B r r), or with a flush of N over N."""
+    graph = replace(
+        random_graph(random.Random(1)),
+        names=("f", "b"),
+        kinds=(Kind("d", ("a", "b", "c", "d")),),
+        seconds=np.array([[3.0, 5.0]]),
+        size=np.zeros(2, np.int64),
+        backward=np.array([False, True]),
+        colour=(0, 0),
+        transfer=np.zeros((1, 2)),
+        edges=((0, 1),),
+    )
+    weights = np.array([6, 0], np.int64)
+    every = solve_training(graph, replication=Replication(4, weights, (1.0,)))
+    assert every.value == pytest.approx(min(8 / r + 4 * (r - 1) * 6 / r / r for r in (1, 2, 3, 4)))
+    flushed = solve_training(graph, replication=Replication(4, weights, (1.0,), 6))
+    assert flushed.value == pytest.approx(min(8 / r + 4 * (r - 1) * 6 / r / 6 for r in (1, 2, 3, 4)))
+    assert solve_training(graph, replication=Replication(4, weights, (1.0,), 2)).kinds[-1].replicas == 2
