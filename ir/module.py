@@ -146,8 +146,9 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """What one stage was predicted to cost. Seconds per sample (microbatch); bytes of memory on each of its devices, by part:
-    ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its channels)."""
+    """What one stage was predicted to cost. Seconds of a device per sample (microbatch) that it handles; bytes of memory on
+    each of its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its
+    channels). ``replicas`` devices take samples in turn; ``devices`` are so many, once it is placed."""
 
     index: int
     device_type: str
@@ -159,6 +160,7 @@ class PlanStage:
     weights: int = 0
     workspace: int = 0
     buffers: int = 0
+    replicas: int = 1
 
     @property
     def memory(self) -> int:

@@ -107,6 +107,7 @@ class AssignPass(Pass):
                     index=index,
                     device_type=topology.device(devices[index][0]).type if index in devices else "",
                     devices=tuple(devices.get(index, ())),
+                    replicas=max(1, len(devices.get(index, ()))),
                     ops=sum(index in of_op for of_op in stages.values()),
                 )
                 for index in range(count)

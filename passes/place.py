@@ -13,8 +13,9 @@ type, each channel the route between its two devices, and the plan the numbers t
 Which device: stages that a plan or a pin put on devices stay there; the others are chosen to minimise the value. Of placements
 of one value those with fewer seconds of transfers are preferred where the search meets them, which is not proven. The start is
 the better of two greedy placements, improved by exchanging and moving stages; if that does not reach the least value that
-ports allow, a branch and bound proves or improves it, trying one device of those that can be exchanged (``device_classes``).
-It ends after ``nodes`` nodes; statistics say whether it was complete.
+ports allow, a branch and bound proves or improves it, trying one device of those that can be exchanged (``device_classes``);
+not where stages have replicas, which the exchanges alone place. It ends after ``nodes`` nodes; statistics say
+whether it was complete.
 
 Invariants: a device runs at most one stage; a stage fits its device's memory, else Infeasible says by how many bytes not. What
 ``partition`` found to fit fits here too: buffers that it does not know of lead to a warning at most.
@@ -82,6 +83,7 @@ class PlacePass(Pass):
                     weights=memory[stage].weights,
                     workspace=memory[stage].workspace,
                     buffers=memory[stage].buffers,
+                    replicas=len(devices),
                 )
             )
             _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
@@ -150,7 +152,8 @@ def placement_problem(
             problems.append(_misfit(stage, needed, wanted, seconds_of, plan.stages[stage].device_type, topology))
     if problems:
         raise Infeasible(problems)
-    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages_of(entry, cuts_of(entry)), fixed)
+    replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
+    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages_of(entry, cuts_of(entry)), fixed, replicas)
 
 
 def messages_of(entry: Func, cuts: Sequence[Cut]) -> tuple[Message, ...]:
@@ -203,7 +206,8 @@ def workload(module: Module) -> Workload:
     cuts = cuts_of(module.entry)
     chosen = _fixed(plan, topology, len(plan.stages))
     compute = tuple((stage.compute,) * len(topology.devices) for stage in plan.stages)
-    problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages_of(module.entry, cuts), chosen)
+    messages, replicas = messages_of(module.entry, cuts), tuple(len(devices) for devices in chosen)
+    problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages, chosen, replicas)
     send = [0.0] * len(cuts)
     for channels in (channels for of_stage in problem.sent for channels in of_stage):
         message = problem.messages[channels[0]]

@@ -49,7 +49,7 @@ class Message:
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
     """``compute[stage][device]``: seconds, inf where the stage may not run or does not fit; ``fixed[stage]``: given devices,
-    else empty; ``comm``: how compute and transfers of a device add up."""
+    else empty; ``replicas[stage]``: how many devices it wants; ``comm``: how compute and transfers of a device add up."""
 
     topology: Topology
     network: Network
@@ -57,6 +57,7 @@ class PlacementProblem:
     compute: tuple[tuple[float, ...], ...]
     messages: tuple[Message, ...]
     fixed: Placement
+    replicas: tuple[int, ...]
 
     @property
     def size(self) -> int:
@@ -185,8 +186,7 @@ class PlacementProblem:
     def floor(self) -> float:
         """A value that no placement goes below."""
         ports = (
-            min(self.least(s, d) for d in (self.fixed[s] or self.candidates(s))) / max(1, len(self.fixed[s]))
-            for s in range(self.size)
+            min(self.least(s, d) for d in (self.fixed[s] or self.candidates(s))) / self.replicas[s] for s in range(self.size)
         )
         return max(ports, default=0.0)
 
@@ -214,6 +214,8 @@ def search(problem: PlacementProblem, nodes: int) -> tuple[Placement | None, boo
     best = _improve(problem, best, nodes)
     if problem.value(best) <= problem.floor * (1 + SLACK):
         return best, True
+    if max(problem.replicas, default=1) > 1:
+        return best, False
     tree = BranchAndBound(problem, nodes, best, problem.value(best))
     tree.run()
     return tree.best, tree.visited < nodes
@@ -228,11 +230,12 @@ def _in_order(problem: PlacementProblem) -> Placement | None:
     used = {device for devices in problem.fixed for device in devices}
     chosen: list[tuple[int, ...]] = []
     for stage, given in enumerate(problem.fixed):
-        device = next((d for d in problem.candidates(stage) if d not in used), None)
-        if not given and device is None:
+        wanted = problem.replicas[stage]
+        devices = given or tuple(d for d in problem.candidates(stage) if d not in used)[:wanted]
+        if len(devices) < wanted:
             return None
-        chosen.append(given or (device if device is not None else -1,))
-        used.update(chosen[-1])
+        chosen.append(devices)
+        used.update(devices)
     return tuple(chosen)
 
 
@@ -244,7 +247,7 @@ def _greedy(problem: PlacementProblem) -> Placement | None:
         if given:
             continue
         options = [d for d in problem.candidates(stage) if d not in used]
-        if not options:
+        if len(options) < problem.replicas[stage]:
             return None
 
         def cost(device: int, stage: int = stage) -> float:
@@ -255,7 +258,7 @@ def _greedy(problem: PlacementProblem) -> Placement | None:
             )
             return problem.compute[stage][device] + near
 
-        chosen[stage] = (min(options, key=lambda d: (cost(d), d)),)
+        chosen[stage] = tuple(sorted(options, key=lambda d: (cost(d), d))[: problem.replicas[stage]])
         used.update(chosen[stage])
     return tuple(chosen)
 
@@ -275,10 +278,13 @@ def _matched(problem: PlacementProblem) -> Placement | None:
                 return True
         return False
 
-    if not all(given or place(stage, set()) for stage, given in enumerate(problem.fixed)):
-        return None
-    device_of = {stage: device for device, stage in holder.items()}
-    return tuple(given or (device_of[stage],) for stage, given in enumerate(problem.fixed))
+    for stage, given in enumerate(problem.fixed):
+        if not given and not all(place(stage, set()) for _ in range(problem.replicas[stage])):
+            return None
+    devices_of: dict[int, list[int]] = defaultdict(list)
+    for device, stage in sorted(holder.items()):
+        devices_of[stage].append(device)
+    return tuple(given or tuple(devices_of[stage]) for stage, given in enumerate(problem.fixed))
 
 
 def _improve(problem: PlacementProblem, start: Placement, limit: int) -> Placement:
@@ -315,15 +321,21 @@ def _moves(problem: PlacementProblem, chosen: Placement) -> Iterator[Placement]:
             continue
         for device in problem.candidates(stage):
             if device not in used:
-                yield (*chosen[:stage], (device,), *chosen[stage + 1 :])
+                yield from (_put(chosen, (stage, place, device)) for place in range(len(chosen[stage])))
         for other in range(problem.size):
             if other == stage or problem.fixed[other]:
                 continue
-            here, there = chosen[stage][0], chosen[other][0]
-            if math.isfinite(problem.compute[stage][there]) and math.isfinite(problem.compute[other][here]):
-                swapped = list(chosen)
-                swapped[stage], swapped[other] = (there,), (here,)
-                yield tuple(swapped)
+            for (i, here), (j, there) in itertools.product(enumerate(chosen[stage]), enumerate(chosen[other])):
+                if math.isfinite(problem.compute[stage][there]) and math.isfinite(problem.compute[other][here]):
+                    yield _put(chosen, (stage, i, there), (other, j, here))
+
+
+def _put(chosen: Placement, *changes: tuple[int, int, int]) -> Placement:
+    """The placement with other devices: (stage, place among its devices, device) each."""
+    found = [list(devices) for devices in chosen]
+    for stage, place, device in changes:
+        found[stage][place] = device
+    return tuple(tuple(devices) for devices in found)
 
 
 @dataclass

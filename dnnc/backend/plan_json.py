@@ -78,11 +78,13 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
         at = f"stages[{position}]"
         item = reader.mapping(entry, at)
         seconds, memory = (reader.mapping(item.get(key, {}), f"{at}.{key}") for key in ("seconds", "memory"))
+        devices = reader.devices(item, at)
         stages.append(
             PlanStage(
                 index=reader.integer(item, "index", at),
                 device_type=reader.text(item, "device_type", at, ""),
-                devices=reader.devices(item, at),
+                devices=devices,
+                replicas=max(1, len(devices)),
                 ops=len(reader.items(item, "ops", at)),
                 compute=reader.seconds(seconds, "compute", f"{at}.seconds"),
                 receive=reader.seconds(seconds, "receive", f"{at}.seconds"),

@@ -15,10 +15,11 @@ from ir.topology import Topology
 
 
 def stage_seconds(stage: PlanStage, comm: str) -> float:
-    """Seconds per microbatch that the stage keeps its device busy, under the plan's rule for compute and transfers."""
+    """Seconds per microbatch that the stage keeps its device busy, under the plan's rule for compute and transfers;
+    of replicas, which take microbatches in turn, each."""
     from passes.partition.problem import load
 
-    return load(comm, stage.compute, stage.receive, stage.send)
+    return load(comm, stage.compute, stage.receive, stage.send) / stage.replicas
 
 
 def plan_table(plan: Plan) -> Table:

@@ -153,6 +153,8 @@ def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> I
     numbers = (stage.ops, stage.compute, stage.receive, stage.send, stage.weights, stage.workspace, stage.buffers)
     if not all(number >= 0 for number in numbers):
         yield f"stage {stage.index} has a number that is not at least 0"
+    if stage.replicas < 1 or (stage.replicas > 1 and stage.devices and len(stage.devices) != stage.replicas):
+        yield f"stage {stage.index} has {stage.replicas} replicas and {len(stage.devices)} devices"
     if len(set(stage.devices)) != len(stage.devices):
         yield f"stage {stage.index} has a device twice"
     topology = findings.topology

@@ -29,8 +29,9 @@ from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
-from passes.partition.problem import COMM, Problem, StageCost, plan_costs, stage_cost
+from passes.partition.problem import COMM, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.partition.reduce import Groups, ordered, quotient, reduce
+from passes.partition.replicas import replicate
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
 
 _ROUNDS = 4
@@ -44,9 +45,9 @@ class PartitionPass(Pass):
 
     ``objective``: ``throughput`` (least largest load per sample). ``comm``: how compute and transfers of a device add up
     (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
-    ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``max_ideals``, ``max_pairs``:
-    ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
-    search may hold. ``time_limit``: seconds.
+    ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run
+    on, each handling every so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested
+    before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds.
     """
 
     name: ClassVar[str] = "partition"
@@ -55,6 +56,7 @@ class PartitionPass(Pass):
     cuts: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     stages: int = 0
+    replicas: int = 1
     max_ideals: int = 5_000_000
     max_pairs: int = 60_000_000
     memory: int = 512
@@ -73,7 +75,7 @@ class PartitionPass(Pass):
         pins = read_pins(func, topology, self.pins)
         fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
         groups = self._groups(module, fine, frozenset(pins), context)
-        problem = quotient(fine, groups)
+        problem = self._wide(quotient(fine, groups))
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
@@ -114,6 +116,8 @@ class PartitionPass(Pass):
             raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
         if self.stages < 0:
             raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
+        if self.replicas < 1:
+            raise InvalidInput(f"replicas is {self.replicas}, expected a number above 0", where="--replicas")
         if not (0 < self.time_limit < math.inf):
             raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
         if not topology.devices:
@@ -149,7 +153,11 @@ class PartitionPass(Pass):
         base = ordered(fine, context.analyses.get(colocation, module))
         merged = reduce(quotient(fine, base))
         groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
-        return groups, quotient(fine, groups)
+        return groups, self._wide(quotient(fine, groups))
+
+    def _wide(self, problem: Problem) -> Problem:
+        """The problem with the replicas that its stages may have."""
+        return problem if self.replicas == 1 else replicate(problem, self.replicas)
 
     def _within_memory(
         self,
@@ -209,13 +217,15 @@ class PartitionPass(Pass):
     ) -> Plan:
         assert solution.stages is not None
         members = _ops_of(solution, groups)
-        costs = plan_costs(problem, solution.stages)
+        pool_of = pools(problem.kinds)
+        # What a device does for a sample of its own: the kind without replicas says that.
+        costs = plan_costs(problem, [(pool_of[kind], nodes) for kind, nodes in solution.stages])
         pinned_devices = set(pins.values())
         stages = []
-        for index, cost in enumerate(costs):
-            kind = problem.kinds[cost.kind]
+        for index, (cost, (chosen, _)) in enumerate(zip(costs, solution.stages, strict=True)):
+            kind = problem.kinds[chosen]
             holds_pin = len(kind.devices) == 1 and kind.devices[0] in pinned_devices
-            stages.append(_plan_stage(index, cost, kind.type, kind.devices if holds_pin else (), len(members[index])))
+            stages.append(_plan_stage(index, cost, kind, kind.devices if holds_pin else (), len(members[index])))
         if not stages:
             stages = [PlanStage(index=0, device_type=problem.kinds[0].type)]
         counts = solution.statistics
@@ -229,7 +239,9 @@ class PartitionPass(Pass):
             certificate["pins"] = ", ".join(self.pins)
         if self.stages:
             certificate["stages"] = str(self.stages)
-        if not (self.cuts or self.pins or self.stages):  # the bound holds for every plan of this problem
+        if self.replicas > 1:
+            certificate["replicas"] = str(self.replicas)
+        if not (self.cuts or self.pins or self.stages or self.replicas > 1):  # the bound holds for every plan of this problem
             certificate["problem"] = problem_digest(module, self.comm)
         taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
         free = problem_of(module, topology, net, comm=self.comm) if pins else fine
@@ -279,10 +291,10 @@ def _with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
     return module.replace(func, replace(func, ops=ops))
 
 
-def _plan_stage(index: int, cost: StageCost, type_: str, devices: tuple[str, ...], ops: int) -> PlanStage:
+def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...], ops: int) -> PlanStage:
     return PlanStage(
         index=index,
-        device_type=type_,
+        device_type=kind.type,
         devices=devices,
         ops=ops,
         compute=cost.compute,
@@ -291,6 +303,7 @@ def _plan_stage(index: int, cost: StageCost, type_: str, devices: tuple[str, ...
         weights=cost.weights,
         workspace=cost.workspace,
         buffers=cost.buffers,
+        replicas=kind.replicas,
     )
 
 

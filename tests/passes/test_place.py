@@ -266,7 +266,8 @@ def random_problem(seed: int) -> PlacementProblem:
     fixed: list[tuple[int, ...]] = [()] * size
     if rng.random() < 0.3:
         fixed[0] = (next(d for d in range(count) if math.isfinite(compute[0][d])),)
-    return PlacementProblem(topology, network(topology), "sum", tuple(map(tuple, compute)), tuple(messages), tuple(fixed))
+    rows = tuple(map(tuple, compute))
+    return PlacementProblem(topology, network(topology), "sum", rows, tuple(messages), tuple(fixed), (1,) * len(rows))
 
 
 def best_of_all(problem: PlacementProblem) -> float:
