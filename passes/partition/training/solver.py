@@ -41,7 +41,8 @@ STEP = 1e-11
 
 @dataclass(frozen=True)
 class TrainingSolution(Solution):
-    """``stages`` holds the graph's own nodes, forward and backward; ``loads``: the units of each stage evaluated, on ``kinds``."""
+    """``stages`` holds the graph's own nodes, forward and backward; ``loads``: the units of each stage evaluated; ``kinds``: of
+    devices, what a stage names by position."""
 
     loads: tuple[TrainingLoad, ...] = ()
     kinds: tuple[Kind, ...] = ()
