@@ -98,6 +98,12 @@ def solve(
     microbatches: Annotated[
         int | None, typer.Option(min=1, metavar="M", help="pipedream: microbatches between two flushes (flush, gpipe).")
     ] = None,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="R", help="throughput, training: a stage may run on up to R devices, which take samples in turn."
+        ),
+    ] = 1,
     time_limit: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
     ] = None,
@@ -132,6 +138,7 @@ def solve(
         straight=straight,
         schedule=schedule.value if schedule else "",
         microbatches=microbatches,
+        replicas=replicas,
     )
     sink = DiagnosticSink()
     try:
@@ -148,7 +155,7 @@ def solve(
     if out is not None:
         stages = [device.stage for device in result.devices if device.stage is not None]
         if len(set(stages)) < len(stages):
-            raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or --straight")
+            raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
         loads = ((device.kind, device.load, device.nodes) for device in result.devices)
         write_whole(out, placement_text(placement_result(result.objective, loads)))
     if not json and not quiet:

@@ -20,8 +20,8 @@ Progress: TypeAlias = Callable[[str, float | None], None]
 class SolveOptions:
     """What to solve and how. ``objective`` empty: as the file suggests. ``accelerators``, ``cpus``, ``memory`` (bytes each),
     ``bandwidth`` (bytes per second) stand over the file's. ``forward``: leave backward nodes out. ``time_limit``: seconds of
-    search, None for the method's own. Of PipeDream's objective: ``straight``: one machine per stage; ``schedule``: what memory
-    holds; ``microbatches`` between two flushes."""
+    search, None for the method's own. ``replicas``: most devices that a stage may run on. Of PipeDream's objective:
+    ``straight``: one machine per stage; ``schedule``: what memory holds; ``microbatches`` between two flushes."""
 
     file: str
     format: str = ""
@@ -37,6 +37,7 @@ class SolveOptions:
     straight: bool = False
     schedule: str = ""
     microbatches: int | None = None
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,24 @@ def solved(
 
 def takes(options: SolveOptions, *flags: str) -> None:
     """Raises UsageError for an option of other objectives; ``flags`` are those that this one has."""
-    given = {"--straight": options.straight, "--schedule": options.schedule, "--microbatches": options.microbatches}
+    given = {
+        "--straight": options.straight,
+        "--schedule": options.schedule,
+        "--microbatches": options.microbatches,
+        "--replicas": options.replicas > 1,
+    }
     wrong = [flag for flag, value in given.items() if value and flag not in flags]
     if wrong:
-        raise UsageError(f"{', '.join(wrong)}: not an option of this objective", hint="it is of --objective pipedream")
+        hints = [f"{flag} is of {_OF[flag]}" for flag in wrong]
+        raise UsageError(f"{', '.join(wrong)}: not an option of this objective or split", hint="; ".join(hints))
+
+
+_OF = {
+    "--straight": "--objective pipedream",
+    "--schedule": "--objective training and pipedream",
+    "--microbatches": "--objective pipedream, and of training with --replicas",
+    "--replicas": "--objective throughput and training with --split contiguous; pipedream has replicas of itself",
+}
 
 
 def budget_of(options: SolveOptions) -> Budget:

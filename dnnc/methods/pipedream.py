@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved
+from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes
 from ir.diagnostics import UsageError
 from ir.module import Module
 from ir.topology import Topology
@@ -16,6 +16,7 @@ def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.partition.from_workload import profile_of
     from passes.partition.pipedream import SCHEDULES, Machines, solve_pipedream
 
+    takes(options, "--straight", "--schedule", "--microbatches")
     if options.comm != "sum":
         raise UsageError("--comm is of throughput; PipeDream's objective is the largest of compute and transfers")
     schedule = options.schedule or SCHEDULES[0]

@@ -17,9 +17,9 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     from passes.manager import PassManager
     from passes.partition import PartitionPass
 
-    takes(options)
+    takes(options, "--replicas")
     context = pass_context(DiagnosticSink(), progress)
-    solver = PartitionPass(objective="throughput", comm=options.comm)
+    solver = PartitionPass(objective="throughput", comm=options.comm, replicas=options.replicas)
     if options.time_limit is not None:
         solver = replace(solver, time_limit=options.time_limit)
     module = PassManager((solver,), verify=False).run(module, context)
@@ -34,9 +34,10 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
             stage.device_type,
             tuple(ops),
             stage_seconds(stage, plan.comm),
-            stage.compute,
-            stage.receive + stage.send,
+            stage.compute / stage.replicas,
+            (stage.receive + stage.send) / stage.replicas,
             stage.memory,
+            stage.replicas,
         )
         for stage, ops in zip(plan.stages, members, strict=True)
         if ops
@@ -47,7 +48,8 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     seconds = {"build": build, **phases, "search": total - build}
     reason = dict(plan.certificate).get("bound", "")
     ideals, transitions = int(counted["ideals"]), int(counted["transitions"])
-    return Solved(plan.value, plan.bound, plan.status, reason, stages, ideals, transitions, seconds)
+    defined = {"replicas": options.replicas} if options.replicas > 1 else {}
+    return Solved(plan.value, plan.bound, plan.status, reason, stages, ideals, transitions, seconds, defined)
 
 
 __all__ = ["throughput"]

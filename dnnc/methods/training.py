@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes
 from ir.diagnostics import UsageError
 from ir.module import Module
 from ir.topology import Topology
 
+if TYPE_CHECKING:
+    from passes.partition.replicas import Replication
+    from passes.partition.training import TrainingGraph
+
 TRAINING = {"1f1b": "sum", "gpipe": "split"}
 """What training minimises, by schedule: max (FW + BW), or max FW + max BW."""
 
 
 def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """Forward and backward nodes of a colour on one device; the forward part contiguous."""
+    """Forward and backward nodes of a colour on one device, or on each of its replicas; the forward part contiguous."""
     from passes.analyses.network import network
     from passes.partition.from_workload import training_graph_of
+    from passes.partition.problem import pools
     from passes.partition.training import solve_training
 
     schedule = options.schedule or "1f1b"
-    takes(options, "--schedule")
+    takes(options, "--schedule", "--replicas", *(["--microbatches"] if options.replicas > 1 else []))
     if schedule not in TRAINING:
         raise UsageError(f"--schedule of training takes {' or '.join(TRAINING)}, found '{schedule}'")
     if options.comm != "sum":
@@ -31,23 +40,49 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     graph = training_graph_of(module, topology, network(topology))
     if not graph.backward.any():
         raise UsageError(f"{options.file} has no backward nodes", hint="--objective throughput, or pipedream for its profiles")
+    replication = _replication(options, schedule, topology, graph) if options.replicas > 1 else None
     built = time.perf_counter()
-    solution = solve_training(graph, TRAINING[schedule], budget_of(options), progress)
+    solution = solve_training(graph, TRAINING[schedule], budget_of(options), progress, replication)
     found = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)
-    stages = tuple(
-        SolvedStage(
-            graph.kinds[kind].type,
-            nodes,
-            load.forward + load.backward,
-            sum(load.compute),
-            sum(load.transfers),
-            load.memory,
+    stages = []
+    for (chosen, nodes), load in zip(solution.stages, solution.loads, strict=True):
+        kind = solution.kinds[chosen]
+        sync = 0.0
+        if replication is not None:
+            own = pools(solution.kinds)[chosen]
+            sync = replication.sync(own, kind.replicas) * float(replication.weights[list(nodes)].sum())
+        stages.append(
+            SolvedStage(
+                kind.type,
+                nodes,
+                load.forward + load.backward,
+                max(0.0, sum(load.compute) - sync),
+                sum(load.transfers) + sync,
+                load.memory,
+                kind.replicas,
+            )
         )
-        for (kind, nodes), load in zip(solution.stages, solution.loads, strict=True)
-    )
-    return solved(solution, stages, built - start, found - built, {"schedule": schedule})
+    defined: dict[str, Any] = {"schedule": schedule}
+    if replication is not None:
+        defined |= {"replicas": options.replicas, "microbatches": options.microbatches}
+    return solved(solution, tuple(stages), built - start, found - built, defined)
+
+
+def _replication(options: SolveOptions, schedule: str, topology: Topology, graph: TrainingGraph) -> Replication:
+    """What replicas cost: gradients are as many bytes as parameters. The format tells these not from activations, so it is the
+    size of the forward nodes: an upper bound."""
+    from passes.partition.replicas import Replication
+
+    if not topology.links:
+        raise UsageError("replicas synchronise over links of unknown speed", hint="add --bandwidth, such as 10GB/s")
+    if schedule == "gpipe" and options.microbatches is None:
+        raise UsageError("--schedule gpipe with --replicas synchronises at each flush", hint="add --microbatches N")
+    bandwidth = min(link.bandwidth for link in topology.links)
+    free = [topology.type(kind.type).free_transfers for kind in graph.kinds]
+    weights = np.where(graph.backward, 0, graph.size)
+    return Replication(options.replicas, weights, tuple(math.inf if f else bandwidth for f in free), options.microbatches)
 
 
 __all__ = ["training"]

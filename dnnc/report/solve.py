@@ -45,8 +45,8 @@ def solve_headline(result: SolveResult) -> str:
     used = sum(1 for device in result.devices if device.nodes)
     idle = len(result.devices) - used
     devices = f"{used} device{'s' if used != 1 else ''}" + (f", {idle} of {len(result.devices)} unused" if idle else "")
-    chosen = [name if value is True else str(value) for name, value in result.options.items() if value]
-    told = ", ".join([result.split, *(chosen if result.options else [result.comm])])
+    chosen = [_option_text(name, value) for name, value in result.options.items() if value]
+    told = ", ".join([result.split, *([result.comm] if result.kind == "throughput" else []), *chosen])
     searched = f"{result.nodes} nodes, {result.ideals} ideals, {result.transitions} transitions"
     timed = ", ".join(f"{name} {seconds_text(result.seconds[name])}" for name in _told(result))
     return "\n".join(
@@ -57,6 +57,10 @@ def solve_headline(result: SolveResult) -> str:
             f"  {searched}; {timed}",
         ]
     )
+
+
+def _option_text(name: str, value: object) -> str:
+    return name if value is True else value if isinstance(value, str) else f"{name} {value}"
 
 
 def gap_text(gap: float) -> str:

@@ -1,4 +1,8 @@
-"""Throughput and training: every device's load and memory, and the rules of a split."""
+"""Throughput and training: every device's load and memory, and the rules of a split.
+
+A result that says ``replicas`` R (in its options) may have up to R devices of one kind with one number of ``stage``: they hold
+the same nodes and take samples in turn, so each is busy for its share of the load. At training they average their gradients:
+4 (r-1) W / (B r), W the bytes of the forward nodes, after each minibatch of their own, or once in so many ``microbatches``."""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from dnnc.verify_plan.claims import Device, Report, statement_faults
-from dnnc.verify_plan.numbers import same, some
+from dnnc.verify_plan.numbers import Malformed, same, some
 from dnnc.verify_plan.workload import Id, Node, Workload
+from ir.diagnostics import UsageError
 
 
 def verify_devices(
@@ -21,6 +26,10 @@ def verify_devices(
     contiguous: bool,
 ) -> Report:
     wrong: list[str] = []
+    every, options = devices, _options(statement)
+    rows = _rows(every, options.get("replicas"))
+    wrong += _replica_faults(rows, options.get("replicas"))
+    devices = [row[0] for row in rows]
     home: dict[Id, int] = {}
     for index, device in enumerate(devices):
         for id_ in device.nodes:
@@ -38,10 +47,10 @@ def verify_devices(
     missing = [id_ for id_ in workload.nodes if id_ not in home]
     if missing:
         wrong.append(f"{len(missing)} nodes are on no device: {some(missing)}")
-    names = [device.name for device in devices]
+    names = [device.name for device in every]
     wrong += [f"device {name} is listed twice" for name in sorted({name for name in names if names.count(name) > 1})]
     for kind, limit in (("accelerator", workload.accelerators), ("cpu", workload.cpus)):
-        used = sum(1 for device in devices if device.kind == kind and device.nodes)
+        used = sum(1 for device in every if device.kind == kind and device.nodes)
         if limit is not None and used > limit:
             wrong.append(f"{used} devices of kind {kind} are used, there are {limit}")
     members = [{id_ for id_, at in home.items() if at == index} for index in range(len(devices))]
@@ -53,26 +62,36 @@ def verify_devices(
             wrong.append(
                 f"nodes {first!r} and {id_!r} have colour {color} and are on {devices[home[first]].name} and {devices[at].name}"
             )
-    loads = []
-    for device, inside in zip(devices, members, strict=True):
-        load, size = _load(workload, device.kind, inside, comm), sum((workload.nodes[v].size for v in inside), Fraction(0))
+    loads: list[Fraction] = []
+    shown: list[tuple[str, float, float]] = []
+    for row, inside in zip(rows, members, strict=True):
+        device, size = row[0], sum((workload.nodes[v].size for v in inside), Fraction(0))
+        load = _load(workload, device.kind, inside, comm) / len(row)
+        load += _sync(workload, device.kind, inside, len(row), statement)
         stuck = [v for v in inside if _seconds(workload.nodes[v], device.kind) is None]
         if stuck:
             wrong.append(f"{device.name} is of kind {device.kind}, which cannot run {some(sorted(stuck, key=str))}")
         if device.kind == "accelerator" and workload.memory is not None and size > workload.memory:
             needs, has, short = (f"{float(b):.12g}" for b in (size, workload.memory, size - workload.memory))
             wrong.append(f"{device.name} needs {needs} bytes, it has {has}: {short} short")
-        if device.load is not None and not same(device.load, load):
-            wrong.append(f"the load of {device.name} is {float(load):.12g}, not {float(device.load):.12g} as claimed")
-        if device.memory is not None and abs(device.memory - size) > len(inside):
-            wrong.append(f"the memory of {device.name} is {float(size):.12g} bytes, not {float(device.memory):.12g} as claimed")
-        loads.append((device.name, load, size))
-    objective = max((load for _, load, _ in loads), default=Fraction(0))
-    options = statement.get("options")
-    if statement.get("kind") == "training" and isinstance(options, dict) and options.get("schedule") == "gpipe":
+        for replica in row:
+            name, load_, held = replica.name, replica.load, replica.memory
+            if load_ is not None and not same(load_, load):
+                wrong.append(f"the load of {name} is {float(load):.12g}, not {float(load_):.12g} as claimed")
+            if held is not None and abs(held - size) > len(inside):
+                wrong.append(f"the memory of {name} is {float(size):.12g} bytes, not {float(held):.12g} as claimed")
+            if inside:
+                shown.append((name, float(load), float(size)))
+        loads.append(load)
+    objective = max(loads, default=Fraction(0))
+    if statement.get("kind") == "training" and options.get("schedule") == "gpipe":
         sides = [
-            [_load(workload, device.kind, inside, comm, side) for side in (False, True)]
-            for device, inside in zip(devices, members, strict=True)
+            [
+                _load(workload, row[0].kind, inside, comm, False) / len(row),
+                _load(workload, row[0].kind, inside, comm, True) / len(row)
+                + _sync(workload, row[0].kind, inside, len(row), statement),
+            ]
+            for row, inside in zip(rows, members, strict=True)
         ]
         objective = sum((max((side[k] for side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
     if largest is not None and not same(largest, objective):
@@ -80,8 +99,46 @@ def verify_devices(
     if contiguous:
         wrong += _cycles(workload, devices, home)
     wrong += statement_faults(statement, largest)
-    shown = [(name, float(load), float(size)) for (name, load, size), inside in zip(loads, members, strict=True) if inside]
     return Report(float(objective), shown, wrong)
+
+
+def _options(statement: Mapping[str, Any]) -> dict[str, Any]:
+    options = statement.get("options")
+    return options if isinstance(options, dict) else {}
+
+
+def _rows(devices: Sequence[Device], replicas: object) -> list[list[Device]]:
+    """Devices of one stage together, where the result says that there are replicas; else each alone."""
+    rows: dict[object, list[Device]] = {}
+    for index, device in enumerate(devices):
+        staged = replicas is not None and device.nodes and isinstance(device.stage, int)
+        rows.setdefault(("stage", device.stage) if staged else ("alone", index), []).append(device)
+    return list(rows.values())
+
+
+def _replica_faults(rows: Sequence[Sequence[Device]], most: object) -> Iterable[str]:
+    for row in rows:
+        first = row[0]
+        for other in row[1:]:
+            if other.kind != first.kind:
+                yield f"{other.name} and {first.name} are replicas and of different kinds"
+            if sorted(map(repr, other.nodes)) != sorted(map(repr, first.nodes)):
+                yield f"{other.name} and {first.name} are replicas and hold different nodes"
+        if len(row) > 1 and (not isinstance(most, int) or len(row) > most):
+            yield f"stage {first.stage} has {len(row)} replicas, the result says at most {most}"
+
+
+def _sync(workload: Workload, kind: str, inside: set[Id], replicas: int, statement: Mapping[str, Any]) -> Fraction:
+    """Milliseconds per sample that replicas average their gradients; a CPU's transfers are free, and so are these."""
+    if replicas == 1 or kind == "cpu" or statement.get("kind") != "training":
+        return Fraction(0)
+    if workload.bandwidth is None:
+        raise UsageError("replicas synchronise over links of unknown speed", hint="add --bandwidth, as for the result")
+    weights = sum((workload.nodes[v].size for v in inside if not workload.nodes[v].backward), Fraction(0))
+    every = _options(statement).get("microbatches") or replicas
+    if not isinstance(every, int):
+        raise Malformed("options.microbatches is a whole number", result=True)
+    return 4 * (replicas - 1) * weights / (workload.bandwidth * replicas * every)
 
 
 def _seconds(node: Node, kind: str) -> Fraction | None:

@@ -83,6 +83,7 @@ def _stage(
     workload: Workload, inside: set[Id], before: set[Id], replicas: int, onward: int, options: Mapping[str, Any], sends: bool
 ) -> tuple[Fraction, Fraction]:
     """Milliseconds per minibatch and bytes of a stage; ``onward``: machines from it to the end."""
+    assert workload.bandwidth is not None, "a profile has a bandwidth"
     share = workload.bandwidth * replicas
     weights = sum((workload.nodes[v].size for v in inside), Fraction(0))
     compute = sum((workload.both[v] for v in inside), Fraction(0)) / replicas

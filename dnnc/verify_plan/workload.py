@@ -42,8 +42,8 @@ class Node:
 
 @dataclass(slots=True)
 class Workload:
-    """``send``: milliseconds of a node's output over an accelerator's link. Of profiles only: ``both``: milliseconds of both
-    passes, ``output``: bytes, ``bandwidth``: bytes per millisecond."""
+    """``send``: milliseconds of a node's output over an accelerator's link; ``bandwidth`` of that: bytes per millisecond, None
+    when nobody states it. Of profiles only: ``both``: milliseconds of both passes, ``output``: bytes."""
 
     nodes: dict[Id, Node]
     readers: dict[Id, set[Id]]
@@ -53,7 +53,7 @@ class Workload:
     memory: Fraction | None
     both: dict[Id, Fraction] = field(default_factory=dict)
     output: dict[Id, Fraction] = field(default_factory=dict)
-    bandwidth: Fraction = Fraction(1)
+    bandwidth: Fraction | None = None
 
 
 def read_workload(text: str, limits: Limits, *, format: str = "") -> Workload:
@@ -89,7 +89,8 @@ def read_placement(text: str, limits: Limits) -> Workload:
         accelerators, cpus = data.get("maxFPGAs"), data.get("maxCPUs") or 0
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise Malformed(f"not a device-placement workload: {type(error).__name__} {error}") from None
-    return _limited(Workload(nodes, readers, send, accelerators, cpus, memory), limits)
+    bandwidth = None if limits.bandwidth is None else Fraction(limits.bandwidth) / _MS
+    return _limited(Workload(nodes, readers, send, accelerators, cpus, memory, bandwidth=bandwidth), limits)
 
 
 _PROFILE_NODE = re.compile(
