@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dnnc.methods import METHODS, Progress, Solved, SolveOptions
+from dnnc.methods import EXACT, EXPERT, METHODS, Progress, Row, Solved, SolveOptions, baseline, compare_all
 from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.module import Module
 from ir.topology import Topology
@@ -20,7 +20,7 @@ from ir.topology import Topology
 if TYPE_CHECKING:
     from dnnc.frontends.workloads import Profile
 
-__all__ = ["DeviceLoad", "SolveOptions", "SolveResult", "solve_file"]
+__all__ = ["Compared", "DeviceLoad", "SolveOptions", "SolveResult", "solve_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,25 @@ class DeviceLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """A method beside the others: ``objective`` in the file's unit (inf without a plan), ``ratio`` to that of the exact method;
+    ``fits``: its memory, None without a plan; ``status``: optimal, feasible, ``unfit`` (it breaks a limit), unknown or
+    infeasible (no plan); ``why``: what keeps it from being feasible."""
+
+    method: str
+    objective: float
+    ratio: float
+    split: str
+    fits: bool | None
+    status: str
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SolveResult:
-    """``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
+    """``method``: exact, or a baseline; ``compare``: every method, where asked for.
+    ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
     ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase (``load``: of the
     compiled search). ``reason``: how the bound was reached."""
 
@@ -64,6 +81,8 @@ class SolveResult:
     seconds: dict[str, float] = field(default_factory=dict)
     devices: tuple[DeviceLoad, ...] = ()
     why: Infeasible | None = None
+    method: str = EXACT
+    compare: tuple[Compared, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields of ``dnnc.solve/1``."""
@@ -72,6 +91,7 @@ class SolveResult:
             "format": self.format,
             "unit": self.unit,
             "kind": self.kind,
+            "method": self.method,
             "split": self.split,
             "comm": self.comm,
             "options": self.options,
@@ -98,6 +118,7 @@ class SolveResult:
                 }
                 for device in self.devices
             ],
+            **({"compare": [asdict(row) for row in self.compare]} if self.compare else {}),
         }
 
 
@@ -116,6 +137,10 @@ def solve_file(
     if method is None:
         known = ", ".join(f"--objective {kind} --split {split}" for kind, split in METHODS)
         raise UsageError(f"no method for --objective {objective} --split {options.split}", hint=f"there is {known}")
+    if options.compare and options.method != EXACT:
+        raise UsageError("--compare shows every method", hint="leave --method out")
+    if options.expert and not options.compare and options.method != EXPERT:
+        raise UsageError("--expert is of --method expert, and of --compare")
     inference = objective == "throughput"
     if inference and profile.has_backward_nodes and not options.forward:
         raise UsageError(
@@ -133,23 +158,35 @@ def solve_file(
         split=options.split,
         comm=options.comm,
         nodes=len(module.entry.ops),
+        method=options.method,
     )
     progress("load the search", None)
     import_module("passes.partition.kernels")  # half a second, of numba: no part of any search
     loaded = time.perf_counter()
+    rows = compare_all(module, objective, options, progress) if options.compare else ()
+    if options.time_limit is not None:
+        options = replace(options, time_limit=options.time_limit - (time.perf_counter() - loaded if rows else 0.0))
     try:
-        solved = method(module, options, progress)
+        solved = (
+            method(module, options, progress) if options.method == EXACT else baseline(module, objective, options, progress)
+        )
     except Infeasible as error:
+        status = "infeasible" if error.proven else "unknown"
+        exact = Row(EXACT, math.inf, options.split, None, status, 0.0, error.diagnostics[0].message)
         return replace(
             result,
+            compare=_compared(exact, rows),
             bound=math.inf if error.proven else 0.0,
-            status="infeasible" if error.proven else "unknown",
+            status=status,
             reason=error.diagnostics[0].message,
             seconds={"read": read - started, "total": time.perf_counter() - started},
             why=error,
         )
+    exact = Row(EXACT, solved.value, options.split, True, solved.status, solved.seconds.get("search", 0.0))
     return replace(
         result,
+        compare=_compared(exact, rows),
+        split=solved.split or options.split,
         options=solved.options,
         objective=in_unit(solved.value),
         bound=in_unit(solved.bound),
@@ -160,6 +197,25 @@ def solve_file(
         transitions=solved.transitions,
         seconds={"read": read - started, "load": loaded - read, **solved.seconds, "total": time.perf_counter() - started},
         devices=_devices(module, solved),
+    )
+
+
+def _compared(exact: Row, rows: tuple[Row, ...]) -> tuple[Compared, ...]:
+    """The exact method and the others, none when there are no others."""
+    from dnnc.frontends.workloads import in_unit
+
+    return tuple(
+        Compared(
+            row.method,
+            in_unit(row.value),
+            row.value / exact.value if 0 < exact.value < math.inf else 1.0 if row.value == exact.value else math.inf,
+            row.split,
+            row.fits,
+            row.status,
+            row.seconds,
+            row.why,
+        )
+        for row in ((exact, *rows) if rows else ())
     )
 
 

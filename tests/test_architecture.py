@@ -26,6 +26,7 @@ DOORS = {
     "networkx": ("passes/*",),
     "numba": ("passes/*kernels.py",),
     "highspy": ("passes/*",),
+    "pymetis": ("passes/partition/baselines/metis.py",),
     "onnx": ("dnnc/frontends/*", "dnnc/backend/*"),
     "onnx_ir": ("dnnc/frontends/*", "dnnc/backend/*"),
     "google": ("dnnc/frontends/*", "dnnc/backend/*"),  # protobuf, which onnx brings and whose errors it lets through

@@ -28,6 +28,19 @@ class Objective(StrEnum):
     PIPEDREAM = "pipedream"
 
 
+class Method(StrEnum):
+    """How to split: exactly, or as others would."""
+
+    EXACT = "exact"
+    ONE_DEVICE = "one-device"
+    GREEDY = "greedy"
+    TOPOLOGICAL = "topological"
+    PIPEDREAM_STYLE = "pipedream-style"
+    LOCAL_SEARCH = "local-search"
+    METIS = "metis"
+    EXPERT = "expert"
+
+
 class TrainingSchedule(StrEnum):
     """The order of forward and backward passes: what training minimises, what a machine holds under PipeDream's objective."""
 
@@ -104,6 +117,16 @@ def solve(
             min=1, metavar="R", help="throughput, training: a stage may run on up to R devices, which take samples in turn."
         ),
     ] = 1,
+    method: Annotated[Method, typer.Option(help="exact, or a baseline to compare it with.")] = Method.EXACT,
+    compare: Annotated[bool, typer.Option("--compare", help="Every method beside the exact one.")] = False,
+    expert: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A split made by hand, for --method expert and --compare: the reference's result format, "
+            "a result of --json, or a profile with stage_id.",
+        ),
+    ] = None,
     time_limit: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
     ] = None,
@@ -119,7 +142,7 @@ def solve(
     unit, milliseconds."""
     from dnnc.backend.placement_result import placement_result, placement_text
     from dnnc.cli.tracing import timing_text
-    from dnnc.report.solve import solve_headline, solve_table
+    from dnnc.report.solve import compare_note, compare_table, solve_headline, solve_table
     from dnnc.report.tables import print_table
     from dnnc.solve import SolveOptions, solve_file
 
@@ -139,6 +162,9 @@ def solve(
         schedule=schedule.value if schedule else "",
         microbatches=microbatches,
         replicas=replicas,
+        method=method.value,
+        compare=compare,
+        expert=str(expert or ""),
     )
     sink = DiagnosticSink()
     try:
@@ -150,6 +176,9 @@ def solve(
         talk(timing_text(result.seconds))
     if json:
         put_json("solve", result.to_json())
+    if result.compare and not json and not quiet:
+        print_table(compare_table(result))
+        put(compare_note(result))
     if result.why is not None:
         raise result.why
     if out is not None:

@@ -2,13 +2,14 @@
 
 A method takes the module of a workload (``dnnc.work`` ops and a topology) and gives stages with a bound, in seconds and bytes;
 ``dnnc.solve`` tells them in the file's words. To add a method is to write its file and to list it. A workload that no
-plan fits raises Infeasible.
+plan fits raises Infeasible. Those of ``METHODS`` are exact; ``baselines`` are what they are compared with.
 """
 
 from __future__ import annotations
 
 from dnnc.methods.any_split import any_throughput
 from dnnc.methods.base import Method, Progress, Solved, SolvedStage, SolveOptions
+from dnnc.methods.baselines import EXACT, EXPERT, NAMES, Row, baseline, compare_all
 from dnnc.methods.pipedream import pipedream
 from dnnc.methods.throughput import throughput
 from dnnc.methods.training import training
@@ -21,4 +22,17 @@ METHODS: dict[tuple[str, str], Method] = {
 }
 """How to solve, by objective and split."""
 
-__all__ = ["METHODS", "Method", "Progress", "SolveOptions", "Solved", "SolvedStage"]
+__all__ = [
+    "EXACT",
+    "EXPERT",
+    "METHODS",
+    "NAMES",
+    "Method",
+    "Progress",
+    "Row",
+    "SolveOptions",
+    "Solved",
+    "SolvedStage",
+    "baseline",
+    "compare_all",
+]

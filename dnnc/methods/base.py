@@ -21,7 +21,8 @@ class SolveOptions:
     """What to solve and how. ``objective`` empty: as the file suggests. ``accelerators``, ``cpus``, ``memory`` (bytes each),
     ``bandwidth`` (bytes per second) stand over the file's. ``forward``: leave backward nodes out. ``time_limit``: seconds of
     search, None for the method's own. ``replicas``: most devices that a stage may run on. Of PipeDream's objective:
-    ``straight``: one machine per stage; ``schedule``: what memory holds; ``microbatches`` between two flushes."""
+    ``straight``: one machine per stage; ``schedule``: what memory holds; ``microbatches`` between two flushes.
+    ``method``: exact, or a baseline; ``expert``: the file of a split made by hand; ``compare``: all of them."""
 
     file: str
     format: str = ""
@@ -38,6 +39,9 @@ class SolveOptions:
     schedule: str = ""
     microbatches: int | None = None
     replicas: int = 1
+    method: str = "exact"
+    expert: str = ""
+    compare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ class SolvedStage:
 @dataclass(frozen=True, slots=True)
 class Solved:
     """What a method gives. ``stages`` in pipeline order; ``reason``: how the bound was reached; ``seconds`` by phase,
-    ``search`` the whole search. ``options``: what else defines the objective."""
+    ``search`` the whole search. ``options``: what else defines the objective; ``split``: of what sort the plan is, where
+    not what was asked for."""
 
     value: float
     bound: float
@@ -68,6 +73,7 @@ class Solved:
     transitions: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    split: str = ""
 
 
 Method: TypeAlias = Callable[[Module, SolveOptions, Progress], Solved]
@@ -92,6 +98,13 @@ def solved(
         {"build": build, **counts.seconds, "search": search},
         options or {},
     )
+
+
+def topology_of(module: Module) -> Topology:
+    """The devices of a workload; ``dnnc.solve`` checks that there are some."""
+    topology = module.first(Topology)
+    assert topology is not None, "solve checks it"
+    return topology
 
 
 def takes(options: SolveOptions, *flags: str) -> None:
@@ -135,4 +148,15 @@ def does_not_fit(status: str, topology: Topology) -> Infeasible:
     return error
 
 
-__all__ = ["Method", "Progress", "SolveOptions", "Solved", "SolvedStage", "budget_of", "does_not_fit", "solved", "takes"]
+__all__ = [
+    "Method",
+    "Progress",
+    "SolveOptions",
+    "Solved",
+    "SolvedStage",
+    "budget_of",
+    "does_not_fit",
+    "solved",
+    "takes",
+    "topology_of",
+]

@@ -4,48 +4,27 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TYPE_CHECKING, Any
 
-from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes
+from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes, topology_of
 from ir.diagnostics import UsageError
 from ir.module import Module
-from ir.topology import Topology
+
+if TYPE_CHECKING:
+    from passes.partition.pipedream import Machines, Profile
 
 
 def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """PipeDream's programme over replicated stages, exact. Machines are the accelerators and the links between them."""
-    from passes.partition.from_workload import profile_of
-    from passes.partition.pipedream import SCHEDULES, Machines, solve_pipedream
+    from passes.partition.pipedream import solve_pipedream
 
-    takes(options, "--straight", "--schedule", "--microbatches")
-    if options.comm != "sum":
-        raise UsageError("--comm is of throughput; PipeDream's objective is the largest of compute and transfers")
-    schedule = options.schedule or SCHEDULES[0]
-    if schedule not in SCHEDULES:
-        raise UsageError(f"--schedule takes {', '.join(SCHEDULES)}, found '{schedule}'")
-    if schedule == "gpipe" and options.microbatches is None:
-        raise UsageError("--schedule gpipe needs the number of microbatches", hint="add --microbatches N")
-    topology = module.first(Topology)
-    assert topology is not None, "solve checks it"
-    devices = [device for device in topology.devices if device.type == "accelerator"]
-    if not devices:
-        raise UsageError("PipeDream's objective is of accelerators, and there is none", hint="add --accelerators N")
-    if not topology.links:
-        raise UsageError("PipeDream's objective needs the bandwidth of the links", hint="add --bandwidth, such as 10GB/s")
     start = time.perf_counter()
-    profile = profile_of(module, topology.type("accelerator"))
-    machines = Machines(
-        count=len(devices),
-        bandwidth=min(link.bandwidth for link in topology.links),
-        straight=options.straight,
-        memory=topology.memory(devices[0]),
-        schedule=schedule,
-        microbatches=options.microbatches,
-    )
+    profile, machines, defined = read_problem(module, options)
     built = time.perf_counter()
     solution = solve_pipedream(profile, machines, budget_of(options), progress)
     found = time.perf_counter()
     if solution.stages is None:
-        raise does_not_fit(solution.status, topology)
+        raise does_not_fit(solution.status, topology_of(module))
     stages = tuple(
         SolvedStage(
             "accelerator",
@@ -58,8 +37,39 @@ def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solv
         )
         for stage in solution.times
     )
-    defined = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
     return solved(solution, stages, built - start, found - built, defined)
 
 
-__all__ = ["pipedream"]
+def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machines, dict[str, Any]]:
+    """The profile, its machines, and what else defines the objective. Raises UsageError for options that make no sense."""
+    from passes.partition.from_workload import profile_of
+    from passes.partition.pipedream import SCHEDULES, Machines
+
+    takes(options, "--straight", "--schedule", "--microbatches")
+    if options.comm != "sum":
+        raise UsageError("--comm is of throughput; PipeDream's objective is the largest of compute and transfers")
+    schedule = options.schedule or SCHEDULES[0]
+    if schedule not in SCHEDULES:
+        raise UsageError(f"--schedule takes {', '.join(SCHEDULES)}, found '{schedule}'")
+    if schedule == "gpipe" and options.microbatches is None:
+        raise UsageError("--schedule gpipe needs the number of microbatches", hint="add --microbatches N")
+    topology = topology_of(module)
+    devices = [device for device in topology.devices if device.type == "accelerator"]
+    if not devices:
+        raise UsageError("PipeDream's objective is of accelerators, and there is none", hint="add --accelerators N")
+    if not topology.links:
+        raise UsageError("PipeDream's objective needs the bandwidth of the links", hint="add --bandwidth, such as 10GB/s")
+    profile = profile_of(module, topology.type("accelerator"))
+    machines = Machines(
+        count=len(devices),
+        bandwidth=min(link.bandwidth for link in topology.links),
+        straight=options.straight,
+        memory=topology.memory(devices[0]),
+        schedule=schedule,
+        microbatches=options.microbatches,
+    )
+    defined = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
+    return profile, machines, defined
+
+
+__all__ = ["pipedream", "read_problem"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes
+from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes, topology_of
 from ir.diagnostics import UsageError
 from ir.module import Module
 from ir.topology import Topology
@@ -23,23 +23,13 @@ TRAINING = {"1f1b": "sum", "gpipe": "split"}
 
 def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Forward and backward nodes of a colour on one device, or on each of its replicas; the forward part contiguous."""
-    from passes.analyses.network import network
-    from passes.partition.from_workload import training_graph_of
     from passes.partition.problem import pools
     from passes.partition.training import solve_training
 
-    schedule = options.schedule or "1f1b"
     takes(options, "--schedule", "--replicas", *(["--microbatches"] if options.replicas > 1 else []))
-    if schedule not in TRAINING:
-        raise UsageError(f"--schedule of training takes {' or '.join(TRAINING)}, found '{schedule}'")
-    if options.comm != "sum":
-        raise UsageError("--comm is of throughput; training adds compute and transfers up")
-    topology = module.first(Topology)
-    assert topology is not None, "solve checks it"
+    topology = topology_of(module)
     start = time.perf_counter()
-    graph = training_graph_of(module, topology, network(topology))
-    if not graph.backward.any():
-        raise UsageError(f"{options.file} has no backward nodes", hint="--objective throughput, or pipedream for its profiles")
+    graph, schedule = read_graph(module, options)
     replication = _replication(options, schedule, topology, graph) if options.replicas > 1 else None
     built = time.perf_counter()
     solution = solve_training(graph, TRAINING[schedule], budget_of(options), progress, replication)
@@ -70,6 +60,23 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     return solved(solution, tuple(stages), built - start, found - built, defined)
 
 
+def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:
+    """The graph and the schedule. Raises UsageError for options that make no sense, and without backward nodes."""
+    from passes.analyses.network import network
+    from passes.partition.from_workload import training_graph_of
+
+    schedule = options.schedule or "1f1b"
+    if schedule not in TRAINING:
+        raise UsageError(f"--schedule of training takes {' or '.join(TRAINING)}, found '{schedule}'")
+    if options.comm != "sum":
+        raise UsageError("--comm is of throughput; training adds compute and transfers up")
+    topology = topology_of(module)
+    graph = training_graph_of(module, topology, network(topology))
+    if not graph.backward.any():
+        raise UsageError(f"{options.file} has no backward nodes", hint="--objective throughput, or pipedream for its profiles")
+    return graph, schedule
+
+
 def _replication(options: SolveOptions, schedule: str, topology: Topology, graph: TrainingGraph) -> Replication:
     """What replicas cost: gradients are as many bytes as parameters. The format tells these not from activations, so it is the
     size of the forward nodes: an upper bound."""
@@ -85,4 +92,4 @@ def _replication(options: SolveOptions, schedule: str, topology: Topology, graph
     return Replication(options.replicas, weights, tuple(math.inf if f else bandwidth for f in free), options.microbatches)
 
 
-__all__ = ["training"]
+__all__ = ["TRAINING", "read_graph", "training"]

@@ -46,7 +46,14 @@ def solve_headline(result: SolveResult) -> str:
     idle = len(result.devices) - used
     devices = f"{used} device{'s' if used != 1 else ''}" + (f", {idle} of {len(result.devices)} unused" if idle else "")
     chosen = [_option_text(name, value) for name, value in result.options.items() if value]
-    told = ", ".join([result.split, *([result.comm] if result.kind == "throughput" else []), *chosen])
+    told = ", ".join(
+        [
+            *([] if result.method == "exact" else [result.method]),
+            result.split,
+            *([result.comm] if result.kind == "throughput" else []),
+            *chosen,
+        ]
+    )
     searched = f"{result.nodes} nodes, {result.ideals} ideals, {result.transitions} transitions"
     timed = ", ".join(f"{name} {seconds_text(result.seconds[name])}" for name in _told(result))
     return "\n".join(
@@ -57,6 +64,34 @@ def solve_headline(result: SolveResult) -> str:
             f"  {searched}; {timed}",
         ]
     )
+
+
+def compare_table(result: SolveResult) -> Table:
+    """One row per method, the exact one first: what its plan is worth, and whether it can be used."""
+    rows = []
+    for row in result.compare:
+        found = math.isfinite(row.objective)
+        fits = "-" if row.fits is None else "yes" if row.fits else "no"
+        rows.append(
+            (
+                row.method,
+                number_text(row.objective) if found else "-",
+                f"{row.ratio:.4f}" if found and math.isfinite(row.ratio) else "-",
+                seconds_text(row.seconds),
+                row.split or "-",
+                fits,
+                row.status + (f": {row.why}" if row.why else ""),
+            )
+        )
+    return Table(columns(f"<method objective_({result.unit}) ratio time <split <fits <status"), tuple(rows))
+
+
+def compare_note(result: SolveResult) -> str:
+    """A word on methods that do better than the exact one, which looked among fewer splits; empty when there are none."""
+    better = [row.method for row in result.compare if row.split != result.split and row.ratio < 1 - 1e-9]
+    if not better:
+        return ""
+    return f"{' and '.join(better)}: better without contiguity, which the exact method kept; --split any lets it go\n"
 
 
 def _option_text(name: str, value: object) -> str:
@@ -71,4 +106,4 @@ def _told(result: SolveResult) -> Sequence[str]:
     return [name for name in ("read", "load", "search", "total") if name in result.seconds]
 
 
-__all__ = ["solve_headline", "solve_table"]
+__all__ = ["compare_note", "compare_table", "solve_headline", "solve_table"]

@@ -114,6 +114,16 @@ def units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
     return _over_units(graph, list(members.values()), list(precedence.edges))
 
 
+def colour_units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
+    """The problem over the colours alone, without precedence (what a split that need not be contiguous keeps together), and the
+    nodes of each."""
+    members: dict[int, list[int]] = {}
+    first: dict[int, int] = {}
+    for v, colour in enumerate(graph.colour):
+        members.setdefault(v if colour is None else first.setdefault(colour, v), []).append(v)
+    return _over_units(graph, list(members.values()), [])
+
+
 def _over_units(
     graph: TrainingGraph, groups: Sequence[Sequence[int]], precedence: Sequence[tuple[int, int]]
 ) -> tuple[TrainingProblem, Groups]:
@@ -222,6 +232,7 @@ __all__ = [
     "TrainingGraph",
     "TrainingLoad",
     "TrainingProblem",
+    "colour_units",
     "topological",
     "training_faults",
     "training_load",

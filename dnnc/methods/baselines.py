@@ -1,0 +1,176 @@
+"""Baselines: other ways to split, judged by the definition that the exact search is judged by (``passes.partition.baselines``).
+
+``baseline`` is a method like any other. ``compare_all`` runs every one that makes sense for the objective, each within its part
+of the time, and gives a row for each, those without a plan and those whose plan does not fit included.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes, topology_of
+from ir.diagnostics import Infeasible, UsageError
+from ir.module import Module
+
+if TYPE_CHECKING:
+    from passes.partition.baselines import Case, Plan
+    from passes.partition.dp import Stages
+
+EXACT, EXPERT = "exact", "expert"
+NAMES = (EXACT, "one-device", "greedy", "topological", "pipedream-style", "local-search", "metis", EXPERT)
+"""Names of methods; tests hold them equal to those of ``passes.partition.baselines``, which takes long to load."""
+OBJECTIVES = ("throughput", "training", "pipedream")
+"""What baselines are judged by."""
+SECONDS = 10.0
+"""Longest search of one baseline unless a limit is given."""
+SHARE = 0.2
+"""Of a limit for all: what one baseline may take, half of it going to all of them. Only the local search needs more than
+milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method in a comparison. ``value`` in seconds, inf without a plan; ``fits``: its memory, None without a plan;
+    ``why``: what keeps it from being feasible."""
+
+    method: str
+    value: float
+    split: str
+    fits: bool | None
+    status: str
+    seconds: float
+    why: str = ""
+
+
+def baseline(module: Module, objective: str, options: SolveOptions, progress: Progress) -> Solved:
+    """The plan of ``options.method``. Raises Infeasible where it has none that keeps to every limit, UsageError where the
+    method makes no sense for the objective."""
+    _check(objective, options)
+    start = time.perf_counter()
+    case, defined = case_of(module, objective, options)
+    built = time.perf_counter()
+    seconds = SECONDS if options.time_limit is None else options.time_limit
+    plan = _run(options.method, module, case, options, seconds, progress)
+    found = time.perf_counter()
+    if isinstance(plan, str) or plan.faults:
+        words = plan if isinstance(plan, str) else "; ".join(plan.faults)
+        hint = "--method exact finds one if there is any; --compare shows all"
+        error = Infeasible(f"{options.method} has no plan that fits: {words}", where=options.file, hint=hint)
+        error.proven = False
+        raise error
+    stages = tuple(
+        SolvedStage(case.kinds[load.kind].type, load.nodes, load.load, load.compute, load.transfer, load.memory, load.replicas)
+        for load in plan.stages
+    )
+    return Solved(
+        plan.value,
+        plan.bound,
+        _status(plan),
+        f"a baseline proves nothing; {plan.reason}",
+        stages,
+        seconds={"build": built - start, "search": found - built},
+        options=defined,
+        split=plan.split,
+    )
+
+
+def compare_all(module: Module, objective: str, options: SolveOptions, progress: Progress) -> tuple[Row, ...]:
+    """A row per baseline, in the order of ``NAMES``; that of an expert where there is a file. Raises UsageError where no
+    baseline makes sense for the objective."""
+    from passes.partition.baselines import LOOSE
+
+    _check(objective, replace(options, method=EXACT))
+    case, _ = case_of(module, objective, options)
+    started = time.perf_counter()
+    limit = math.inf if options.time_limit is None else options.time_limit
+    rows = []
+    for name in NAMES[1:]:
+        if (name in LOOSE and case.loose is None) or (name == EXPERT and not options.expert):
+            continue
+        start = time.perf_counter()
+        left = limit / 2 - (start - started)
+        plan = _run(name, module, case, options, max(0.0, min(SECONDS, SHARE * limit, left)), progress)
+        took = time.perf_counter() - start
+        if isinstance(plan, str):
+            rows.append(Row(name, math.inf, "", None, "unknown", took, plan))
+        else:
+            status = "unfit" if plan.faults else _status(plan)
+            rows.append(Row(name, plan.value, plan.split, plan.fits, status, took, "; ".join(plan.faults[:2])))
+    return tuple(rows)
+
+
+def _check(objective: str, options: SolveOptions) -> None:
+    if objective not in OBJECTIVES:
+        raise UsageError(f"there is no baseline for --objective {objective}", hint=f"there are for {', '.join(OBJECTIVES)}")
+    if options.method == EXPERT and not options.expert:
+        raise UsageError("--method expert needs the split of the expert", hint="add --expert FILE")
+    if options.method not in NAMES:
+        raise UsageError(f"--method takes {', '.join(NAMES)}, found '{options.method}'")
+    if options.method in ("local-search", "metis") and objective == "pipedream":
+        raise UsageError(f"--method {options.method} knows no pipeline, which --objective pipedream needs")
+
+
+def _status(plan: Plan) -> str:
+    return "optimal" if plan.value <= plan.bound * (1 + 1e-9) else "feasible"
+
+
+def _run(name: str, module: Module, case: Case, options: SolveOptions, seconds: float, progress: Progress) -> Plan | str:
+    """The judged plan, or why there is none."""
+    from passes.partition.baselines import BASELINES, Limits, NoPlan, expert, judge
+
+    try:
+        if name == EXPERT:
+            stages = expert(case, _given(options.expert, module, case), [str(op.get("id")) for op in module.entry.ops])
+        else:
+            stages = BASELINES[name](case, Limits(seconds, progress))
+        return judge(case, stages)
+    except NoPlan as error:
+        return str(error)
+
+
+def _given(path: str, module: Module, case: Case) -> Stages:
+    """The expert's stages as labels and nodes. Raises InvalidInput, UsageError."""
+    from dnnc.methods.expert_file import read_expert
+
+    positions = {op.get("id"): v for v, op in enumerate(module.entry.ops)}
+    kinds = {kind.type: k for k, kind in reversed(list(enumerate(case.kinds)))}
+    stages = []
+    for type_, nodes, devices in read_expert(path, positions):
+        if type_ not in kinds:
+            raise UsageError(f"the split uses a device of kind {type_}, and there is none", where=path)
+        if devices > 1 and not case.replicated:
+            raise UsageError("the split has replicas, which only --objective pipedream values", where=path)
+        stages.append((devices if case.replicated else kinds[type_], nodes))
+    return tuple(stages)
+
+
+def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case, dict[str, object]]:
+    """What baselines see of the module, and what else defines the objective (as the exact methods say it)."""
+    from passes.analyses.network import network
+    from passes.partition.baselines import pipedream_case, throughput_case, training_case
+    from passes.partition.colocation import colocation
+    from passes.partition.from_ir import problem_of
+    from passes.partition.from_workload import color_classes
+
+    if objective == "pipedream":
+        from dnnc.methods.pipedream import read_problem
+
+        profile, machines, defined = read_problem(module, options)
+        return pipedream_case(profile, machines), defined
+    topology = topology_of(module)
+    net = network(topology)
+    if objective == "training":
+        from dnnc.methods.training import TRAINING, read_graph
+
+        takes(options, "--schedule")
+        graph, schedule = read_graph(module, options)
+        return training_case(graph, problem_of(module, topology, net), TRAINING[schedule]), {"schedule": schedule}
+    takes(options)
+    problem = problem_of(module, topology, net, comm=options.comm)
+    return throughput_case(problem, colocation(module), color_classes(module.entry)), {}
+
+
+__all__ = ["EXACT", "EXPERT", "NAMES", "OBJECTIVES", "Row", "baseline", "case_of", "compare_all"]

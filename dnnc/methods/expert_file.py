@@ -1,0 +1,124 @@
+"""A split that somebody wrote down, read from a file: ``--expert FILE``.
+
+Three forms, told apart by their text:
+
+- the reference's result, ``{"fpgas": [{"nodes": [ids]}], "cpus": [...]}`` ("fpga" stands for any accelerator), loads ignored;
+- what ``dnnc solve --json`` printed: ``devices`` with ``kind``, ``nodes`` and ``stage``;
+- a PipeDream profile with ``-- stage_id=N`` on its nodes: one accelerator per stage.
+
+Devices that hold the same nodes are replicas of one stage.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ir.diagnostics import Diagnostic, InvalidInput
+
+MAX_BYTES = 64 << 20
+_STAGED = re.compile(r"(?P<id>\S+) -- (?P<desc>.*) -- stage_id=(?P<stage>-?[0-9]+)\s*\Z")
+_DROPPED = ("Input", "__getitem__")
+"""Nodes that a reader of profiles leaves out, by how their descriptions start."""
+
+
+def read_expert(path: str, positions: Mapping[int | str, int]) -> list[tuple[str, tuple[int, ...], int]]:
+    """Stages of (kind of device, positions of nodes, devices), as listed; ``positions``: of each id. Raises InvalidInput with
+    every fault that can be told from the file."""
+    file = Path(path)
+    try:
+        if (size := file.stat().st_size) > MAX_BYTES:
+            raise InvalidInput(f"the file has {size} bytes; a split of more than {MAX_BYTES} is refused", where=path)
+        text = file.read_bytes().decode()
+    except OSError as error:
+        raise InvalidInput(f"cannot read: {error.strerror or error}", where=path) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"expected text but byte {error.start} is not UTF-8", where=path) from None
+    rows = _rows(text, path) if text.lstrip("\ufeff \t\r\n").startswith("{") else _staged(text, path, positions)
+    faults: list[Diagnostic] = []
+    stages: dict[tuple[str, tuple[int, ...]], int] = {}
+    home: dict[int, str] = {}
+    for name, kind, ids in rows:
+        unknown = [id_ for id_ in ids if id_ not in positions]
+        if unknown:
+            faults.append(Diagnostic(f"{name} holds {_some(unknown)}, which the workload does not have", where=path))
+        nodes = tuple(sorted({positions[id_] for id_ in ids if id_ in positions}))
+        if not nodes:
+            continue
+        if (kind, nodes) in stages:
+            stages[kind, nodes] += 1
+            continue
+        twice = [id_ for id_ in ids if home.setdefault(positions.get(id_, -1), name) != name]
+        if twice:
+            faults.append(Diagnostic(f"{name} holds {_some(twice)}, which another device holds as well", where=path))
+        stages[kind, nodes] = 1
+    if not stages and not faults:
+        faults.append(Diagnostic("no device holds a node", where=path))
+    if faults:
+        raise InvalidInput(faults[:20])
+    return [(kind, nodes, count) for (kind, nodes), count in stages.items()]
+
+
+def _rows(text: str, where: str) -> list[tuple[str, str, list[Any]]]:
+    """Name, kind and node ids of each device of a result."""
+    try:
+        data = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"this is not JSON: {error}", where=where) from None
+    if "devices" in data:
+        listed = [
+            ("devices", str(row.get("kind")) if isinstance(row, dict) else "", row) for row in _list(data, "devices", where)
+        ]
+        listed.sort(key=lambda item: _stage(item[2]))
+    elif "fpgas" in data or "cpus" in data:
+        listed = [("fpgas", "accelerator", row) for row in _list(data, "fpgas", where)]
+        listed += [("cpus", "cpu", row) for row in _list(data, "cpus", where)]
+    else:
+        hint = "what 'dnnc solve' prints with --json or writes with -o, or a profile with stage_id"
+        raise InvalidInput("found an object without 'fpgas', 'cpus' or 'devices'", where=where, hint=f"expected {hint}")
+    rows = []
+    for number, (key, kind, row) in enumerate(listed):
+        ids = row.get("nodes") if isinstance(row, dict) else None
+        name = str(row.get("name", f"{key}[{number}]")) if isinstance(row, dict) else f"{key}[{number}]"
+        if not isinstance(ids, list) or not all(isinstance(id_, int | str) and not isinstance(id_, bool) for id_ in ids):
+            raise InvalidInput(f"{name} has no list 'nodes' of ids", where=where, hint="ids are numbers or texts")
+        if kind not in ("accelerator", "cpu"):
+            raise InvalidInput(f"{name} is of kind '{kind}', expected accelerator or cpu", where=where)
+        rows.append((name, kind, ids))
+    return rows
+
+
+def _list(data: dict[str, Any], key: str, where: str) -> list[Any]:
+    found = data.get(key, [])
+    if not isinstance(found, list):
+        raise InvalidInput(f"'{key}' is {type(found).__name__}, expected a list of devices", where=where)
+    return found
+
+
+def _stage(row: Any) -> int:
+    """The place of a device in the pipeline; those without one come last."""
+    stage = row.get("stage") if isinstance(row, dict) else None
+    return stage if isinstance(stage, int) else 1 << 30
+
+
+def _staged(text: str, where: str, positions: Mapping[int | str, int]) -> list[tuple[str, str, list[Any]]]:
+    """One accelerator per stage of a profile; nodes that readers of profiles drop are left out."""
+    stages: dict[int, list[Any]] = {}
+    for line in text.splitlines():
+        match = _STAGED.match(line)
+        if match is not None and (match["id"] in positions or not match["desc"].startswith(_DROPPED)):
+            stages.setdefault(int(match["stage"]), []).append(match["id"])
+    if not stages:
+        hint = "expected a split as JSON, or a PipeDream profile whose nodes end in '-- stage_id=N'"
+        raise InvalidInput("no node says its stage", where=where, hint=hint)
+    return [(f"stage {stage}", "accelerator", ids) for stage, ids in sorted(stages.items())]
+
+
+def _some(ids: list[Any]) -> str:
+    return "node " + ", ".join(repr(id_) for id_ in ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+
+
+__all__ = ["read_expert"]

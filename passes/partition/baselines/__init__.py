@@ -1,0 +1,49 @@
+"""Baselines: what a person or a simpler tool would do, judged by the definition that the exact search is judged by.
+
+``case`` holds what a baseline sees and ``judge``; ``cases`` makes it from each objective's problem. Then one file per baseline:
+a function of (case, limits) that gives stages or raises ``NoPlan``. ``expert`` also takes what the person wrote.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from passes.partition.baselines.case import Case, Limits, NoPlan, Plan, StageLoad, judge
+from passes.partition.baselines.cases import pipedream_case, throughput_case, training_case
+from passes.partition.baselines.expert import expert
+from passes.partition.baselines.greedy import greedy
+from passes.partition.baselines.local_search import local_search
+from passes.partition.baselines.metis import metis
+from passes.partition.baselines.one_device import one_device
+from passes.partition.baselines.pipedream_style import pipedream_style
+from passes.partition.baselines.topological import topological
+from passes.partition.dp import Stages
+
+Baseline: TypeAlias = Callable[[Case, Limits], Stages]
+
+BASELINES: dict[str, Baseline] = {
+    "one-device": one_device,
+    "greedy": greedy,
+    "topological": topological,
+    "pipedream-style": pipedream_style,
+    "local-search": local_search,
+    "metis": metis,
+}
+"""By name, in the order in which they are told."""
+LOOSE = ("local-search", "metis")
+"""Those that ask for no contiguity: of no use where the objective does."""
+
+__all__ = [
+    "BASELINES",
+    "LOOSE",
+    "Baseline",
+    "Case",
+    "Limits",
+    "NoPlan",
+    "Plan",
+    "StageLoad",
+    "expert",
+    "judge",
+    "pipedream_case",
+    "throughput_case",
+    "training_case",
+]

@@ -1,0 +1,123 @@
+"""The cases of the objectives: throughput, training and PipeDream's, as baselines see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from passes.partition.baselines.case import Case, StageLoad, Units
+from passes.partition.bounds import best_bound, lower_bound, prices
+from passes.partition.dp import Found, KeepOn, Stages, solve_family
+from passes.partition.ideals import Family, Tables
+from passes.partition.pipedream import Machines, Profile, pipedream_objective, stage_times
+from passes.partition.problem import Kind, Problem, plan_costs
+from passes.partition.reduce import Groups, ordered, quotient
+from passes.partition.training import TrainingGraph, training_load, training_objective, training_value, units
+from passes.partition.training.problem import colour_units
+
+
+class _Throughput:
+    """The programme of ``throughput`` over a family."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.price = problem, prices(problem)
+
+    def programme(self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
+        return solve_family(tables, family, trial, keep_on)
+
+
+def throughput_case(problem: Problem, classes: Groups, colours: Sequence[Sequence[int]]) -> Case:
+    """``classes``: what a contiguous split keeps together, without cycles; ``colours``: what any split does."""
+    classes = ordered(problem, classes)
+    chained = Units(quotient(problem, classes), classes)
+    loose = _loose(problem, colours)
+
+    def evaluate(stages: Stages) -> tuple[float, tuple[StageLoad, ...]]:
+        costs = plan_costs(problem, stages)
+        loads = tuple(StageLoad(c.kind, c.nodes, c.load, c.compute, c.receive + c.send, c.memory) for c in costs)
+        return max((load.load for load in loads), default=0.0), loads
+
+    return Case(
+        kinds=problem.kinds,
+        chained=chained,
+        loose=loose,
+        programme=_Throughput(chained.problem),
+        evaluate=evaluate,
+        bound=best_bound(chained.problem, prices(chained.problem)),
+        loose_bound=lower_bound(loose.problem, prices(loose.problem)),
+    )
+
+
+def training_case(graph: TrainingGraph, problem: Problem, objective: str) -> Case:
+    """``problem``: the nodes of ``graph`` with what each reads, forward and backward alike; ``objective`` as for
+    ``solve_training``."""
+    united, members = units(graph)
+    programme = training_objective(united, objective)
+    colours: dict[int, list[int]] = {}
+    for v, colour in enumerate(graph.colour):
+        if colour is not None:
+            colours.setdefault(colour, []).append(v)
+    loose = _loose(problem, list(colours.values()))
+    classes = colour_units(graph)
+    of = {v: u for u, nodes in enumerate(classes[1]) for v in nodes}
+
+    def evaluate(stages: Stages) -> tuple[float, tuple[StageLoad, ...]]:
+        evaluated = [training_load(classes[0], kind, sorted({of[v] for v in nodes})) for kind, nodes in stages]
+        loads = tuple(
+            StageLoad(kind, nodes, load.forward + load.backward, sum(load.compute), sum(load.transfers), load.memory)
+            for (kind, nodes), load in zip(stages, evaluated, strict=True)
+        )
+        return training_value(objective, evaluated), loads
+
+    return Case(
+        kinds=graph.kinds,
+        chained=Units(programme.problem, members),
+        loose=loose,
+        programme=programme,
+        evaluate=evaluate,
+        bound=programme.bound(),
+        loose_bound=lower_bound(loose.problem, prices(loose.problem)),
+    )
+
+
+def pipedream_case(profile: Profile, machines: Machines) -> Case:
+    """Stages of (machines, nodes) in pipeline order; contiguous splits only."""
+    programme = pipedream_objective(profile, machines)
+    kind = Kind("accelerator", programme.problem.kinds[0].devices, machines.memory)
+
+    def evaluate(stages: Stages) -> tuple[float, tuple[StageLoad, ...]]:
+        loads = tuple(
+            StageLoad(
+                0,
+                stage.nodes,
+                stage.time,
+                stage.compute,
+                stage.sync + max(stage.receive, stage.send),
+                math.ceil(stage.memory),
+                stage.replicas,
+            )
+            for stage in stage_times(profile, machines, stages)
+        )
+        return max((load.load for load in loads), default=0.0), loads
+
+    return Case(
+        kinds=(kind,),
+        chained=Units(programme.problem, tuple((v,) for v in range(profile.size))),
+        loose=None,
+        programme=programme,
+        evaluate=evaluate,
+        bound=programme.bound(),
+        loose_bound=programme.bound(),
+        replicated=True,
+    )
+
+
+def _loose(problem: Problem, colours: Sequence[Sequence[int]]) -> Units:
+    """The colours and the nodes in none, by first member; they may lie on cycles."""
+    inside = {v for nodes in colours for v in nodes}
+    listed = [tuple(sorted(nodes)) for nodes in colours if len(nodes)] + [(v,) for v in range(problem.size) if v not in inside]
+    members = tuple(sorted(listed))
+    return Units(quotient(problem, members), members)
+
+
+__all__ = ["pipedream_case", "throughput_case", "training_case"]

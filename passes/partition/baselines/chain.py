@@ -1,0 +1,71 @@
+"""The programme over one topological order: a chain of boundaries instead of a lattice, so milliseconds instead of minutes.
+
+The boundaries are the prefixes of the order, at the ends of its groups. Over these the objective's own programme is exact: the
+best way to cut the chain, to give the pieces to kinds of devices and, where there are replicas, to choose their number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from passes.partition.baselines.case import Case, Limits, NoPlan
+from passes.partition.dp import Found, KeepOn, Stages
+from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, sequences
+
+MAX_WORDS = 64 << 20
+"""Eight-byte words that the chain and the programme over it may take."""
+
+
+def best_chain(case: Case, chains: Sequence[Sequence[Sequence[int]]], limits: Limits) -> Stages:
+    """The best plan along any of ``chains``, each a topological order of units in groups that stay together, as stages of the
+    workload's nodes. Raises NoPlan when none satisfies every limit."""
+    started = time.perf_counter()
+
+    def keep_on(tested: int, part: float) -> bool:
+        limits.progress("partition: chain", part)
+        return time.perf_counter() - started < limits.seconds
+
+    best, value, complete = None, float("inf"), True
+    for groups in chains:
+        order = [unit for group in groups for unit in group]
+        for sequence in sequences(case.programme.problem):
+            found = _along(case, order, set(accumulate(map(len, groups), initial=0)), sequence, keep_on)
+            complete = complete and found.complete
+            if found.stages is not None and found.value < value:
+                value = found.value
+                best = tuple((label, tuple(order[v] for v in nodes)) for label, nodes in found.stages)
+    if best is None:
+        raise NoPlan("no cut of the chain satisfies every limit" if complete else "its time ran out")
+    return case.chained.stages(best)
+
+
+def _along(case: Case, order: Sequence[int], ends: set[int], sequence: Sequence[int], keep_on: KeepOn) -> Found:
+    """The best plan whose boundaries are prefixes of these lengths; its stages hold positions in the order."""
+    problem = case.programme.problem
+    tables = Tables(permuted(problem, order), case.programme.price, sequence)
+    prefixes = lattice(tables, BIG, band=0, max_visits=2 * problem.size + 2, max_words=MAX_WORDS)
+    if prefixes is None:
+        raise NoPlan("the chain is too long for its budget of memory")
+    return case.programme.programme(tables, _only(prefixes, ends), order, BIG, keep_on)
+
+
+def _only(prefixes: Family, ends: set[int]) -> Family:
+    """The prefixes of these lengths."""
+    lengths = np.bitwise_count(prefixes.bits).sum(axis=1)
+    kept = np.flatnonzero([int(length) in ends for length in lengths])
+    if len(kept) == prefixes.size:
+        return prefixes
+    rows = {field.name: getattr(prefixes, field.name) for field in fields(prefixes) if field.name != "cut"}
+    per_ideal: dict[str, Any] = {
+        name: np.ascontiguousarray(row[kept]) for name, row in rows.items() if isinstance(row, np.ndarray)
+    }
+    return replace(prefixes, complete=False, **per_ideal)
+
+
+__all__ = ["best_chain"]

@@ -1,0 +1,33 @@
+"""Local search over any assignment, with restarts: ``passes.partition.local_search`` alone, from random assignments.
+
+The published baseline moves one node at a time to where the largest load falls most, ten times from random assignments to
+accelerators. Ours anneals (it may go uphill for a while), keeps to memory, and uses every kind of device. No contiguity is
+asked of it, so its plan may be better than any contiguous one, and no bound comes with it.
+"""
+
+from __future__ import annotations
+
+from passes.partition import local_search as annealing
+from passes.partition.baselines.case import Case, Limits, NoPlan
+from passes.partition.dp import Stages
+
+RESTARTS = 10
+PROPOSALS = 2_000
+"""Of each restart, for each place of each node."""
+MOST_PROPOSALS = 1_000_000
+
+
+def local_search(case: Case, limits: Limits) -> Stages:
+    """The best assignment of ``RESTARTS`` restarts. Raises NoPlan when none satisfies every limit."""
+    assert case.loose is not None, "asked of objectives that have any splits"
+    problem = case.loose.problem
+    limits.progress("partition: local search", None)
+    proposals = min(MOST_PROPOSALS, PROPOSALS * problem.size * problem.devices)
+    search = annealing.Search(restarts=RESTARTS, proposals=proposals, seconds=limits.seconds)
+    found = annealing.local_search(problem, (), search, enough=case.loose_bound[0])
+    if found is None:
+        raise NoPlan("no assignment that it met satisfies every limit")
+    return case.loose.stages(annealing.stages_of(problem, found))
+
+
+__all__ = ["local_search"]
