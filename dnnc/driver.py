@@ -26,6 +26,9 @@ __all__ = ["CompileOptions", "CompileResult", "Progress", "build_pipeline", "com
 PIPELINE = "default-inference"
 """The named pipeline that ``dnnc compile`` runs unless told otherwise."""
 
+TRAINING_OBJECTIVES = ("training", "pipedream")
+"""Objectives of ``dnnc solve`` that a model without a backward pass does not have."""
+
 PROGRAM_PASSES = ("schedule", "lower")
 """What comes after the plan: a plan alone does not need these."""
 
@@ -37,8 +40,9 @@ class CompileOptions:
     """What to compile, for what, how, and where to.
 
     ``dims`` binds symbolic dimensions. ``cuts``: tensors after which a new stage begins; ``pins``: device by op; ``stages``:
-    how many, None for the best. ``plan``: a plan to replay instead of searching. ``comm`` (empty: ``sum``) and ``time_limit``
-    (seconds of search) stand over those of ``pipeline``, which is pipeline text, empty for the default one."""
+    how many, None for the best. ``plan``: a plan to replay instead of searching. ``objective``, ``split`` (empty: throughput,
+    contiguous), ``replicas`` (most devices of a stage), ``comm`` (empty: ``sum``) and ``time_limit`` (seconds of search) stand
+    over those of ``pipeline``, which is pipeline text, empty for the default one."""
 
     model: str
     topology: str
@@ -53,6 +57,9 @@ class CompileOptions:
     comm: str = ""
     pipeline: str = ""
     time_limit: float | None = None
+    objective: str = ""
+    split: str = ""
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +179,17 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
     if options.stages is not None:
         changes["stages"] = options.stages
-    if options.time_limit is not None:
-        changes["time_limit"] = options.time_limit
+    for name in ("time_limit", "replicas"):
+        if getattr(options, name) is not None:
+            changes[name] = getattr(options, name)
+    for name in ("objective", "split"):
+        if getattr(options, name):
+            changes[name] = getattr(options, name)
+    if options.objective in TRAINING_OBJECTIVES:
+        raise UsageError(
+            f"--objective {options.objective} needs a backward pass, and an ONNX model is its forward pass alone",
+            hint="'dnnc solve' takes profiles with backward times",
+        )
     if changes and not any(step.name == "partition" for step in pipeline):
         given = ", ".join(_FLAGS[name] for name in changes)
         raise UsageError(f"{given}: the pipeline has no pass 'partition' that could follow it", where="--passes")
@@ -189,7 +205,15 @@ def _with_comm(step: Pass, comm: str) -> Pass:
     return replace(step, **changes) if has_it else step
 
 
-_FLAGS = {"cuts": "--cut", "pins": "--pin", "stages": "--stages", "time_limit": "--time-limit"}
+_FLAGS = {
+    "cuts": "--cut",
+    "pins": "--pin",
+    "stages": "--stages",
+    "time_limit": "--time-limit",
+    "replicas": "--replicas",
+    "objective": "--objective",
+    "split": "--split",
+}
 
 
 def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
@@ -202,6 +226,9 @@ def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, 
         "--pin": options.pins,
         "--stages": options.stages is not None,
         "--time-limit": options.time_limit,
+        "--replicas": options.replicas,
+        "--objective": options.objective,
+        "--split": options.split,
     }
     clash = [name for name, value in given.items() if value]
     if clash:

@@ -89,7 +89,9 @@ class AssignPass(Pass):
         net = context.analyses.get(network, topology)
         bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
         certificate = {"bound": reason, "plan": "given, not searched for"}
-        if self.problem and not replicated and self.problem == problem_digest(module, self.comm):
+        alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
+        # What was proven is of plans with one device per stage and one stage per device.
+        if self.problem and not replicated and alone and self.problem == problem_digest(module, self.comm):
             certificate["problem"] = self.problem
             if self.bound >= bound:
                 bound, certificate["bound"] = self.bound, self.proof
@@ -156,24 +158,25 @@ class AssignPass(Pass):
     def _devices(self, topology: Topology, problems: list[Diagnostic]) -> dict[int, list[str]]:
         known = [device.name for device in topology.devices]
         found: dict[int, list[str]] = {}
-        holder: dict[str, int] = {}
         for text in self.devices:
             index, name = self._split(text)
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
                 problems.append(Diagnostic(f"no device is called '{name}'", where=self._where(index), hint=hint))
-            elif name in holder:
+            else:
+                found.setdefault(index, []).append(name)
+        for index, names in found.items():
+            others = [other for other, on in found.items() if other != index and set(on) & set(names)]
+            if len(set(names)) < len(names) or any(found[other] != names for other in others):
+                what = f"already runs stage {others[0]}" if others else "is listed twice"
                 problems.append(
                     Diagnostic(
-                        f"device '{name}' already runs stage {holder[name]}",
+                        f"device '{names[0]}' {what}",
                         where=self._where(index),
-                        hint="a device runs one stage: join the two stages or choose another device",
+                        hint="stages share all their devices or none: choose other devices",
                     )
                 )
-            else:
-                holder[name] = index
-                found.setdefault(index, []).append(name)
         for index, names in found.items():
             types = sorted({topology.device(name).type for name in names})
             if len(types) > 1:

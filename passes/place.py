@@ -17,8 +17,11 @@ ports allow, a branch and bound proves or improves it, trying one device of thos
 not where stages have replicas, which the exchanges alone place. It ends after ``nodes`` nodes; statistics say
 whether it was complete.
 
-Invariants: a device runs at most one stage; a stage fits its device's memory, else Infeasible says by how many bytes not. What
-``partition`` found to fit fits here too: buffers that it does not know of lead to a warning at most.
+Stages that a plan puts on one device (the pieces of a split that is not contiguous) take turns there: their seconds and their
+bytes add up, and what passes between them costs nothing.
+
+Invariants: stages share all their devices or none; they fit the device's memory, else Infeasible says by how many bytes not.
+What ``partition`` found to fit fits here too: buffers that it does not know of lead to a warning at most.
 """
 
 from __future__ import annotations
@@ -37,8 +40,7 @@ from passes.analyses.network import Network, network
 from passes.analyses.seconds import func_seconds
 from passes.base import Pass, PassContext
 from passes.lower import Cut, cuts_of, listing, stage_members
-from passes.partition.problem import load as combined
-from passes.placement import Message, Placement, PlacementProblem, search
+from passes.placement import Message, Placement, PlacementProblem, search, shared_loads
 from passes.simulate import Wire, Workload, edge_slots
 
 TIGHT = 1e-9
@@ -131,6 +133,7 @@ def placement_problem(
     for an unknown or doubled device, Infeasible for a stage that no device it may use can hold."""
     entry = module.entry
     fixed = _fixed(plan, topology, len(own))
+    least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
     by_type = {}
     for type_ in topology.types:
         seconds = func_seconds(entry, type_)
@@ -142,14 +145,15 @@ def placement_problem(
         for i, device in enumerate(topology.devices):
             limit = topology.memory(device)
             allowed = i in fixed[stage] if fixed[stage] else plan.stages[stage].device_type in ("", device.type)
-            fits = limit is None or needed.least <= limit
+            fits = limit is None or least[stage] <= limit
             row.append(by_type[device.type][stage] if allowed and fits else math.inf)
         compute.append(tuple(row))
         wanted = fixed[stage] or [i for i, d in enumerate(topology.devices) if plan.stages[stage].device_type in ("", d.type)]
         good = [i for i in wanted if math.isfinite(row[i])]
         if not good or (fixed[stage] and len(good) < len(wanted)):
             seconds_of = {i: by_type[topology.devices[i].type][stage] for i in wanted}
-            problems.append(_misfit(stage, needed, wanted, seconds_of, plan.stages[stage].device_type, topology))
+            others = least[stage] - needed.least
+            problems.append(_misfit(stage, needed, others, wanted, seconds_of, plan.stages[stage].device_type, topology))
     if problems:
         raise Infeasible(problems)
     replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
@@ -237,7 +241,8 @@ def workload(module: Module) -> Workload:
 
 
 def _fixed(plan: Plan, topology: Topology, count: int) -> Placement:
-    """Devices that the plan gives its stages. Raises InvalidInput for an unknown one, and for one that two stages share."""
+    """Devices that the plan gives its stages. Raises InvalidInput for an unknown one, and for one of several that stages
+    share."""
     positions = {device.name: i for i, device in enumerate(topology.devices)}
     fixed: list[tuple[int, ...]] = [()] * count
     holder: dict[str, int] = {}
@@ -246,16 +251,16 @@ def _fixed(plan: Plan, topology: Topology, count: int) -> Placement:
             if name not in positions:
                 hint = f"{topology.name} has {listing(positions)}"
                 raise InvalidInput(f"no device is called '{name}'", where=f"stage {stage.index}", hint=hint)
-            if name in holder:
-                message = f"device '{name}' already runs stage {holder[name]}"
-                raise InvalidInput(message, where=f"stage {stage.index}", hint="a device runs one stage")
-            holder[name] = stage.index
+            other = holder.setdefault(name, stage.index)
+            if plan.stages[other].devices != stage.devices:
+                message = f"device '{name}' already runs stage {other}"
+                raise InvalidInput(message, where=f"stage {stage.index}", hint="stages share all their devices or none")
         fixed[stage.index] = tuple(positions[name] for name in stage.devices)
     return tuple(fixed)
 
 
 def _misfit(
-    stage: int, memory: Memory, wanted: Sequence[int], seconds: Mapping[int, float], type_: str, topology: Topology
+    stage: int, memory: Memory, others: int, wanted: Sequence[int], seconds: Mapping[int, float], type_: str, topology: Topology
 ) -> Diagnostic:
     """Why no device will do: each lacks memory, or cannot run an op."""
     where = f"stage {stage}"
@@ -269,9 +274,11 @@ def _misfit(
         )
     device = max((topology.devices[i] for i in able), key=lambda d: topology.memory(d) or 0)
     limit = topology.memory(device) or 0
+    shared = f", {others} of other stages there" if others else ""
+    needed = memory.least + others
     return Diagnostic(
-        f"it needs {memory.least} bytes on {device.name}, which has {limit}: {memory.least - limit} bytes too many "
-        f"({memory.weights} of weights, {memory.workspace} of workspace, {memory.buffers - memory.spare} of buffers)",
+        f"it needs {needed} bytes on {device.name}, which has {limit}: {needed - limit} bytes too many "
+        f"({memory.weights} of weights, {memory.workspace} of workspace, {memory.buffers - memory.spare} of buffers{shared})",
         where=where,
         hint="move ops to another stage, use more stages, or a device with more memory",
     )
@@ -305,8 +312,5 @@ def largest_load(load: Workload) -> float:
         send[wire.source] += wire.send
         for name, seconds in wire.media:
             media[name] = media.get(name, 0.0) + seconds
-    loads = [
-        combined(load.comm, *parts) / len(devices)
-        for *parts, devices in zip(load.compute, receive, send, load.replicas, strict=True)
-    ]
-    return max((*loads, *media.values()), default=0.0)
+    parts = list(zip(load.compute, receive, send, strict=True))
+    return max((*shared_loads(load.comm, parts, load.replicas), *media.values()), default=0.0)

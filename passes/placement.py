@@ -93,7 +93,7 @@ class PlacementProblem:
     def send_seconds(self, channels: Sequence[int], source: int, targets: Sequence[int]) -> list[float]:
         """Seconds that device ``source`` spends on one message on each of ``channels``, which carry one tensor to ``targets``:
         the bytes for each, the latency (the longest) once, with the first; stated seconds once too."""
-        if self.free[source]:
+        if self.free[source] or all(target == source for target in targets):
             return [0.0] * len(channels)
         message = self.messages[channels[0]]
         if message.stated is not None:
@@ -105,7 +105,7 @@ class PlacementProblem:
     def receive_seconds(self, channel: int, source: int, target: int) -> float:
         """Seconds that device ``target`` spends on one message of ``channel`` from device ``source``."""
         message = self.messages[channel]
-        if self.free[target]:
+        if self.free[target] or source == target:
             return 0.0
         if message.stated is not None:
             return message.stated
@@ -155,8 +155,8 @@ class PlacementProblem:
         )
 
     def loads(self, chosen: Placement) -> list[float]:
-        """Seconds per sample of each stage's devices."""
-        return [combined(self.comm, *self.parts(stage, chosen)) / len(chosen[stage]) for stage in range(self.size)]
+        """Seconds per sample of each stage's devices, with all that these run."""
+        return shared_loads(self.comm, [self.parts(stage, chosen) for stage in range(self.size)], chosen)
 
     def busy(self, chosen: Placement) -> dict[str, float]:
         """Seconds per sample that each medium is occupied; replicas share the messages evenly."""
@@ -178,9 +178,15 @@ class PlacementProblem:
 
     def least(self, stage: int, device: int) -> float:
         """A load that the stage cannot go below on ``device``, wherever the others are."""
-        receive = math.fsum(self.port_seconds(channel, device) for channel in self.received[stage])
-        send = math.fsum(self.port_seconds(channels[0], device, len(channels)) for channels in self.sent[stage])
+        receive = math.fsum(self.port_seconds(channel, device) for channel in self.received[stage] if self._apart(channel))
+        leaving = [[channel for channel in channels if self._apart(channel)] for channels in self.sent[stage]]
+        send = math.fsum(self.port_seconds(channels[0], device, len(channels)) for channels in leaving if channels)
         return combined(self.comm, self.compute[stage][device], receive, send)
+
+    def _apart(self, channel: int) -> bool:
+        """Whether the channel may join two devices: not where a plan puts both its stages on one."""
+        source, target = self.fixed[self.messages[channel].source], self.fixed[self.messages[channel].target]
+        return source != target or not source
 
     @cached_property
     def floor(self) -> float:
@@ -194,12 +200,28 @@ class PlacementProblem:
         """The value under the port model: every device at its best port, a tensor once per direction however many stages read
         it."""
         worst = 0.0
-        for stage, devices in enumerate(chosen):
+        for devices in dict.fromkeys(chosen):
+            here = [stage for stage, on in enumerate(chosen) if on == devices]
+            crossing = [(c, m) for c, m in enumerate(self.messages) if (m.source in here) != (m.target in here)]
+            received = {m.tensor: c for c, m in crossing if m.target in here}
+            sent = {m.tensor: c for c, m in crossing if m.source in here}
             for device in devices:
-                receive = math.fsum(self.port_seconds(channel, device) for channel in self.received[stage])
-                send = math.fsum(self.port_seconds(channels[0], device) for channels in self.sent[stage])
-                worst = max(worst, combined(self.comm, self.compute[stage][device], receive, send) / len(devices))
+                receive = math.fsum(self.port_seconds(channel, device) for channel in received.values())
+                send = math.fsum(self.port_seconds(channel, device) for channel in sent.values())
+                compute = math.fsum(self.compute[stage][device] for stage in here)
+                worst = max(worst, combined(self.comm, compute, receive, send) / len(devices))
         return worst
+
+
+def shared_loads(comm: str, parts: Sequence[Sequence[float]], chosen: Sequence[tuple[object, ...]]) -> list[float]:
+    """Of each stage the seconds per sample of its devices, given compute, receive and send of every stage: what stages on the
+    same devices need is added up, part by part; replicas share the samples."""
+    totals: dict[tuple[object, ...], list[float]] = {}
+    for own, devices in zip(parts, chosen, strict=True):
+        total = totals.setdefault(devices, [0.0, 0.0, 0.0])
+        for part, seconds in enumerate(own):
+            total[part] += seconds
+    return [combined(comm, *totals[devices]) / len(devices) for devices in chosen]
 
 
 def search(problem: PlacementProblem, nodes: int) -> tuple[Placement | None, bool]:
@@ -457,4 +479,4 @@ def _shape(link: Link, ends: Iterable[str]) -> tuple[object, ...]:
     return tuple(sorted(ends)), link.bandwidth, link.latency, link.duplex, link.shared
 
 
-__all__ = ["Message", "Placement", "PlacementProblem", "host_classes", "search"]
+__all__ = ["Message", "Placement", "PlacementProblem", "host_classes", "search", "shared_loads"]

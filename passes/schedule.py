@@ -9,7 +9,7 @@ receives run one sample ahead of the compute.
 may wait for it in turn, and the period is what a long simulated stream shows. ``latency`` is simulated too: one sample
 through empty devices.
 
-Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its stage once, channels ascending, in an order that
+Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its stages once, channels ascending, in an order that
 the simulator (``passes/simulate.py``) completes; ``tests/passes/test_schedule.py`` checks that it reaches the period.
 """
 
@@ -43,7 +43,7 @@ class SchedulePass(Pass):
 def stream(load: Workload, period: float) -> Schedule:
     """The periodic schedule of a workload whose largest load is ``period`` seconds."""
     ahead = 0 if load.comm == "sum" else 1
-    rows = []
+    rows: dict[str, tuple[Action, ...]] = {}
     for stage, devices in enumerate(load.replicas):
         offset = len(load.replicas) - 1 - stage
         received = [c for c, wire in enumerate(load.wires) if wire.target == stage]
@@ -53,8 +53,9 @@ def stream(load: Workload, period: float) -> Schedule:
             Action(COMPUTE, stage, offset),
             *(Action("send", stage, offset, channel) for channel in sent),
         )
-        rows += [(device, actions) for device in devices]
-    schedule = Schedule("@schedule", "stream", tuple(rows), periodic=True, period=period, slots=SLOTS)
+        for device in devices:  # stages on one device take turns
+            rows[device] = (*rows.get(device, ()), *actions)
+    schedule = Schedule("@schedule", "stream", tuple(rows.items()), periodic=True, period=period, slots=SLOTS)
     if any(wire.media for wire in load.wires):
         schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
     events = run_rows(load, unrolled(schedule, 1))

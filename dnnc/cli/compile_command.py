@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,14 @@ from ir.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
     from dnnc.driver import CompileOptions, CompileResult
+
+
+class Objective(StrEnum):
+    """What is minimised; of training, a model without a backward pass says what it lacks."""
+
+    THROUGHPUT = "throughput"
+    TRAINING = "training"
+    PIPEDREAM = "pipedream"
 
 
 def compile_(
@@ -40,6 +49,24 @@ def compile_(
     weights: Annotated[
         opt.Weights, typer.Option(help="One shared weight file, one file per stage, or none at all.")
     ] = opt.Weights.SHARED,
+    objective: Annotated[
+        Objective | None,
+        typer.Option(help="What is minimised (default: throughput, the largest load of a device).", show_default=False),
+    ] = None,
+    split: Annotated[
+        opt.Split | None,
+        typer.Option(
+            help="contiguous: data flows forward only between devices (default); any: back and forth, in several stages per "
+            "device.",
+            show_default=False,
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="R", help="A stage may run on up to R devices, which take microbatches in turn (default: 1)."
+        ),
+    ] = None,
     comm: Annotated[
         opt.Comm | None, typer.Option(help="How compute and transfers of a device add up (default: sum).", show_default=False)
     ] = None,
@@ -77,6 +104,9 @@ def compile_(
         comm=comm.value if comm else "",
         pipeline=passes,
         time_limit=time_limit,
+        objective=objective.value if objective else "",
+        split=split.value if split else "",
+        replicas=replicas,
     )
     sink = DiagnosticSink()
     try:

@@ -66,6 +66,13 @@ class Comm(StrEnum):
     DUPLEX = "duplex"
 
 
+class Split(StrEnum):
+    """Which splits are allowed."""
+
+    CONTIGUOUS = "contiguous"
+    ANY = "any"
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="An ONNX file, or zoo:NAME[,option=value...].", autocompletion=complete_model),

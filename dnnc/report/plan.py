@@ -1,7 +1,7 @@
 """A plan for a person: what runs where, what it costs, and how good that is.
 
-Seconds are per microbatch: one run of the model. A stage's share is its seconds over those of the slowest stage, which sets
-the pace of the pipeline. Fits 80 columns for names of ordinary length.
+Seconds are per microbatch: one run of the model. A stage's share is its seconds over those of the slowest device, which
+sets the pace of the pipeline. Fits 80 columns for names of ordinary length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ def stage_seconds(stage: PlanStage, comm: str) -> float:
 def plan_table(plan: Plan) -> Table:
     """One row per stage: device, ops, seconds (compute and transfers in it), memory, share of the bottleneck."""
     seconds = [stage_seconds(stage, plan.comm) for stage in plan.stages]
-    slowest = max(seconds, default=0.0)
+    of_device: dict[object, float] = {}
+    for stage, total in zip(plan.stages, seconds, strict=True):
+        key = stage.devices or stage.index
+        of_device[key] = of_device.get(key, 0.0) + total
+    slowest = max(of_device.values(), default=0.0)
     rows = []
     for stage, total in zip(plan.stages, seconds, strict=True):
         rows.append(

@@ -154,14 +154,17 @@ def build_edges(build: Build, slots: int = 2) -> tuple[Edge, ...]:
     )
 
 
-def assign_cores(stages: int, threads: int, pin: bool = True) -> tuple[list[list[int]], bool]:
-    """Cores per stage, and whether they are its own. Empty lists where the system has no affinity or ``pin`` is off."""
+def assign_cores(devices: Sequence[str], threads: int, pin: bool = True) -> tuple[list[list[int]], bool]:
+    """Cores per stage, given the device of each, and whether they are its device's own: stages of one device share them. Empty
+    lists where the system has no affinity or ``pin`` is off."""
+    position = {device: number for number, device in enumerate(dict.fromkeys(devices))}
+    needed = len(position) * threads
     if not pin or not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in range(stages)], stages * threads <= (os.cpu_count() or 1)
+        return [[] for _ in devices], needed <= (os.cpu_count() or 1)
     cores = sorted(os.sched_getaffinity(0))
-    if stages * threads <= len(cores):
-        return [cores[i * threads : (i + 1) * threads] for i in range(stages)], True
-    return [cores for _ in range(stages)], False
+    if needed <= len(cores):
+        return [cores[position[device] * threads : (position[device] + 1) * threads] for device in devices], True
+    return [cores for _ in devices], False
 
 
 @dataclass(slots=True)
@@ -230,7 +233,7 @@ class Pipeline:
     def _start(self) -> None:
         build, options = self.build, self.options
         count = len(build.stages)
-        cores, own = assign_cores(count, options.threads, options.pin)
+        cores, own = assign_cores([stage.device for stage in build.stages], options.threads, options.pin)
         status = self._own(anonymous_memory(8 * STATUS_WORDS * count))
         self._status = map_memory(status, 8 * STATUS_WORDS * count).view(np.int64).reshape(-1)[: STATUS_WORDS * count]
         self._status = self._status.reshape(count, STATUS_WORDS)

@@ -4,7 +4,9 @@ Reads the ``Group`` facets of ``contract`` (without them, or where a cut, a pin 
 to the classes of ``colocation``), and the topology. When ``contract`` gave something up, the bound is that of the graph
 before it did. Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a
 ``Plan``. A stage that holds pinned ops has its device filled in, the others are for
-``place``. The plan's certificate says how the bound was reached, what was searched, and what the user asked for.
+``place``. With ``split=any`` data may flow back and forth between devices: each device has the stages that ``pieces`` makes
+of its set, and is filled in too. The plan's certificate says how the bound was reached, what was searched, and what the user
+asked for.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
-from ir.diagnostics import InvalidInput
+from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
@@ -24,26 +26,33 @@ from passes.analyses.identity import problem_digest
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import cuts_of, insert_symbols
+from passes.partition.any_split import solve_any
 from passes.partition.bounds import best_bound, prices
 from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
+from passes.partition.pieces import pieces
 from passes.partition.problem import COMM, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.partition.reduce import Groups, ordered, quotient, reduce
 from passes.partition.replicas import replicate
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
 
+Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Stages in pipeline order: position in the solution's, nodes."""
 _ROUNDS = 4
-OBJECTIVES = {"throughput": solve}
-"""Solver by objective: a function of (problem, budget, progress)."""
+SOLVERS = {("throughput", "contiguous"): solve, ("throughput", "any"): solve_any}
+"""Solver by objective and split: a function of (problem, budget, progress)."""
+OBJECTIVES = tuple(dict.fromkeys(objective for objective, _ in SOLVERS))
+SPLITS = tuple(dict.fromkeys(split for _, split in SOLVERS))
 
 
 @dataclass(frozen=True)
 class PartitionPass(Pass):
     """Split the model into stages, one per device, by dynamic programming over the lattice of ideals.
 
-    ``objective``: ``throughput`` (least largest load per sample). ``comm``: how compute and transfers of a device add up
+    ``objective``: ``throughput`` (least largest load per sample). ``split``: ``contiguous`` (data flows forward only between
+    devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute and transfers of a device add up
     (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
     ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run
     on, each handling every so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested
@@ -52,6 +61,7 @@ class PartitionPass(Pass):
 
     name: ClassVar[str] = "partition"
     objective: str = "throughput"
+    split: str = "contiguous"
     comm: str = "sum"
     cuts: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
@@ -79,7 +89,7 @@ class PartitionPass(Pass):
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
-        search = OBJECTIVES[self.objective]
+        search = SOLVERS[self.objective, self.split]
         solution = search(problem, budget, context.progress)
         if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
@@ -105,13 +115,19 @@ class PartitionPass(Pass):
             seconds=time.perf_counter() - started,
             **statistics.seconds,
         )
-        placed = _with_stages(module, _ops_of(solution, groups))
+        placed = _with_stages(module, _ops_of(self._parts(problem, solution), groups))
         # What was made of a former plan does not describe this one.
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
 
     def _check(self, topology: Topology) -> None:
         if self.objective not in OBJECTIVES:
             raise InvalidInput(f"objective is '{self.objective}', expected {', '.join(OBJECTIVES)}", where=self.name)
+        if self.split not in SPLITS:
+            raise InvalidInput(f"split is '{self.split}', expected {', '.join(SPLITS)}", where=self.name)
+        given = {"--stages": self.stages > 0, "--replicas": self.replicas > 1}
+        if self.split == "any" and any(given.values()):
+            flags = ", ".join(flag for flag, value in given.items() if value)
+            raise UsageError(f"{flags}: not an option of split=any", where=self.name, hint="it is of contiguous splits")
         if self.comm not in COMM:
             raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
         if self.stages < 0:
@@ -130,7 +146,7 @@ class PartitionPass(Pass):
         func = module.entry
         labels = [op.facet(Group) for op in func.ops]
         usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
-        if self.stages:
+        if self.stages or self.split == "any":  # its reductions are of contiguous splits, any split has its own
             return ordered(fine, classes)
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
             return self._whole(fine, module, context)[0]
@@ -179,14 +195,18 @@ class PartitionPass(Pass):
         solution, tightened = first, problem
         for _ in range(_ROUNDS):
             assert solution.stages is not None
-            members = _ops_of(solution, groups)
+            parts = self._parts(problem, solution)
+            members = _ops_of(parts, groups)
             placed = _with_stages(module, members)
             exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm)
+            held = [0] * len(solution.stages)
+            for (owner, _), needed in zip(parts, exact, strict=True):
+                held[owner] += needed.total
             excess: dict[int, int] = {}
-            for (kind, _), needed in zip(solution.stages, exact, strict=True):
+            for (kind, _), total in zip(solution.stages, held, strict=True):
                 limit = problem.kinds[kind].memory
-                if limit is not None and needed.total > limit:
-                    excess[kind] = max(excess.get(kind, 0), needed.total - limit)
+                if limit is not None and total > limit:
+                    excess[kind] = max(excess.get(kind, 0), total - limit)
             if not excess:
                 break
             kinds = tuple(
@@ -195,7 +215,7 @@ class PartitionPass(Pass):
             )
             tightened = replace(tightened, kinds=kinds)
             left = replace(budget, seconds=max(0.5, deadline - time.perf_counter()))
-            again = OBJECTIVES[self.objective](tightened, left, context.progress)
+            again = SOLVERS[self.objective, self.split](tightened, left, context.progress)
             if again.stages is None:
                 break
             solution = again
@@ -203,6 +223,11 @@ class PartitionPass(Pass):
             return first
         status = "optimal" if solution.value <= first.bound * (1 + TIGHT) else "feasible"
         return replace(solution, status=status, bound=first.bound, reason=first.reason)
+
+    def _parts(self, problem: Problem, solution: Solution) -> Parts:
+        """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
+        sets = [nodes for _, nodes in solution.stages or ()]
+        return pieces(problem, sets) if self.split == "any" else tuple(enumerate(sets))
 
     def _plan(
         self,
@@ -216,16 +241,19 @@ class PartitionPass(Pass):
         pins: dict[int, str],
     ) -> Plan:
         assert solution.stages is not None
-        members = _ops_of(solution, groups)
+        parts = self._parts(problem, solution)
+        members = _ops_of(parts, groups)
         pool_of = pools(problem.kinds)
         # What a device does for a sample of its own: the kind without replicas says that.
-        costs = plan_costs(problem, [(pool_of[kind], nodes) for kind, nodes in solution.stages])
+        costs = plan_costs(problem, [(pool_of[solution.stages[owner][0]], nodes) for owner, nodes in parts])
+        devices = _named(problem, solution) if len(parts) > len(solution.stages) else [()] * len(parts)
         pinned_devices = set(pins.values())
         stages = []
-        for index, (cost, (chosen, _)) in enumerate(zip(costs, solution.stages, strict=True)):
-            kind = problem.kinds[chosen]
+        for index, (cost, (owner, _)) in enumerate(zip(costs, parts, strict=True)):
+            kind = problem.kinds[solution.stages[owner][0]]
             holds_pin = len(kind.devices) == 1 and kind.devices[0] in pinned_devices
-            stages.append(_plan_stage(index, cost, kind, kind.devices if holds_pin else (), len(members[index])))
+            on = kind.devices if holds_pin else devices[owner]
+            stages.append(_plan_stage(index, cost, kind, on, len(members[index])))
         if not stages:
             stages = [PlanStage(index=0, device_type=problem.kinds[0].type)]
         counts = solution.statistics
@@ -241,7 +269,10 @@ class PartitionPass(Pass):
             certificate["stages"] = str(self.stages)
         if self.replicas > 1:
             certificate["replicas"] = str(self.replicas)
-        if not (self.cuts or self.pins or self.stages or self.replicas > 1):  # the bound holds for every plan of this problem
+        if self.split != "contiguous":
+            certificate["split"] = self.split
+        asked = self.cuts or self.pins or self.stages or self.replicas > 1 or self.split != "contiguous"
+        if not asked:  # the bound holds for every plan of this problem
             certificate["problem"] = problem_digest(module, self.comm)
         taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
         free = problem_of(module, topology, net, comm=self.comm) if pins else fine
@@ -278,9 +309,15 @@ def _against(solution: Solution, whole: Problem) -> Solution:
     )
 
 
-def _ops_of(solution: Solution, groups: Groups) -> list[tuple[int, ...]]:
+def _ops_of(parts: Parts, groups: Groups) -> list[tuple[int, ...]]:
     """Positions of each stage's ops, ascending."""
-    return [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in solution.stages or ()]
+    return [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in parts]
+
+
+def _named(problem: Problem, solution: Solution) -> list[tuple[str, ...]]:
+    """A device for each set of nodes, the first free ones of its kind: stages that share one must name it."""
+    free = [list(kind.devices) for kind in problem.kinds]
+    return [(free[kind].pop(0),) for kind, _ in solution.stages or ()]
 
 
 def _with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:

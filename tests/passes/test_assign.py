@@ -124,12 +124,20 @@ def test_a_value_that_would_travel_back_names_both_ops() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("0:d0", "1:d0"), "device 'd0' already runs stage 0"),
+        (("0:d0", "0:d0"), "device 'd0' is listed twice"),
         (("5:d0",), "stage 5 has a device but no op"),
     ],
 )
 def test_faulty_devices(given: tuple[str, ...], message: str) -> None:
     assert [m for _, m in faults(bare_chain(2), "0:v0", "1:v1", devices=given)] == [message]
+
+
+def test_stages_share_all_their_devices_or_none() -> None:
+    found = faults(bare_chain(2), "0:v0", "1:v1", devices=("0:d0", "1:d0", "1:d1"))
+    assert [m for _, m in found] == ["device 'd0' already runs stage 1", "device 'd0' already runs stage 0"]
+    plan = assign(bare_chain(3), "0:v0", "1:v1", "2:v2", devices=("0:d0", "1:d1", "2:d0")).first(Plan)
+    assert plan is not None
+    assert [stage.devices for stage in plan.stages] == [("d0",), ("d1",), ("d0",)]
 
 
 def test_a_node_name_used_twice_is_ambiguous() -> None:
