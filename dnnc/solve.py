@@ -164,8 +164,9 @@ def solve_file(
     import_module("passes.partition.kernels")  # half a second, of numba: no part of any search
     loaded = time.perf_counter()
     rows = compare_all(module, objective, options, progress) if options.compare else ()
-    if options.time_limit is not None:
-        options = replace(options, time_limit=options.time_limit - (time.perf_counter() - loaded if rows else 0.0))
+    if rows and options.time_limit is not None:
+        left = options.time_limit - (time.perf_counter() - loaded)
+        options = replace(options, time_limit=max(options.time_limit / 2, left))
     try:
         solved = (
             method(module, options, progress) if options.method == EXACT else baseline(module, objective, options, progress)

@@ -10,6 +10,7 @@ Under PipeDream's objective a stage has one machine, and memory, which depends o
 from __future__ import annotations
 
 import math
+import time
 
 from passes.partition.baselines.case import Case, Limits, NoPlan
 from passes.partition.dp import Stages
@@ -26,8 +27,11 @@ def greedy(case: Case, limits: Limits) -> Stages:
     balance = case.bound[0]
     levels = [balance * STEP**step for step in range(_STEPS)] if balance > 0 else []
     limited = not case.replicated
+    started = time.perf_counter()
     for level, memory in [*((level, limited) for level in levels), (math.inf, limited), (math.inf, False)]:
         limits.progress("partition: greedy", None)
+        if level < math.inf and time.perf_counter() - started > limits.seconds:
+            continue
         filled = _fill(problem, level * (1 + 1e-12), memory)
         if filled is not None:
             return case.chained.stages(tuple((case.label(kind), units) for kind, units in filled))
@@ -63,13 +67,18 @@ class _Filling:
         for w, readers in enumerate(problem.weight_readers):
             for v in readers:
                 self.weights[v].append(w)
-        self.kind, self.units = -1, list[int]()
-        self.compute, self.held, self.live = 0.0, set[int](), 0
+        self.kind = -1
+        self._empty()
+
+    def _empty(self) -> None:
+        self.units: list[int] = []
+        self.held: set[int] = set()
+        self.compute, self.bytes, self.live = 0.0, 0, 0
 
     def start(self, kind: int, unit: int) -> bool:
         """Opens a device of ``kind`` with ``unit``; whether it may take that."""
-        self.kind, self.units = kind, []
-        self.compute, self.held, self.live = 0.0, set(), 0
+        self.kind = kind
+        self._empty()
         return self.take(unit)
 
     def take(self, unit: int) -> bool:
@@ -79,12 +88,14 @@ class _Filling:
         compute = self.compute + float(self.problem.seconds[self.kind, unit])
         if math.isinf(compute) or compute > self.level:
             return False
-        held = self.held.union(self.weights[unit])
+        new = [w for w in self.weights[unit] if w not in self.held]
+        size = self.bytes + sum(int(self.problem.weight_bytes[w]) for w in new)
         live = max(self.live, int(self.problem.live[unit]))
         limit = self.problem.kinds[self.kind].memory
-        if self.memory and limit is not None and sum(int(self.problem.weight_bytes[w]) for w in held) + live > limit:
+        if self.memory and limit is not None and size + live > limit:
             return False
-        self.compute, self.held, self.live = compute, held, live
+        self.held.update(new)
+        self.compute, self.bytes, self.live = compute, size, live
         self.units.append(unit)
         return True
 
