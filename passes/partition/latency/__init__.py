@@ -1,0 +1,23 @@
+"""Latency of one sample: accelerators run contiguous pieces, one after another, CPUs run single nodes.
+
+``problem`` states the model and evaluates a plan from the definition; ``reduce`` makes problems smaller without losing an
+optimum, and relaxes them; ``engine`` searches one family of ideals with the loops of ``kernels`` and ``label_kernels``;
+``bounds`` holds what needs no lattice; ``solver`` puts them together; ``build`` comes from a module or a throughput problem.
+"""
+
+from passes.partition.latency.engine import TooManyKindsError
+from passes.partition.latency.problem import LatencyProblem, Piece, PieceTimes, Schedule, faults, schedule
+from passes.partition.latency.solver import LatencyBudget, LatencySolution, solve_latency
+
+__all__ = [
+    "LatencyBudget",
+    "LatencyProblem",
+    "LatencySolution",
+    "Piece",
+    "PieceTimes",
+    "Schedule",
+    "TooManyKindsError",
+    "faults",
+    "schedule",
+    "solve_latency",
+]

@@ -1,0 +1,286 @@
+"""One family of ideals of a reduced problem, searched: the arrays for the kernels, the bound, and the best plans.
+
+With every ideal in the family the least tail of the empty ideal is a lower bound, and a search that gives nothing up finds the
+least latency of the reduced problem, up to what ``kernels.price`` leaves out (a lower bound too). With a part of the ideals
+both hold for plans along that part only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from passes.partition.ideals import csr
+from passes.partition.latency import kernels, label_kernels
+from passes.partition.latency.problem import Piece
+from passes.partition.latency.reduce import Free, Reduced, expanded
+
+HUGE = 1 << 62
+"""Stands for no memory limit."""
+WORK = 3_000_000
+"""Steps of a kernel between two looks at the clock: some tenths of a second."""
+MOST_STATES = 4096
+"""Vectors of pieces used beyond which kinds of accelerators are too many."""
+
+KeepOn = Callable[[float], bool]
+"""Told the part of the work done; false to stop."""
+
+
+class TooManyKindsError(Exception):
+    """The pieces used of each kind have more than ``MOST_STATES`` combinations."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one search gives. ``plans``: pieces of the best end reached, none when there is none below the limit; ``bound``: no
+    plan along the family ends before, and below ``most`` there is none that ends before this; ``whole``: nothing given up."""
+
+    pieces: list[Piece] | None
+    value: float
+    bound: float
+    whole: bool
+    steps: int
+    labels: int
+
+
+def _rows(sets: Sequence[Iterable[int]], n: int) -> Any:
+    rows = np.zeros((len(sets), max(1, (n + 63) // 64)), np.uint64)
+    for i, members in enumerate(sets):
+        for v in members:
+            rows[i, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+    return rows
+
+
+def _attended(free: Free) -> bool:
+    """Whether it may cost something although memory does not overflow."""
+    return not all(free.inside) or (len(free.groups) > 1 and not free.sink)
+
+
+def graph_of(reduced: Reduced) -> kernels.Graph:
+    """The arrays of a reduced problem."""
+    n = len(reduced.groups)
+    made: list[list[int]] = [[] for _ in range(n)]
+    makers: list[set[int]] = [set() for _ in range(n)]
+    follow: list[set[int]] = [set() for _ in range(n)]
+    for h, (u, readers) in enumerate(zip(reduced.producer, reduced.consumers, strict=True)):
+        made[u].append(h)
+        follow[u].update(readers)
+        for v in readers:
+            makers[v].add(u)
+    before = [set(found) for found in makers]
+    for u, v in reduced.after:
+        before[v].add(u)
+    made_ptr, made_flat = csr(made)
+    maker_ptr, maker_flat = csr([sorted(found) for found in makers])
+    kinds = len(reduced.kinds)
+    # What may cost something in any piece comes first; the rest only when memory overflows.
+    free = sorted(reduced.free, key=lambda f: (not _attended(f), f.node))
+    transfer = np.array([f.transfer for f in free], dtype=np.float64).reshape(len(free), kinds).T.copy()
+    size = np.array([f.size for f in free], np.float64)
+    rate = transfer / np.maximum(size, 1e-9)
+    return kernels.Graph(
+        before=_rows(before, n),
+        follow=_rows(follow, n),
+        made_ptr=made_ptr,
+        made=made_flat,
+        readers=_rows(reduced.consumers, n),
+        transfer=reduced.transfer,
+        maker_ptr=maker_ptr,
+        makers=maker_flat,
+        seconds=np.where(np.isfinite(reduced.seconds), reduced.seconds, 0.0),
+        lacking=np.isinf(reduced.seconds),
+        cpu=reduced.cpu,
+        size=reduced.size,
+        limit=np.array([HUGE if kind.memory is None else kind.memory for kind in reduced.kinds], np.int64),
+        colours=_rows(reduced.colours, n),
+        free_groups=_rows([f.groups for f in free], n),
+        free_sink=np.array([f.sink for f in free], np.bool_),
+        free_transfer=transfer,
+        free_size=size,
+        free_inside=np.array([f.inside for f in free], np.bool_).reshape(len(free), kinds).T.copy(),
+        evict=np.argsort(rate, axis=1, kind="stable").astype(np.int64),
+        several=sum(_attended(f) for f in free),
+        whole=reduced.pieces == 1,
+    )
+
+
+class Engine:
+    """See the module."""
+
+    def __init__(self, reduced: Reduced, graph: kernels.Graph, lattice: kernels.Lattice) -> None:
+        self.reduced = reduced
+        self.graph = graph
+        self.lattice = lattice
+        # More pieces than nodes are never used.
+        room = [min(kind.count * reduced.pieces, len(reduced.groups)) + 1 for kind in reduced.kinds]
+        if math.prod(room) > MOST_STATES:
+            raise TooManyKindsError
+        self.stride = np.cumprod([1, *room]).astype(np.int64)
+        self.states = int(self.stride[-1])
+        width = np.diff(lattice.front_ptr) + 1
+        self.start = np.concatenate([[0], np.cumsum(width * self.states)]).astype(np.int64)
+        self.width = int(width.max())
+        self.tail = np.full(int(self.start[-1]), math.inf)
+        self.queue = np.empty(len(lattice.bits), np.int64)
+        self.steps = 0
+
+    @staticmethod
+    def open(reduced: Reduced, *, most: int, band: int | None = None) -> Engine | None:
+        """The engine over every ideal, or over a ``band`` of them (``kernels.enumerate_ideals``); none when they are more than
+        ``most``."""
+        graph = graph_of(reduced)
+        n = len(reduced.groups)
+        count, bits, cover_ptr, cover_node, cover_to = kernels.enumerate_ideals(graph.before, n if band is None else band, most)
+        if count < 0:
+            return None
+        kinds = len(reduced.kinds)
+        attributed = np.zeros(n)
+        for source in reduced.free:
+            attributed[source.groups[-1]] += source.size
+        values = np.column_stack([graph.seconds.T, graph.lacking.T, reduced.size, attributed]).astype(np.float64)
+        total, front_ptr, front = kernels.sums(bits, graph.follow, np.ascontiguousarray(values))
+        lattice = kernels.Lattice(
+            bits,
+            cover_ptr,
+            cover_node,
+            cover_to,
+            front_ptr,
+            front,
+            np.ascontiguousarray(total[:, :kinds]),
+            np.ascontiguousarray(total[:, kinds : 2 * kinds]),
+            np.rint(total[:, 2 * kinds]).astype(np.int64),
+            np.rint(total[:, 2 * kinds + 1]).astype(np.int64),
+        )
+        return Engine(reduced, graph, lattice)
+
+    @property
+    def ideals(self) -> int:
+        return len(self.lattice.bits)
+
+    def bound(self, most: float, keep_on: KeepOn) -> float | None:
+        """Fills the tails. The least latency along the family, or ``most`` when it is not below that, is at least what this
+        returns; none when stopped."""
+        stamp = np.full(self.ideals, -1, np.int64)
+        at = self.ideals - 1
+        while at >= 0:
+            at, done = kernels.tails(
+                self.graph, self.lattice, self.stride, most, self.start, self.tail, self.queue, stamp, at, WORK
+            )
+            self.steps += done
+            if not keep_on(1 - (at + 1) / self.ideals):
+                return None
+        root = float(self.tail[self.start[0] + self.states - 1])
+        return min(root, most)
+
+    def search(self, most: float, width: int, labels: int, keep_on: KeepOn) -> Pass:
+        """Searches for an end before ``most`` with at most ``width`` labels per ideal, ``labels`` in all; after ``bound``."""
+        pool = self._pool(labels)
+        stamp = np.full(self.ideals, -1, np.int64)
+        slack = 1e-13 * most if math.isfinite(most) else 0.0
+        at, dropped, steps, stopped = 0, math.inf, 0, False
+        while at < self.ideals - 1:
+            at, dropped, done = label_kernels.search(
+                self.graph,
+                self.lattice,
+                pool,
+                self.stride,
+                self.start,
+                self.tail,
+                most,
+                slack,
+                self.reduced.pieces,
+                width,
+                dropped,
+                self.queue,
+                stamp,
+                at,
+                WORK,
+            )
+            steps += done
+            if at < self.ideals - 1 and not keep_on(at / self.ideals):
+                stopped = True
+                break
+        self.steps += steps
+        if stopped:
+            heads = pool.head[at:]
+            left = [float(pool.promise[x]) for head in heads[heads >= 0] for x in self._chain(pool, int(head))]
+            dropped = min([dropped, *left])
+        last = int(pool.head[-1])
+        ends = sorted((float(pool.promise[x]), x) for x in self._chain(pool, last)) if last >= 0 else []
+        value = ends[0][0] if ends else math.inf
+        return Pass(
+            self._plan(pool, ends[0][1]) if ends else None,
+            value,
+            min(value, dropped, most),
+            math.isinf(dropped),
+            steps,
+            int(pool.counts[label_kernels.COUNT]),
+        )
+
+    @staticmethod
+    def _chain(pool: label_kernels.Pool, x: int) -> Iterable[int]:
+        while x >= 0:
+            yield x
+            x = int(pool.after[x])
+
+    def _pool(self, labels: int) -> label_kernels.Pool:
+        whole = self.reduced.pieces == 1
+        kind_of = [t for t, kind in enumerate(self.reduced.kinds) for _ in range(kind.count)]
+        devices = 0 if whole else len(kind_of)
+        colours = 0 if whole else len(self.reduced.colours)
+        pool = label_kernels.Pool(
+            ready=np.zeros((labels, self.width)),
+            promise=np.zeros(labels),
+            k=np.zeros(labels, np.int64),
+            parent=np.full(labels, -1, np.int64),
+            ideal=np.zeros(labels, np.int64),
+            device=np.full(labels, label_kernels.OPEN, np.int64),
+            after=np.full(labels, -1, np.int64),
+            head=np.full(self.ideals, -1, np.int64),
+            held=np.zeros(self.ideals, np.int64),
+            used=np.zeros((labels, devices), np.int64),
+            bytes=np.zeros((labels, devices), np.int64),
+            free=np.zeros((labels, devices)),
+            home=np.full((labels, colours), label_kernels.OPEN, np.int64),
+            kind_of=np.array(kind_of, np.int64),
+            counts=np.array([1, -1], np.int64),
+        )
+        pool.k[0] = self.states - 1
+        pool.head[0] = 0
+        pool.held[0] = 1
+        pool.promise[0] = self.tail[self.start[0] + self.states - 1]
+        return pool
+
+    def _plan(self, pool: label_kernels.Pool, x: int) -> list[Piece]:
+        """The pieces of the steps that led to label x, in their order."""
+        steps = []
+        while (parent := int(pool.parent[x])) >= 0:
+            device = int(pool.device[x])
+            if device != label_kernels.CPU:
+                i, j = int(pool.ideal[x]), int(pool.ideal[parent])
+                steps.append((device, self._members(self.lattice.bits[i] & ~self.lattice.bits[j])))
+            x = parent
+        steps.reverse()
+        kinds = self.reduced.kinds
+        placed = []
+        taken = [0] * len(kinds)
+        first = np.cumsum([0, *(kind.count for kind in kinds)])
+        for device, groups in steps:
+            if self.reduced.pieces == 1:
+                placed.append((device, taken[device], groups))
+                taken[device] += 1
+            else:
+                kind = int(pool.kind_of[device])
+                placed.append((kind, device - int(first[kind]), groups))
+        return expanded(self.reduced, placed)
+
+    def _members(self, bits: Any) -> tuple[int, ...]:
+        flags = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")[: len(self.reduced.groups)]
+        return tuple(int(v) for v in np.flatnonzero(flags))
+
+
+__all__ = ["Engine", "KeepOn", "Pass", "TooManyKindsError", "graph_of"]

@@ -1,0 +1,437 @@
+"""The compiled loops of the latency search: ideals, the least time still to come, and labels. Arrays in, arrays out.
+
+A plan is a sequence of *steps*, each a CPU node or a whole piece, such that what is done after each step is an ideal. A *label*
+is what a beginning of a plan leaves: the ideal, the pieces that may still be used of each kind (a number k in mixed radix, see
+``digits``), and when each tensor that is still to be read becomes ready. ``Graph`` and ``Lattice`` hold the arrays.
+
+``tails`` walks the ideals backward. The tail of a node u at the frontier of ideal I with pieces k is the least, over all ways
+to go on, of the time from when u is ready to the end: no way to go on ends before ready[u] + tail(u). Entry 0 of each ideal is
+the same for time 0, when the sample arrives. Taking the least for each u apart makes this a bound, not the truth.
+
+``search`` walks forward with labels, keeps only those that are not dominated, and at most ``width`` per ideal, the most
+promising; ``dropped`` is the least promise among those given up, so the best end found and it bound the optimum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from passes.partition.kernels import compiled
+
+NEVER = np.inf
+
+
+class Graph(NamedTuple):
+    """Nodes [n], tensors [H], kinds [T], colours [C], free sources [F]; bit sets are rows of 64-bit words.
+
+    ``follow``: readers of any tensor of a node; ``made``: tensors of each node, ``made_ptr``; ``makers``: nodes whose tensors a
+    node reads, ``maker_ptr``; ``several``: the free sources and sinks before it may cost something even when memory does not
+    overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``whole``: a colour is within one piece."""
+
+    before: Any
+    follow: Any
+    made_ptr: Any
+    made: Any
+    readers: Any
+    transfer: Any
+    maker_ptr: Any
+    makers: Any
+    seconds: Any
+    lacking: Any
+    cpu: Any
+    size: Any
+    limit: Any
+    colours: Any
+    free_groups: Any
+    free_sink: Any
+    free_transfer: Any
+    free_size: Any
+    free_inside: Any
+    evict: Any
+    several: int
+    whole: bool
+
+
+class Lattice(NamedTuple):
+    """Ideals [I], smaller first. ``cover_node``, ``cover_to``: the node added and the ideal reached, by ``cover_ptr``;
+    ``front``: nodes with a reader outside, ascending, by ``front_ptr``. The rest are sums over the ideal."""
+
+    bits: Any
+    cover_ptr: Any
+    cover_node: Any
+    cover_to: Any
+    front_ptr: Any
+    front: Any
+    seconds: Any
+    lacking: Any
+    size: Any
+    free_size: Any
+
+
+@compiled
+def enumerate_ideals(before: Any, band: int, most: int) -> Any:
+    """Ideals in which no node is in while one more than ``band`` places before it is out, smaller first.
+
+    Returns (count or -1 when there are more than ``most``, bits, cover_ptr, cover_node, cover_to)."""
+    n, words = before.shape
+    bits = np.zeros((most, words), np.uint64)
+    slots = 16
+    while slots < 3 * most:
+        slots *= 2
+    table = np.full(slots, -1, np.int64)
+    mask = np.uint64(slots - 1)
+    cover_ptr = np.zeros(most + 1, np.int64)
+    room = 4 * most + n
+    cover_node = np.empty(room, np.int32)
+    cover_to = np.empty(room, np.int32)
+    made = 0
+    count = 1
+    head = 0
+    trial = np.zeros(words, np.uint64)
+    one = np.uint64(1)
+    while head < count:
+        low = -1
+        for v in range(n):
+            word, bit = v >> 6, np.uint64(v & 63)
+            if (bits[head, word] >> bit) & one:
+                continue
+            if low < 0:
+                low = v
+            if v - low > band:
+                break
+            possible = True
+            for w in range(words):
+                if before[v, w] & ~bits[head, w]:
+                    possible = False
+                    break
+            if not possible:
+                continue
+            code = np.uint64(1469598103934665603)
+            for w in range(words):
+                trial[w] = bits[head, w]
+            trial[word] |= one << bit
+            for w in range(words):
+                code = (code ^ trial[w]) * np.uint64(1099511628211)
+                code ^= code >> np.uint64(29)
+            slot = np.int64(code & mask)
+            target = -1
+            while table[slot] >= 0:
+                same = True
+                for w in range(words):
+                    if bits[table[slot], w] != trial[w]:
+                        same = False
+                        break
+                if same:
+                    target = table[slot]
+                    break
+                slot = (slot + 1) & (slots - 1)
+            if target < 0:
+                if count == most:
+                    return -1, bits, cover_ptr, cover_node, cover_to
+                target = count
+                table[slot] = count
+                for w in range(words):
+                    bits[count, w] = trial[w]
+                count += 1
+            if made == room:
+                room *= 2
+                grown_node = np.empty(room, np.int32)
+                grown_to = np.empty(room, np.int32)
+                grown_node[:made] = cover_node
+                grown_to[:made] = cover_to
+                cover_node, cover_to = grown_node, grown_to
+            cover_node[made] = v
+            cover_to[made] = target
+            made += 1
+        head += 1
+        cover_ptr[head] = made
+    return (
+        count,
+        bits[:count].copy(),
+        cover_ptr[: count + 1].copy(),
+        cover_node[:made].copy(),
+        cover_to[:made].copy(),
+    )
+
+
+@compiled
+def sums(bits: Any, follow: Any, values: Any) -> Any:
+    """Of each ideal the sums of ``values[n, m]`` over it, and its frontier: (sums, front_ptr, front)."""
+    count, words = bits.shape
+    n = len(values)
+    total = np.zeros((count, values.shape[1]))
+    front_ptr = np.zeros(count + 1, np.int64)
+    one = np.uint64(1)
+    for store in range(2):
+        at = 0
+        front = np.empty(front_ptr[count] if store else 0, np.int32)
+        for i in range(count):
+            for v in range(n):
+                if not (bits[i, v >> 6] >> np.uint64(v & 63)) & one:
+                    continue
+                if not store:
+                    for m in range(values.shape[1]):
+                        total[i, m] += values[v, m]
+                for w in range(words):
+                    if follow[v, w] & ~bits[i, w]:
+                        if store:
+                            front[at] = v
+                        at += 1
+                        break
+            front_ptr[i + 1] = at
+    return total, front_ptr, front
+
+
+@compiled
+def digits(k: int, kind: int, stride: Any) -> Any:
+    """How many pieces of ``kind`` are left in state ``k``."""
+    return (k // stride[kind]) % (stride[kind + 1] // stride[kind])
+
+
+@compiled
+def meets(row: Any, inner: Any, outer: Any) -> bool:
+    """Whether a bit set has a member in outer - inner."""
+    found = np.uint64(0)
+    for w in range(len(row)):
+        found |= row[w] & outer[w] & ~inner[w]
+    return bool(found)
+
+
+@compiled
+def leaves(row: Any, outer: Any) -> bool:
+    """Whether a bit set has a member outside ``outer``."""
+    found = np.uint64(0)
+    for w in range(len(row)):
+        found |= row[w] & ~outer[w]
+    return bool(found)
+
+
+@compiled
+def within(row: Any, inner: Any, outer: Any) -> bool:
+    """Whether a bit set lies in outer - inner."""
+    found = np.uint64(0)
+    for w in range(len(row)):
+        found |= row[w] & ~(outer[w] & ~inner[w])
+    return not found
+
+
+@compiled
+def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: Any) -> int:
+    """Fills ``queue`` with the ideals i > j whose difference some kind can run in its memory in at most ``most`` seconds;
+    ``stamp`` tells ideals seen for this j. Returns their number."""
+    kinds = len(graph.limit)
+    count = 0
+    head = -1
+    at = j
+    stamp[j] = j
+    while True:
+        for c in range(lattice.cover_ptr[at], lattice.cover_ptr[at + 1]):
+            i = lattice.cover_to[c]
+            if stamp[i] == j:
+                continue
+            stamp[i] = j
+            possible = False
+            for t in range(kinds):
+                if (
+                    lattice.lacking[i, t] == lattice.lacking[j, t]
+                    and lattice.size[i] - lattice.size[j] <= graph.limit[t]
+                    and lattice.seconds[i, t] - lattice.seconds[j, t] <= most
+                ):
+                    possible = True
+            if possible and graph.whole:
+                for c2 in range(len(graph.colours)):
+                    if meets(graph.colours[c2], lattice.bits[j], lattice.bits[i]) and meets(
+                        graph.colours[c2], lattice.bits[0], lattice.bits[j]
+                    ):
+                        possible = False
+                        break
+            if possible:
+                queue[count] = i
+                count += 1
+        head += 1
+        if head == count:
+            break
+        at = queue[head]
+    kept = 0
+    for q in range(count):
+        i = queue[q]
+        whole = True
+        if graph.whole:
+            for c2 in range(len(graph.colours)):
+                if meets(graph.colours[c2], lattice.bits[j], lattice.bits[i]) and not within(
+                    graph.colours[c2], lattice.bits[j], lattice.bits[i]
+                ):
+                    whole = False
+                    break
+        if whole:
+            queue[kept] = i
+            kept += 1
+    return kept
+
+
+@compiled
+def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
+    """Seconds that the piece i - j takes on kind ``t`` with ``limit`` bytes to itself; infinite where it cannot. Where its free
+    sources do not fit, the cheapest per byte are left out, the last in part: a lower bound."""
+    if lattice.lacking[i, t] != lattice.lacking[j, t] or lattice.size[i] - lattice.size[j] > limit:
+        return NEVER
+    inner, outer = lattice.bits[j], lattice.bits[i]
+    cost = lattice.seconds[i, t] - lattice.seconds[j, t]
+    for x in range(lattice.front_ptr[j], lattice.front_ptr[j + 1]):
+        u = lattice.front[x]
+        for y in range(graph.made_ptr[u], graph.made_ptr[u + 1]):
+            if meets(graph.readers[graph.made[y]], inner, outer):
+                cost += graph.transfer[t, graph.made[y]]
+    for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
+        u = lattice.front[x]
+        if (inner[u >> 6] >> np.uint64(u & 63)) & np.uint64(1):
+            continue
+        for y in range(graph.made_ptr[u], graph.made_ptr[u + 1]):
+            if leaves(graph.readers[graph.made[y]], outer):
+                cost += graph.transfer[t, graph.made[y]]
+    for f in range(graph.several):
+        if within(graph.free_groups[f], inner, outer):
+            if not graph.free_inside[t, f]:
+                cost += graph.free_transfer[t, f]
+        elif not graph.free_sink[f] and meets(graph.free_groups[f], inner, outer):
+            cost += graph.free_transfer[t, f]
+    if lattice.size[i] - lattice.size[j] + lattice.free_size[i] - lattice.free_size[j] > limit:
+        over = lattice.size[i] - lattice.size[j] - float(limit)
+        for f in range(len(graph.free_size)):
+            if graph.free_inside[t, f] and within(graph.free_groups[f], inner, outer):
+                over += graph.free_size[f]
+        for x in range(len(graph.free_size)):
+            if over <= 0:
+                break
+            f = graph.evict[t, x]
+            if graph.free_inside[t, f] and within(graph.free_groups[f], inner, outer):
+                if graph.free_size[f] > over:
+                    cost += graph.free_transfer[t, f] * (over / graph.free_size[f])
+                    break
+                cost += graph.free_transfer[t, f]
+                over -= graph.free_size[f]
+    return cost
+
+
+@compiled
+def place(lattice: Any, i: int, u: int) -> Any:
+    """Where node u stands in the frontier of ideal i, from 1; 0 when it is not there."""
+    for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
+        if lattice.front[x] == u:
+            return x - lattice.front_ptr[i] + 1
+    return 0
+
+
+@compiled
+def tails(
+    graph: Any, lattice: Any, stride: Any, most: float, start: Any, tail: Any, queue: Any, stamp: Any, begin: int, work: int
+) -> Any:
+    """Fills ``tail[start[j] + k * (1 + width of the frontier) + place]`` for ideals from ``begin`` down, until about ``work``
+    steps are done. Nothing that takes more than ``most`` is looked at. Returns (the next ideal, -1 when done; steps)."""
+    kinds = len(graph.limit)
+    states = stride[kinds]
+    last = len(lattice.bits) - 1
+    done = 0
+    new = np.empty(len(graph.cpu) + 1, np.int64)
+    read = np.empty(len(graph.cpu) + 1, np.bool_)
+    stays = np.empty(len(graph.cpu) + 1, np.int64)
+    j = begin
+    while j >= 0:
+        if done > work:
+            return j, done
+        front = lattice.front_ptr[j + 1] - lattice.front_ptr[j]
+        base, step = start[j], front + 1
+        if j == last:
+            for x in range(states):
+                tail[base + x] = 0.0
+            j -= 1
+            continue
+        for x in range(states * step):
+            tail[base + x] = NEVER
+        for c in range(lattice.cover_ptr[j], lattice.cover_ptr[j + 1]):
+            v = lattice.cover_node[c]
+            if graph.cpu[v] == NEVER:
+                continue
+            i = lattice.cover_to[c]
+            wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
+            own = place(lattice, i, v)
+            for x in range(front):
+                u = lattice.front[lattice.front_ptr[j] + x]
+                stays[x] = place(lattice, i, u)
+                read[x] = False
+                for y in range(graph.maker_ptr[v], graph.maker_ptr[v + 1]):
+                    if graph.makers[y] == u:
+                        read[x] = True
+            for k in range(states):
+                onward = start[i] + k * wide
+                through = graph.cpu[v] + (tail[onward + own] if own else 0.0)
+                if tail[onward] == NEVER:
+                    continue
+                tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
+                for x in range(front):
+                    value = tail[onward + stays[x]] if stays[x] else 0.0
+                    if read[x]:
+                        value = max(value, through)
+                    at = base + k * step + 1 + x
+                    tail[at] = min(tail[at], value)
+        count = supersets(graph, lattice, j, most, queue, stamp)
+        done += 1 + count
+        for q in range(count):
+            i = queue[q]
+            wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
+            fresh = 0
+            for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
+                u = lattice.front[x]
+                if not (lattice.bits[j, u >> 6] >> np.uint64(u & 63)) & np.uint64(1):
+                    new[fresh] = x - lattice.front_ptr[i] + 1
+                    fresh += 1
+            known = False
+            for t in range(kinds):
+                cost = price(graph, lattice, j, i, t, graph.limit[t])
+                if cost > most:
+                    continue
+                if not known:
+                    known = True
+                    for x in range(front):
+                        u = lattice.front[lattice.front_ptr[j] + x]
+                        stays[x] = place(lattice, i, u)
+                        read[x] = meets(graph.follow[u], lattice.bits[j], lattice.bits[i])
+                for k in range(states):
+                    if digits(k, t, stride) == 0:
+                        continue
+                    onward = start[i] + (k - stride[t]) * wide
+                    if tail[onward] == NEVER:
+                        continue
+                    through = 0.0
+                    for x in range(fresh):
+                        through = max(through, tail[onward + new[x]])
+                    through += cost
+                    if through > most:
+                        continue
+                    tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
+                    for x in range(front):
+                        value = tail[onward + stays[x]] if stays[x] else 0.0
+                        if read[x]:
+                            value = max(value, through)
+                        at = base + k * step + 1 + x
+                        tail[at] = min(tail[at], value)
+        j -= 1
+    return -1, done
+
+
+__all__ = [
+    "Graph",
+    "Lattice",
+    "digits",
+    "enumerate_ideals",
+    "leaves",
+    "meets",
+    "place",
+    "price",
+    "sums",
+    "supersets",
+    "tails",
+    "within",
+]

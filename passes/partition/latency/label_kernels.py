@@ -1,0 +1,339 @@
+"""The compiled forward search over labels; see ``kernels`` for what a label is and for its bound.
+
+Ideals are passed once, smaller first, so a label is only extended when all that could dominate it are there. A label dominates
+another of the same ideal when it has as many pieces left and everything is ready no later. When accelerators run
+several pieces a label also knows, per accelerator, the pieces run, the bytes held and when it is free, and per colour where
+it lives; then all of these must be as good, and colours be at the same place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from passes.partition.kernels import compiled
+from passes.partition.latency.kernels import NEVER, digits, leaves, meets, place, price, supersets
+
+OPEN, CPU = -1, -2
+"""Where a colour lives (``home``) while none of its nodes has run, and when they are on CPUs; else an accelerator."""
+COUNT, SPARE = 0, 1
+"""Entries of ``counts``: labels ever taken from the pool, and the first of the chain of those given back."""
+
+
+class Pool(NamedTuple):
+    """Labels. ``ready[:, 0]``: the latest end of what nobody reads any more, then the frontier in its order; ``promise``: no
+    plan that goes on from here ends before; ``device``: of the step that led here (CPU: -2); ``after``: the next label of the
+    ideal, ``head`` the first, ``held`` their number. ``used``, ``bytes``, ``free`` per accelerator and ``home`` per colour are
+    empty when accelerators run one piece. ``kind_of``: of each accelerator."""
+
+    ready: Any
+    promise: Any
+    k: Any
+    parent: Any
+    ideal: Any
+    device: Any
+    after: Any
+    head: Any
+    held: Any
+    used: Any
+    bytes: Any
+    free: Any
+    home: Any
+    kind_of: Any
+    counts: Any
+
+
+@compiled
+def dominates(pool: Any, a: int, b: int, wide: int, stride: Any, slack: float) -> bool:
+    """Whether label a is at least as good as label b of the same ideal."""
+    for x in range(wide):
+        if pool.ready[a, x] > pool.ready[b, x] + slack:
+            return False
+    for t in range(len(stride) - 1):
+        if digits(pool.k[a], t, stride) < digits(pool.k[b], t, stride):
+            return False
+    for d in range(pool.used.shape[1]):
+        if (
+            pool.used[a, d] > pool.used[b, d]
+            or pool.bytes[a, d] > pool.bytes[b, d]
+            or pool.free[a, d] > pool.free[b, d] + slack
+        ):
+            return False
+    same = True
+    for c in range(pool.home.shape[1]):
+        same = same and pool.home[a, c] == pool.home[b, c]
+    return same
+
+
+@compiled
+def take(pool: Any) -> Any:
+    """A label from the pool, -1 when there is none."""
+    x = pool.counts[SPARE]
+    if x >= 0:
+        pool.counts[SPARE] = pool.after[x]
+        return x
+    x = pool.counts[COUNT]
+    if x == len(pool.k):
+        return -1
+    pool.counts[COUNT] += 1
+    return x
+
+
+@compiled
+def give_back(pool: Any, x: int) -> None:
+    pool.after[x] = pool.counts[SPARE]
+    pool.counts[SPARE] = x
+
+
+@compiled
+def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -> Any:
+    """Puts label x, whose fields are set, to its ideal, unless it is dominated or the ideal is full of more promising ones.
+    Returns the promise of the label given up for want of room, infinite when none was."""
+    i = pool.ideal[x]
+    before, y = -1, pool.head[i]
+    while y >= 0:
+        if dominates(pool, y, x, wide, stride, slack):
+            give_back(pool, x)
+            return NEVER
+        following = pool.after[y]
+        if dominates(pool, x, y, wide, stride, 0.0):
+            if before < 0:
+                pool.head[i] = following
+            else:
+                pool.after[before] = following
+            give_back(pool, y)
+            pool.held[i] -= 1
+        else:
+            before = y
+        y = following
+    lost = NEVER
+    if pool.held[i] == width:
+        before, worst, ahead, y = -1, x, -1, pool.head[i]
+        while y >= 0:
+            if pool.promise[y] > pool.promise[worst]:
+                worst, ahead = y, before
+            before = y
+            y = pool.after[y]
+        lost = pool.promise[worst]
+        if worst == x:
+            give_back(pool, x)
+            return lost
+        if ahead < 0:
+            pool.head[i] = pool.after[worst]
+        else:
+            pool.after[ahead] = pool.after[worst]
+        give_back(pool, worst)
+        pool.held[i] -= 1
+    pool.after[x] = pool.head[i]
+    pool.head[i] = x
+    pool.held[i] += 1
+    return lost
+
+
+@compiled
+def promise_of(lattice: Any, pool: Any, x: int, start: Any, tail: Any) -> Any:
+    i = pool.ideal[x]
+    wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
+    onward = start[i] + pool.k[x] * wide
+    best = max(pool.ready[x, 0], tail[onward])
+    for y in range(1, wide):
+        best = max(best, pool.ready[x, y] + tail[onward + y])
+    return best
+
+
+@compiled
+def colours_agree(graph: Any, lattice: Any, pool: Any, x: int, j: int, i: int, device: int) -> bool:
+    """Whether every colour that has nodes in i - j may live on ``device`` after label x."""
+    for c in range(pool.home.shape[1]):
+        if pool.home[x, c] != OPEN and pool.home[x, c] != device and meets(graph.colours[c], lattice.bits[j], lattice.bits[i]):
+            return False
+    return True
+
+
+@compiled
+def inherit(graph: Any, lattice: Any, pool: Any, x: int, parent: int, j: int, i: int, device: int, k: int) -> None:
+    """Sets what label x, reached from ``parent`` by the step i - j on ``device``, has besides times."""
+    pool.parent[x] = parent
+    pool.ideal[x] = i
+    pool.device[x] = device
+    pool.k[x] = k
+    for d in range(pool.used.shape[1]):
+        pool.used[x, d] = pool.used[parent, d]
+        pool.bytes[x, d] = pool.bytes[parent, d]
+        pool.free[x, d] = pool.free[parent, d]
+    for c in range(pool.home.shape[1]):
+        if not leaves(graph.colours[c], lattice.bits[i]):
+            pool.home[x, c] = OPEN  # all of them have run: where is of no matter any more
+        else:
+            pool.home[x, c] = device if meets(graph.colours[c], lattice.bits[j], lattice.bits[i]) else pool.home[parent, c]
+
+
+@compiled
+def repeated(pool: Any, x: int, device: int) -> bool:
+    """Whether an accelerator of the same kind before ``device`` is unused, as it is: then that one stands for both."""
+    if pool.used[x, device]:
+        return False
+    found = False
+    for d in range(device):
+        found = found or (pool.kind_of[d] == pool.kind_of[device] and not pool.used[x, d])
+    return found
+
+
+@compiled
+def search(
+    graph: Any,
+    lattice: Any,
+    pool: Any,
+    stride: Any,
+    start: Any,
+    tail: Any,
+    most: float,
+    slack: float,
+    pieces: int,
+    width: int,
+    dropped: float,
+    queue: Any,
+    stamp: Any,
+    begin: int,
+    work: int,
+) -> Any:
+    """Extends the labels of ideals from ``begin`` on, until about ``work`` steps are done. Labels that promise ``most`` or more
+    are cut. Returns (the next ideal, the least promise dropped, steps)."""
+    kinds = len(graph.limit)
+    last = len(lattice.bits) - 1
+    done = 0
+    source = np.empty(len(graph.cpu) + 1, np.int64)
+    waits = np.empty(len(graph.cpu) + 1, np.int64)
+    j = begin
+    while j < last:
+        if done > work:
+            return j, dropped, done
+        if pool.head[j] < 0:
+            j += 1
+            continue
+        front = lattice.front_ptr[j + 1] - lattice.front_ptr[j]
+        for c in range(lattice.cover_ptr[j], lattice.cover_ptr[j + 1]):
+            v, i = lattice.cover_node[c], lattice.cover_to[c]
+            if graph.cpu[v] == NEVER:
+                continue
+            wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
+            for y in range(1, wide):
+                u = lattice.front[lattice.front_ptr[i] + y - 1]
+                source[y] = 0 if u == v else place(lattice, j, u)
+            needed = 0
+            for y in range(graph.maker_ptr[v], graph.maker_ptr[v + 1]):
+                waits[needed] = place(lattice, j, graph.makers[y])
+                needed += 1
+            x = pool.head[j]
+            while x >= 0:
+                done += 1
+                if colours_agree(graph, lattice, pool, x, j, i, CPU):
+                    end = 0.0
+                    for y in range(needed):
+                        end = max(end, pool.ready[x, waits[y]])
+                    end += graph.cpu[v]
+                    z = take(pool)
+                    if z < 0:
+                        dropped = min(dropped, pool.promise[x])
+                    else:
+                        inherit(graph, lattice, pool, z, x, j, i, CPU, pool.k[x])
+                        dropped = min(
+                            dropped, arrive(lattice, pool, z, x, end, source, wide, stride, start, tail, most, width, slack)
+                        )
+                x = pool.after[x]
+        count = supersets(graph, lattice, j, most, queue, stamp)
+        done += count
+        for q in range(count):
+            i = queue[q]
+            known = False
+            wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
+            needed = 0
+            for t in range(kinds):
+                cost = price(graph, lattice, j, i, t, graph.limit[t])
+                if cost >= most:
+                    continue
+                if not known:
+                    known = True
+                    for y in range(1, wide):
+                        source[y] = place(lattice, j, lattice.front[lattice.front_ptr[i] + y - 1])
+                    for y in range(front):
+                        if meets(graph.follow[lattice.front[lattice.front_ptr[j] + y]], lattice.bits[j], lattice.bits[i]):
+                            waits[needed] = y + 1
+                            needed += 1
+                x = pool.head[j]
+                while x >= 0:
+                    if digits(pool.k[x], t, stride) == 0:
+                        x = pool.after[x]
+                        continue
+                    done += 1
+                    begins = 0.0
+                    for y in range(needed):
+                        begins = max(begins, pool.ready[x, waits[y]])
+                    if begins + cost >= most:
+                        x = pool.after[x]
+                        continue
+                    devices = pool.used.shape[1]
+                    for d in range(max(1, devices)):
+                        end = begins + cost
+                        if devices:
+                            if pool.kind_of[d] != t or pool.used[x, d] == pieces or repeated(pool, x, d):
+                                continue
+                            if pool.bytes[x, d] + lattice.size[i] - lattice.size[j] > graph.limit[t] or not colours_agree(
+                                graph, lattice, pool, x, j, i, d
+                            ):
+                                continue
+                            end = max(begins, pool.free[x, d]) + cost
+                        z = take(pool)
+                        if z < 0:
+                            dropped = min(dropped, pool.promise[x])
+                            continue
+                        inherit(graph, lattice, pool, z, x, j, i, d if devices else t, pool.k[x] - stride[t])
+                        if devices:
+                            pool.used[z, d] += 1
+                            pool.bytes[z, d] += np.int64(lattice.size[i] - lattice.size[j])
+                            pool.free[z, d] = end
+                        dropped = min(
+                            dropped, arrive(lattice, pool, z, x, end, source, wide, stride, start, tail, most, width, slack)
+                        )
+                    x = pool.after[x]
+        j += 1
+    return j, dropped, done
+
+
+@compiled
+def arrive(
+    lattice: Any,
+    pool: Any,
+    z: int,
+    x: int,
+    end: float,
+    source: Any,
+    wide: int,
+    stride: Any,
+    start: Any,
+    tail: Any,
+    most: float,
+    width: int,
+    slack: float,
+) -> Any:
+    """Sets the times of label z, reached from x by a step that ends at ``end`` and makes what has no ``source``, and offers it.
+    Returns the promise of the label given up for want of room."""
+    pool.ready[z, 0] = pool.ready[x, 0]
+    fresh = False
+    for y in range(1, wide):
+        if source[y]:
+            pool.ready[z, y] = pool.ready[x, source[y]]
+        else:
+            fresh = True
+            pool.ready[z, y] = end
+    if not fresh:
+        pool.ready[z, 0] = max(pool.ready[z, 0], end)
+    pool.promise[z] = promise_of(lattice, pool, z, start, tail)
+    if pool.promise[z] >= most:
+        give_back(pool, z)
+        return NEVER
+    return offer(pool, z, wide, stride, width, slack)
+
+
+__all__ = ["COUNT", "CPU", "OPEN", "SPARE", "Pool", "search"]

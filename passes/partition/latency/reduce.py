@@ -1,0 +1,324 @@
+"""Exact reductions of a latency problem: fewer nodes, the same least latency.
+
+*Free sources.* A source that takes no time on a CPU or on any accelerator that runs it, makes one tensor and shares no colour
+(a weight, in operator graphs). It is either in the piece that holds all its readers, where it costs its bytes and nothing else,
+or on a CPU, where each piece that reads it pays one transfer. Nothing else is better: in a piece with some of its readers that
+piece sends it instead of receiving it, at the same price, and the other readers wait. So a free source is no node of the
+search but a choice within each piece: the bytes, or the transfer. What reads only free sources whose transfers cost nothing
+is as good as a source.
+
+*Free sinks.* Nobody reads v, it takes no time on a CPU or on any accelerator that runs it, reads one tensor and shares no
+colour. On a CPU it only makes the tensor be sent, which matters when the maker's piece has all other readers. Then
+it is the same choice: the bytes, or the transfer. ``Reduced.free`` lists both.
+
+Groups of nodes that some optimal plan keeps together:
+
+- *Sinks without bytes.* Nobody reads v, all it reads is made by u, it takes no time where u can run and has no bytes: v joins
+  u, whose output then need not be sent for v's sake.
+- *Sources of one colour with all their readers* (one reader, or q = 1): in the readers' piece no transfer is paid; on CPUs it
+  takes no time. With q > 1 it must take none on accelerators either: it moves from an earlier piece to the reader's.
+- *One colour, one maker* (q = 1): all that v reads is made by u of its colour, and v takes no time on a CPU, or nobody else
+  reads what u makes. They share a piece, or both are on CPUs, where v ends when u ends (or right after it).
+
+A reduced problem can also leave nodes out (``without``): a relaxation. Take any plan and forget a node: nobody waits longer, no
+piece pays more, and pieces stay contiguous as long as the order of what is left is kept (``Reduced.after``). So its
+least latency is a lower bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from passes.partition.latency.problem import LatencyProblem, Piece
+from passes.partition.problem import Floats, Ints, Kind
+
+
+@dataclass(frozen=True, eq=False)
+class Free:
+    """A free source or sink: ``node`` of the problem. A piece that holds all of ``groups`` takes in its bytes or pays
+    ``transfer[T]``. One that holds some of them pays too when it is a source (then they are its readers); for a ``sink`` (then
+    they are the maker and the other readers) the maker's does anyway. ``inside[T]``: an accelerator can hold it."""
+
+    node: int
+    sink: bool
+    groups: tuple[int, ...]
+    transfer: Floats
+    inside: tuple[bool, ...]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """Groups in topological order, in place of nodes; the rest as in ``LatencyProblem``. ``after``: pairs of groups of which
+    the second comes after the first though no tensor says so."""
+
+    problem: LatencyProblem
+    groups: tuple[tuple[int, ...], ...]
+    seconds: Floats
+    cpu: Floats
+    size: Ints
+    producer: tuple[int, ...]
+    consumers: tuple[tuple[int, ...], ...]
+    transfer: Floats
+    free: tuple[Free, ...]
+    colours: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return self.problem.kinds
+
+    @property
+    def pieces(self) -> int:
+        return self.problem.pieces
+
+
+class _Merger:
+    """Groups of nodes under construction."""
+
+    def __init__(self, problem: LatencyProblem) -> None:
+        self.problem = problem
+        n = problem.nodes
+        self.parent = list(range(n))
+        self.colour = [-1] * n
+        for c, members in enumerate(problem.colours):
+            for v in members:
+                self.colour[v] = c
+        self.made: list[list[int]] = [[] for _ in range(n)]
+        self.read: list[list[int]] = [[] for _ in range(n)]
+        for h, readers in enumerate(problem.consumers):
+            if readers:
+                self.made[int(problem.producer[h])].append(h)
+                for v in readers:
+                    self.read[v].append(h)
+        limits = [kind.memory for kind in problem.kinds if kind.memory is not None]
+        self.binding = bool(limits) and int(problem.size.sum()) > min(limits)
+        self.free: set[int] = set()
+        self.sinks: set[int] = set()
+
+    def root(self, v: int) -> int:
+        while self.parent[v] != v:
+            v = self.parent[v]
+        return v
+
+    def idle(self, v: int) -> bool:
+        """Takes no time on a CPU."""
+        return float(self.problem.cpu[v]) == 0.0
+
+    def weightless(self, v: int) -> bool:
+        """Takes no time on an accelerator that runs it."""
+        times = self.problem.seconds[:, v]
+        return not times[np.isfinite(times)].any()
+
+    def runs_with(self, v: int, u: int) -> bool:
+        """Wherever u can run, v can as well."""
+        return not (np.isinf(self.problem.seconds[:, v]) & np.isfinite(self.problem.seconds[:, u])).any()
+
+    def run(self) -> None:
+        for v in range(self.problem.nodes):
+            self._source(v)
+        for v in range(self.problem.nodes):
+            self._sink(v)
+        if self.problem.pieces == 1:
+            for v in range(self.problem.nodes):
+                self._follower(v)
+
+    def _source(self, v: int) -> None:
+        if len(self.made[v]) > 1 or not self.idle(v) or not self._nothing_comes_in(v):
+            return
+        if self.colour[v] < 0:
+            if self.weightless(v):
+                self.free.add(v)
+        elif not self.read[v] and self.made[v] and (self.problem.pieces == 1 or self.weightless(v)):
+            readers = self.problem.consumers[self.made[v][0]]
+            alike = all(self.colour[z] == self.colour[v] for z in readers)
+            if alike and (self.problem.pieces == 1 or len(readers) == 1):
+                self.parent[v] = readers[0]
+
+    def _nothing_comes_in(self, v: int) -> bool:
+        """v reads nothing, or only free sources that cost nothing to transfer."""
+        makers = [int(self.problem.producer[h]) for h in self.read[v]]
+        return all(u in self.free for u in makers) and not self.problem.transfer[:, self.read[v]].any()
+
+    def _maker(self, v: int) -> int:
+        makers = {int(self.problem.producer[h]) for h in self.read[v]}
+        return makers.pop() if len(makers) == 1 else -1
+
+    def _sink(self, v: int) -> None:
+        u = self._maker(v)
+        if self.made[v] or u < 0 or u in self.free or v in self.free or self.parent[v] != v:
+            return
+        if not self.idle(v) or not self.weightless(v):
+            return
+        light = not self.binding or self.problem.size[v] == 0
+        if light and self.colour[v] in (-1, self.colour[u]) and self.runs_with(v, u):
+            self.parent[v] = u
+        elif self.colour[v] < 0 and len(self.read[v]) == 1:
+            self.sinks.add(v)
+
+    def _follower(self, v: int) -> None:
+        u = self._maker(v)
+        if u < 0 or u in self.free or self.colour[v] < 0 or self.colour[v] != self.colour[u]:
+            return
+        if self.parent[v] != v or self.root(u) == v:
+            return
+        alone = all(self.problem.consumers[h] == (v,) for h in self.made[u])
+        joined = [w for w in range(self.problem.nodes) if w not in (u, v) and self.root(w) == self.root(u)]
+        if self.idle(v) or (alone and not any(self.made[w] for w in joined)):
+            self.parent[v] = u
+
+
+def reduced(problem: LatencyProblem) -> Reduced:
+    """The problem in groups."""
+    merger = _Merger(problem)
+    merger.run()
+    members: dict[int, list[int]] = {}
+    for v in range(problem.nodes):
+        if v not in merger.free and v not in merger.sinks:
+            members.setdefault(merger.root(v), []).append(v)
+    return grouped(problem, [tuple(members[r]) for r in sorted(members)], merger.free, merger.sinks)
+
+
+def grouped(
+    problem: LatencyProblem,
+    groups: Sequence[tuple[int, ...]],
+    sources: Iterable[int],
+    sinks: Iterable[int],
+    after: Sequence[tuple[int, int]] = (),
+) -> Reduced:
+    """The problem whose nodes are ``groups``, less those that are in none. ``sources``, ``sinks``: to choose within pieces.
+    ``after``: pairs of nodes in this order. A group takes the sum of its nodes' times. Raises ValueError for a cycle."""
+    label = {v: g for g, nodes in enumerate(groups) for v in nodes}
+    sources, sinks = set(sources), set(sinks)
+    edges = [(label[u], label[v]) for u, v in after]
+    for h, readers in enumerate(problem.consumers):
+        maker = int(problem.producer[h])
+        if maker in label:
+            edges += [(label[maker], label[v]) for v in readers if v in label]
+    order = _topological(len(groups), [min(nodes) for nodes in groups], edges)
+    place = {g: i for i, g in enumerate(order)}
+    label = {v: place[g] for v, g in label.items()}
+    groups = [groups[g] for g in order]
+    stated = np.isfinite(problem.seconds)
+    producer, consumers, columns, free = [], [], [], []
+    for h, readers in enumerate(problem.consumers):
+        maker = int(problem.producer[h])
+        held = {label[v] for v in readers if v in label}
+        choices = [(maker, False, held)] if maker in sources and held else []
+        if maker in label:
+            held.add(label[maker])
+            choices = [(v, True, held) for v in readers if v in sinks]
+            if len(held) > 1:
+                producer.append(label[maker])
+                consumers.append(tuple(sorted(held - {label[maker]})))
+                columns.append(h)
+        for node, sink, touched in choices:
+            inside = tuple(stated[:, node].tolist())
+            size = int(problem.size[node])
+            free.append(Free(node, sink, tuple(sorted(touched)), problem.transfer[:, h].copy(), inside, size))
+    colours = []
+    for colour in problem.colours:
+        found = tuple(sorted({label[v] for v in colour if v in label}))
+        if len(found) > 1:
+            colours.append(found)
+    kinds = len(problem.kinds)
+    seconds = np.array([problem.seconds[:, list(nodes)].sum(axis=1) for nodes in groups]).reshape(len(groups), kinds).T
+    return Reduced(
+        problem,
+        tuple(tuple(sorted(nodes)) for nodes in groups),
+        np.ascontiguousarray(seconds),
+        np.array([problem.cpu[list(nodes)].sum() for nodes in groups], dtype=np.float64),
+        np.array([problem.size[list(nodes)].sum() for nodes in groups], dtype=np.int64),
+        tuple(producer),
+        tuple(consumers),
+        np.ascontiguousarray(problem.transfer[:, columns]),
+        tuple(free),
+        tuple(colours),
+        tuple(sorted({(label[u], label[v]) for u, v in after})),
+    )
+
+
+def renumbered(reduced: Reduced, order: Sequence[int]) -> Reduced:
+    """The same with its groups in another topological order; ``order`` gives ranks, ties and faults settled by the edges."""
+    rank = {g: i for i, g in enumerate(order)}
+    edges = [(u, v) for u, readers in zip(reduced.producer, reduced.consumers, strict=True) for v in readers]
+    final = _topological(len(order), [rank[g] for g in range(len(order))], [*edges, *reduced.after])
+    place = {g: i for i, g in enumerate(final)}
+
+    def placed(groups: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(place[g] for g in groups))
+
+    return replace(
+        reduced,
+        groups=tuple(reduced.groups[g] for g in final),
+        seconds=np.ascontiguousarray(reduced.seconds[:, final]),
+        cpu=reduced.cpu[final],
+        size=reduced.size[final],
+        producer=tuple(place[u] for u in reduced.producer),
+        consumers=tuple(placed(readers) for readers in reduced.consumers),
+        free=tuple(replace(free, groups=placed(free.groups)) for free in reduced.free),
+        colours=tuple(placed(colour) for colour in reduced.colours),
+        after=tuple(sorted((place[u], place[v]) for u, v in reduced.after)),
+    )
+
+
+def _topological(count: int, rank: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[int]:
+    following: list[set[int]] = [set() for _ in range(count)]
+    for a, b in edges:
+        if a != b:
+            following[a].add(b)
+    missing = [0] * count
+    for targets in following:
+        for b in targets:
+            missing[b] += 1
+    ready = [(rank[g], g) for g in range(count) if not missing[g]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, g = heapq.heappop(ready)
+        order.append(g)
+        for b in following[g]:
+            missing[b] -= 1
+            if not missing[b]:
+                heapq.heappush(ready, (rank[b], b))
+    if len(order) < count:
+        raise ValueError("the groups form a cycle")
+    return order
+
+
+def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]]) -> list[Piece]:
+    """The pieces (kind, device, groups) as nodes. Free sources join the piece that holds all their readers while its
+    accelerator has room, those that save the most seconds per byte first."""
+    found = [[v for g in groups for v in reduced.groups[g]] for _, _, groups in pieces]
+    used: dict[tuple[int, int], int] = {}
+    home: dict[int, int] = {}
+    for p, (kind, device, groups) in enumerate(pieces):
+        used[kind, device] = used.get((kind, device), 0) + sum(int(reduced.size[g]) for g in groups)
+        home.update(dict.fromkeys(groups, p))
+
+    def worth(source: Free, kind: int) -> float:
+        saved = float(source.transfer[kind])
+        return saved / source.size if source.size else math.inf if saved > 0 else 0.0
+
+    candidates = []
+    for number, source in enumerate(reduced.free):
+        places = {home.get(g, -1) for g in source.groups}
+        if len(places) == 1 and -1 not in places:
+            p = places.pop()
+            kind, device, _ = pieces[p]
+            if source.inside[kind]:
+                candidates.append((-worth(source, kind), number, p, kind, device, source))
+    for _, _, p, kind, device, source in sorted(candidates, key=lambda found: found[:2]):
+        limit = reduced.kinds[kind].memory
+        if limit is None or used[kind, device] + source.size <= limit:
+            used[kind, device] += source.size
+            found[p].append(source.node)
+    return [Piece(kind, device, tuple(sorted(nodes))) for (kind, device, _), nodes in zip(pieces, found, strict=True)]
+
+
+__all__ = ["Free", "Reduced", "expanded", "grouped", "reduced", "renumbered"]

@@ -1,0 +1,284 @@
+"""The least latency, exact where the lattice of ideals can be walked, with a bound always.
+
+1. Reductions (``reduce``), then plans: everything on CPUs, and the best along one topological order.
+2. The whole lattice, if it has few enough ideals: the tails give a lower bound; searches that keep 1, 4, 16, ... labels per
+   ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
+3. Else plans along bands of ideals around an order, then around the order of the best plan; and lower bounds from problems with
+   nodes left out (``bounds.kept``), as many kept as the lattice allows.
+
+Results do not depend on the clock unless the time limit ends the search.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from passes.partition.latency.bounds import critical_path, fastest, kept
+from passes.partition.latency.engine import Engine, Pass
+from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
+from passes.partition.latency.reduce import Reduced, reduced, renumbered
+from passes.partition.problem import Kind
+from passes.partition.throughput import Statistics
+
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+SLACK = 1e-11
+"""Relative: by how much a bound is lowered for the rounding of the sums that it is made of."""
+WIDTHS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+"""Labels per ideal, search by search."""
+LABEL_BYTES = 256 << 20
+NARROW = 20_000
+"""Ideals of a band, and of a relaxation, where the whole lattice is too large."""
+SECONDS = 100.0
+"""Longest search unless a limit is given."""
+
+_NO_TENSORS = (np.empty(0, np.int64), (), np.empty((1, 0)))
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class LatencyBudget:
+    """Limits on a search: ideals of the whole lattice, bytes of its tails, seconds in all."""
+
+    ideals: int = 300_000
+    memory: int = 400 << 20
+    seconds: float = SECONDS
+
+
+@dataclass(frozen=True)
+class LatencySolution:
+    """``schedule`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
+    ``value`` and ``bound`` in seconds; ``reason``: how the bound was reached."""
+
+    status: str
+    schedule: Schedule | None
+    value: float
+    bound: float
+    reason: str
+    statistics: Statistics
+
+
+def solve_latency(
+    problem: LatencyProblem,
+    budget: LatencyBudget | None = None,
+    progress: Progress = lambda label, fraction: None,
+) -> LatencySolution:
+    """Solves ``problem``; see the module. Raises ``TooManyKindsError`` for more kinds of accelerators than the search can
+    carry. A KeyboardInterrupt raised by ``progress`` ends the search with what is known so far when there is a plan."""
+    progress("load the search", None)
+    _load()
+    return _Search(problem, budget or LatencyBudget(), progress).run()
+
+
+@cache
+def _load() -> None:
+    """Runs every kernel on the smallest problem, so that compiling them counts for no search."""
+    kind = Kind("accelerator", ("a",))
+    times = np.ones((1, 1))
+    engine = Engine.open(reduced(LatencyProblem(("v",), (kind,), times, times[0], np.zeros(1, np.int64), *_NO_TENSORS)), most=4)
+    assert engine is not None, "two ideals"
+    engine.bound(math.inf, lambda part: True)
+    engine.search(math.inf, 1, 8, lambda part: True)
+
+
+class _Search:
+    def __init__(self, problem: LatencyProblem, budget: LatencyBudget, progress: Progress) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.progress = progress
+        self.until = time.perf_counter() + budget.seconds
+        self.best: Schedule | None = None
+        self.value = math.inf
+        self.bound = 0.0
+        self.reason = "no time was left for a bound"
+        self.infeasible = False
+        self.statistics = Statistics()
+
+    def run(self) -> LatencySolution:
+        try:
+            self._run()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+        return self._solution()
+
+    def _run(self) -> None:
+        self._lower(critical_path(self.problem), "the critical path, each node on its fastest device, transfers free")
+        stuck = np.isinf(fastest(self.problem))
+        if stuck.any():
+            names = [self.problem.names[v] for v in np.flatnonzero(stuck)[:3]]
+            self._none(f"no device runs {', '.join(names)}")
+            return
+        if np.isfinite(self.problem.cpu).all():
+            self._accept([])
+        small = reduced(self.problem)
+        if not small.groups or self._tight():
+            return
+        self._along(small, 0, "plan along one order")
+        if self._tight():
+            return
+        engine = self._open(small, self.budget.ideals, None)
+        if engine is not None:
+            self._exact(engine, "search the lattice")
+            return
+        self._beyond(small)
+
+    def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
+        """An engine whose tails fit the memory; none otherwise."""
+        engine = Engine.open(small, most=most, band=band)
+        if engine is not None:
+            self.statistics.ideals = max(self.statistics.ideals, engine.ideals)
+            if len(engine.tail) * 8 > self.budget.memory:
+                return None
+        return engine
+
+    def _along(self, small: Reduced, band: int, label: str) -> bool:
+        """Plans along a band of ideals; whether there is a better one."""
+        before = self.value
+        engine = self._open(small, NARROW, band)
+        if engine is None:
+            return False
+        if engine.bound(self._most(), self._keep_on(label)) is not None:
+            self._plans(engine, label, WIDTHS[:3], proves=False)
+        self.statistics.tested += engine.steps
+        return self.value < before
+
+    def _exact(self, engine: Engine, label: str) -> None:
+        """The whole lattice of the problem itself."""
+        start = time.perf_counter()
+        least = engine.bound(self._most(), self._keep_on("bound over the lattice"))
+        self.statistics.seconds["bound"] = time.perf_counter() - start
+        if least is not None:
+            self._lower(least, f"every path through {engine.ideals} ideals")
+            if math.isinf(least) and self.best is None:
+                self._none("no sequence of pieces fits the memory of the accelerators")
+            elif not self._tight():
+                self._plans(engine, label, WIDTHS, proves=True)
+        self.statistics.tested += engine.steps
+        self.statistics.seconds["labels"] = time.perf_counter() - start - self.statistics.seconds["bound"]
+
+    def _plans(self, engine: Engine, label: str, widths: Sequence[int], *, proves: bool) -> None:
+        """Searches of growing width; with ``proves`` what they give up is a bound of the problem."""
+        room = LABEL_BYTES // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
+        for width in widths:
+            found = engine.search(self._most(), width, max(2, min(room, width * engine.ideals + 64)), self._keep_on(label))
+            self._take(found, proves, engine)
+            if self._tight() or found.whole or self._late() or self.infeasible:
+                return
+
+    def _take(self, found: Pass, proves: bool, engine: Engine) -> None:
+        if found.pieces is not None:
+            self._accept(found.pieces)
+        if not proves:
+            return
+        if found.whole and found.pieces is None and self.best is None:
+            self._none("no sequence of pieces fits the memory of the accelerators")
+        elif math.isfinite(found.bound):
+            words = "all" if found.whole else "the most promising"
+            self._lower(found.bound, f"{words} labels over {engine.ideals} ideals")
+
+    def _beyond(self, small: Reduced) -> None:
+        """Lattices over budget: plans along bands, bounds by leaving nodes out, in turns."""
+        self._relaxed(small, NARROW // 10)
+        band = 1
+        while not self._late() and not self._tight() and band < len(small.groups):
+            if self._along(small, band, "plan along a band") and self.best is not None:
+                small = _followed(small, self.best)
+            band *= 2
+        if not self._late() and not self._tight():
+            self._relaxed(small, NARROW)
+
+    def _relaxed(self, small: Reduced, most: int) -> None:
+        """The largest relaxation whose lattice has at most ``most`` ideals, by bisection, searched for a bound."""
+        low, high = 1, len(small.groups)
+        engine = None
+        while low <= high:
+            middle = (low + high) // 2
+            opened = self._open(kept(small, middle), most, None)
+            if opened is None:
+                high = middle - 1
+            else:
+                engine, low = opened, middle + 1
+        if engine is None:
+            return
+        words = f"{len(engine.reduced.groups)} of {len(small.groups)} nodes, {engine.ideals} ideals; the others left out"
+        least = engine.bound(self._most(), self._keep_on("bound with nodes left out"))
+        if least is None:
+            return
+        if math.isinf(least) and self.best is None:
+            self._none("no sequence of pieces fits the memory of the accelerators")
+            return
+        self._lower(least, words)
+        for width in WIDTHS[:5]:
+            if self._late() or self._tight():
+                break
+            room = LABEL_BYTES // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
+            labels = max(2, min(room, width * engine.ideals + 64))
+            found = engine.search(self._most(), width, labels, self._keep_on("bound with nodes left out"))
+            if math.isfinite(found.bound):
+                self._lower(found.bound, words)
+            if found.whole or found.bound >= found.value:
+                break
+        self.statistics.tested += engine.steps
+
+    def _most(self) -> float:
+        """Plans that end at this or later are of no interest."""
+        return self.value * (1 - TIGHT / 10)
+
+    def _late(self) -> bool:
+        return time.perf_counter() > self.until
+
+    def _tight(self) -> bool:
+        return self.bound >= self.value * (1 - TIGHT)
+
+    def _keep_on(self, label: str) -> Callable[[float], bool]:
+        def keep_on(part: float) -> bool:
+            self.progress(label, part)
+            return not self._late()
+
+        return keep_on
+
+    def _accept(self, pieces: Sequence[Piece]) -> None:
+        found = schedule(self.problem, pieces)
+        if found.latency < self.value:
+            self.best, self.value = found, found.latency
+
+    def _lower(self, bound: float, reason: str) -> None:
+        bound = min(bound * (1 - SLACK), self.value)
+        if bound > self.bound:
+            self.bound, self.reason = bound, reason
+
+    def _none(self, reason: str) -> None:
+        self.infeasible, self.reason, self.bound = True, reason, math.inf
+
+    def _solution(self) -> LatencySolution:
+        self.statistics.transitions = self.statistics.tested
+        if self.best is None:
+            status = "infeasible" if self.infeasible else "unknown"
+        else:
+            status = "optimal" if self._tight() else "feasible"
+        bound = self.value if status == "optimal" else self.bound
+        return LatencySolution(status, self.best, self.value, bound, self.reason, self.statistics)
+
+
+def _followed(small: Reduced, plan: Schedule) -> Reduced:
+    """The same problem with its groups numbered as the plan runs them."""
+    home = {v: p for p, piece in enumerate(plan.pieces) for v in piece.nodes}
+
+    def moment(nodes: tuple[int, ...]) -> tuple[float, float, int, int]:
+        p = home.get(nodes[0], -1)
+        start = plan.times[p].start if p >= 0 else plan.ready[nodes[0]] - float(small.problem.cpu[nodes[0]])
+        end = plan.times[p].finish if p >= 0 else plan.ready[nodes[-1]]
+        return end, start, p, min(nodes)
+
+    return renumbered(small, sorted(range(len(small.groups)), key=lambda g: moment(small.groups[g])))
+
+
+__all__ = ["SECONDS", "LatencyBudget", "LatencySolution", "solve_latency"]
