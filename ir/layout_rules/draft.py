@@ -1,0 +1,231 @@
+"""A rule while it is drawn: what a drawing function reads of an op, and the factors that it ties together.
+
+Tensors are numbered as in cost formulas: operand ``i`` is ``i``, result ``i`` is ``-1 - i``. A dimension without a number (a
+symbol, or unknown) is never sharded; so is whatever no factor was tied along: ``rule`` makes it a factor of kind ``WHOLE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ir.attributes import Attributes
+from ir.layout_rules.adapt import Adapt
+from ir.layout_rules.rule import Factor, Kind, LayoutRule, Linear
+from ir.types import Dim, DType, TensorType, Type
+
+Numbers: TypeAlias = tuple[int | float, ...]
+Constants: TypeAlias = Sequence[Numbers | None]
+"""The elements of each operand that is a known constant, in row-major order; None for one that is not."""
+Place: TypeAlias = tuple[int, int]
+"""(tensor, dimension); a dimension below zero counts from the last."""
+
+BOTH = ("sum", "max")
+"""Reductions that whatever moves elements without changing them commutes with."""
+
+
+class UnfitError(ValueError):
+    """The types or attributes are not those of an op that the rule knows."""
+
+
+class Draft:
+    """One op, and the rule drawn for it so far."""
+
+    def __init__(
+        self,
+        attributes: Attributes,
+        operands: Sequence[Type | None],
+        results: Sequence[Type | None],
+        constants: Constants,
+        opset: int,
+    ) -> None:
+        self.attributes: Mapping[str, Any] = {key: attribute.value for key, attribute in attributes}
+        self.operands = tuple(operands)
+        self.results = tuple(results)
+        self.constants = constants
+        self.opset = opset
+        self.factors: list[Factor] = []
+        self.linear: list[Linear] = []
+        self.no_gradient: set[int] = set()
+        self._tied: set[Place] = set()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def present(self, tensor: int) -> bool:
+        return self._type(tensor) is not None
+
+    def shape(self, tensor: int) -> tuple[Dim, ...]:
+        """Raises UnfitError where the rank is not known."""
+        type_ = self._type(tensor)
+        if not isinstance(type_, TensorType) or type_.shape is None:
+            raise UnfitError(f"the rank of {tensor} is not known")
+        return type_.shape
+
+    def rank(self, tensor: int) -> int:
+        return len(self.shape(tensor))
+
+    def numbers(self, tensor: int) -> tuple[int, ...]:
+        """The shape; raises UnfitError where a dimension has no number."""
+        shape = tuple(dim for dim in self.shape(tensor) if isinstance(dim, int))
+        if len(shape) != self.rank(tensor):
+            raise UnfitError(f"a dimension of {tensor} has no number")
+        return shape
+
+    def dtype(self, tensor: int) -> DType:
+        type_ = self._type(tensor)
+        if not isinstance(type_, TensorType):
+            raise UnfitError(f"{tensor} is no tensor")
+        return type_.dtype
+
+    def constant(self, operand: int) -> Numbers | None:
+        return self.constants[operand] if operand < len(self.constants) else None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.attributes.get(key, default)
+
+    def axis(self, key: str, default: int, tensor: int = 0) -> int:
+        """Attribute ``key`` as a dimension of ``tensor``, counted from 0."""
+        return self.dim(int(self.get(key, default)), self.rank(tensor))
+
+    @staticmethod
+    def dim(axis: int, rank: int) -> int:
+        if not -rank <= axis < rank:
+            raise UnfitError(f"axis {axis} of rank {rank}")
+        return axis % rank
+
+    def axes(self, operand: int, rank: int, key: str = "axes") -> tuple[int, ...] | None:
+        """Dimensions that attribute ``key`` or, in later opsets, operand ``operand`` lists; None where it is not known; ``()``
+        where neither is given."""
+        listed = self.get(key)
+        if listed is None:
+            if not self.present(operand):
+                return ()
+            listed = self.constant(operand)
+            if listed is None:
+                return None
+        return tuple(sorted({self.dim(int(axis), rank) for axis in listed}))
+
+    def _type(self, tensor: int) -> Type | None:
+        if tensor >= 0:
+            return self.operands[tensor] if tensor < len(self.operands) else None
+        return self.results[-1 - tensor] if -tensor <= len(self.results) else None
+
+    # -- drawing -------------------------------------------------------------------------------------------------------
+
+    def tie(
+        self,
+        name: str,
+        *places: Place,
+        kind: Kind = Kind.PARALLEL,
+        size: int | None = None,
+        partial: Iterable[int] = (),
+        adapt: Iterable[Adapt] = (),
+        divided: bool = True,
+    ) -> None:
+        """A factor along ``places``; those of absent tensors are left out, and those of length 1 beside a longer one (they
+        broadcast). Nothing is tied where the factor has fewer than two units or a length is not known.
+
+        Raises UnfitError where the lengths are not ``size`` (the longest of them unless given) times a whole unit."""
+        found: list[tuple[Place, Dim]] = []
+        for tensor, axis in places:
+            if self.present(tensor):
+                shape = self.shape(tensor)
+                dim = self.dim(axis, len(shape))
+                found.append(((tensor, dim), shape[dim]))
+        lengths = [length for _, length in found if isinstance(length, int)]
+        if not lengths or len(lengths) < len(found):
+            return
+        units = max(lengths) if size is None else size
+        if units < 2 or 0 in lengths:
+            return
+        kept = [place for place, length in found if length != 1]
+        if any(length % units if size is not None else length != units for length in lengths if length != 1):
+            raise UnfitError(f"factor '{name}' has lengths {lengths}, not {units}")
+        if self._tied.intersection(kept) or len({tensor for tensor, _ in kept}) < len(kept):
+            raise UnfitError(f"factor '{name}' lies along a dimension twice")
+        self._tied.update(kept)
+        self._add(name, kind, units, kept, tuple(i for i in partial if self.present(i)), tuple(adapt), divided)
+
+    def _add(
+        self,
+        name: str,
+        kind: Kind,
+        size: int,
+        places: Iterable[Place],
+        partial: tuple[int, ...] = (),
+        adapt: tuple[Adapt, ...] = (),
+        divided: bool = True,
+    ) -> None:
+        dims = dict(places)
+        operands = tuple(dims.get(i) for i in range(len(self.operands)))
+        results = tuple(dims.get(-1 - i) for i in range(len(self.results)))
+        self.factors.append(Factor(name, kind, size, operands, results, partial, adapt, divided))
+
+    def tie_labels(
+        self, terms: Mapping[int, Sequence[str]], kinds: Mapping[str, Kind] | None = None, partial: Iterable[int] = ()
+    ) -> None:
+        """A factor for each label, along the dimensions that bear it in ``terms``; ``""`` labels none. ``kinds``: other than
+        parallel. ``partial``: terms of the reduction along any factor that is one and that they lack."""
+        places: dict[str, list[Place]] = {}
+        for tensor, labels in terms.items():
+            if self.present(tensor):
+                if len(labels) != self.rank(tensor):
+                    raise UnfitError(f"{tensor} has rank {self.rank(tensor)}, not {len(labels)}")
+                for dim, label in enumerate(labels):
+                    if label:
+                        places.setdefault(label, []).append((tensor, dim))
+        for label, found in places.items():
+            kind = (kinds or {}).get(label, Kind.PARALLEL)
+            self.tie(label, *found, kind=kind, partial=() if kind is Kind.PARALLEL else partial)
+
+    def tie_broadcast(self, operands: Iterable[int], results: Iterable[int] = (-1,)) -> None:
+        """A parallel factor per dimension of the first of ``results``, to which ``operands`` broadcast."""
+        results = tuple(results)
+        rank = self.rank(results[0])
+        tensors = [i for i in operands if self.present(i)]
+        for dim in range(rank):
+            back = dim - rank
+            places = [(i, back) for i in tensors if self.rank(i) >= -back]
+            self.tie(f"d{dim}", *places, *((i, back) for i in results))
+
+    def tie_same(
+        self, tensors: Sequence[int], whole: Iterable[int] = (), adapt: Callable[[int], Iterable[Adapt]] | None = None
+    ) -> None:
+        """A parallel factor per dimension of tensors of one rank, those of ``whole`` left out."""
+        left_out = set(whole)
+        for dim in range(self.rank(tensors[0])):
+            if dim not in left_out:
+                self.tie(f"d{dim}", *((i, dim) for i in tensors), adapt=adapt(dim) if adapt else ())
+
+    def passes(self, *groups: Sequence[int], reductions: tuple[str, ...] = ("sum",)) -> None:
+        """Each group of operands may be terms together, its absent ones aside. Nothing where elements cannot be added."""
+        if self.dtype(-1) in (DType.BOOL, DType.STRING):
+            return
+        for group in groups:
+            self.linear.append(Linear(tuple(i for i in group if self.present(i)), reductions))
+
+    def rule(self) -> LayoutRule:
+        """The rule, every dimension that stands in no factor being whole."""
+        tensors = [*range(len(self.operands)), *(-1 - i for i in range(len(self.results)))]
+        for tensor in tensors:
+            type_ = self._type(tensor)
+            for dim, length in enumerate((type_.shape or ()) if isinstance(type_, TensorType) else ()):
+                if length != 1 and (tensor, dim) not in self._tied:
+                    side = f"operand{tensor}" if tensor >= 0 else f"result{-1 - tensor}"
+                    self._add(f"{side}.{dim}", Kind.WHOLE, length if isinstance(length, int) else 0, [(tensor, dim)])
+        results = tuple(_is_float(type_) and -1 - i not in self.no_gradient for i, type_ in enumerate(self.results))
+        operands = tuple(
+            any(results) and _is_float(type_) and i not in self.no_gradient for i, type_ in enumerate(self.operands)
+        )
+        return LayoutRule(tuple(self.factors), tuple(self.linear), (operands, results))
+
+
+def _is_float(type_: Type | None) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.is_float
+
+
+Draw: TypeAlias = Callable[[Draft], None]
+"""Draws the rule of one operator. Raises UnfitError, LookupError, TypeError, ValueError or ZeroDivisionError where the op is
+none that it knows: the op then has no rule."""
+
+__all__ = ["BOTH", "Constants", "Draft", "Draw", "Numbers", "Place", "UnfitError"]

@@ -1,0 +1,163 @@
+"""Layout rules of ops that work element by element, broadcasting included.
+
+Every dimension of the result is a parallel factor; an operand that broadcasts along one lacks it. What differs is which
+operands may be terms of a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ir.layout_rules.draft import BOTH, Draft, Draw, UnfitError
+
+_SUMS: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    "Add": ((0, 1),),
+    "Div": ((0,),),
+    "Mul": ((0,), (1,)),
+    "Neg": ((0,),),
+    "Sub": ((0, 1),),
+}
+"""Operands that may be terms of a sum together: the op is linear in them, jointly, the others being fixed."""
+
+_MAXIMA: Mapping[str, tuple[tuple[int, ...], ...]] = {
+    "Add": ((0,), (1,)),
+    "Ceil": ((0,),),
+    "Erf": ((0,),),
+    "Exp": ((0,),),
+    "Floor": ((0,),),
+    "Relu": ((0,),),
+    "Sigmoid": ((0,),),
+    "Softplus": ((0,),),
+    "Sub": ((0,),),
+    "Tanh": ((0,),),
+}
+"""Operands that may be terms of a maximum together: the op never falls where they rise. Log and Sqrt are
+none of these: a term may be negative where the maximum is not."""
+
+_OTHERS = (
+    *("Abs", "Acos", "Acosh", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr"),
+    *(
+        "BitwiseXor",
+        "Celu",
+        "Clip",
+        "Cos",
+        "Cosh",
+        "Elu",
+        "Equal",
+        "Gelu",
+        "Greater",
+        "GreaterOrEqual",
+        "HardSigmoid",
+        "HardSwish",
+    ),
+    *(
+        "IsInf",
+        "IsNaN",
+        "LeakyRelu",
+        "Less",
+        "LessOrEqual",
+        "Log",
+        "Mish",
+        "Mod",
+        "Not",
+        "Or",
+        "PRelu",
+        "Pow",
+        "Reciprocal",
+        "Round",
+    ),
+    *("Selu", "Shrink", "Sign", "Sin", "Sinh", "Softsign", "Sqrt", "Swish", "Tan", "ThresholdedRelu", "Xor"),
+    *("com.microsoft.BiasGelu", "com.microsoft.FastGelu", "com.microsoft.Gelu", "com.microsoft.QuickGelu"),
+)
+
+
+def _pointwise(name: str) -> Draw:
+    def draw(draft: Draft) -> None:
+        _modern_broadcast(draft)
+        draft.tie_broadcast(range(len(draft.operands)))
+        if name != "Div" or draft.dtype(-1).is_float:  # division of integers rounds
+            draft.passes(*_SUMS.get(name, ()))
+        draft.passes(*_MAXIMA.get(name, ()), reductions=("max",))
+
+    return draw
+
+
+def _modern_broadcast(draft: Draft) -> None:
+    """Before opset 7, ``broadcast`` and ``axis`` said how the second operand spreads."""
+    shapes = {draft.shape(i) for i in range(len(draft.operands)) if draft.present(i)}
+    if draft.get("broadcast") is not None or draft.get("axis") is not None or (draft.opset < 7 and len(shapes) > 1):
+        raise UnfitError("broadcasts as before opset 7")
+
+
+def _variadic(*reductions: str) -> Draw:
+    """Any number of operands, all of them terms together."""
+
+    def draw(draft: Draft) -> None:
+        draft.tie_broadcast(range(len(draft.operands)))
+        if reductions:
+            draft.passes(tuple(range(len(draft.operands))), reductions=reductions)
+
+    return draw
+
+
+def where(draft: Draft) -> None:
+    """Where(condition, x, y): both branches may be terms, the condition being known to all."""
+    draft.tie_broadcast((0, 1, 2))
+    draft.passes((1, 2), reductions=BOTH)
+
+
+def cast(draft: Draft) -> None:
+    """Cast and CastLike (whose second operand gives its type only). Terms pass where no bit of a float is lost: else rounding
+    terms would not be rounding their sum."""
+    draft.tie_broadcast((0,))
+    before, after = draft.dtype(0), draft.dtype(-1)
+    if before == after or (before.is_float and after.is_float and after.bits > before.bits):
+        draft.passes((0,), reductions=BOTH)
+
+
+def identity(draft: Draft) -> None:
+    """Identity."""
+    draft.tie_broadcast((0,))
+    draft.passes((0,), reductions=BOTH)
+
+
+def dropout(draft: Draft) -> None:
+    """Dropout that does not train hands its operand on. One that trains draws random numbers, other ones on every shard: no
+    rule."""
+    if draft.constant(2) not in ((0,), None) or (draft.present(2) and draft.constant(2) is None):
+        raise UnfitError("may be training")
+    if draft.opset < 7 and not draft.get("is_test", 0):
+        raise UnfitError("trains")
+    draft.tie_broadcast((0,), range(-1, -1 - len(draft.results), -1))
+    if len(draft.results) == 1:
+        draft.passes((0,), reductions=BOTH)
+
+
+def quantize(draft: Draft) -> None:
+    """QuantizeLinear and DequantizeLinear(x, scale, zero point): one scale for all, or one per place of ``axis``."""
+    if int(draft.get("block_size", 0)):
+        raise UnfitError("scales of blocks")
+    axis = draft.axis("axis", 1) if draft.rank(1) else -1
+    for dim in range(draft.rank(0)):
+        scales = ((1, 0), (2, 0)) if dim == axis else ()
+        draft.tie(f"d{dim}", (0, dim), (-1, dim), *scales)
+    draft.no_gradient.update({0, 1, 2})
+
+
+RULES: dict[str, Draw] = {
+    **{f"onnx.{name}": _pointwise(name) for name in sorted({*_SUMS, *_MAXIMA, *_OTHERS})},
+    "onnx.Cast": cast,
+    "onnx.CastLike": cast,
+    "onnx.DequantizeLinear": quantize,
+    "onnx.Dropout": dropout,
+    "onnx.Identity": identity,
+    "onnx.Max": _variadic("max"),
+    "onnx.Mean": _variadic("sum"),
+    "onnx.Min": _variadic(),
+    "onnx.QuantizeLinear": quantize,
+    "onnx.Sum": _variadic("sum"),
+    "onnx.Where": where,
+}
+"""By the op's full name."""
+
+__all__ = ["RULES"]

@@ -1,0 +1,188 @@
+"""Layout rules of what multiplies and adds along inner dimensions: matrix products, Einsum, convolutions, pooling, recurrence.
+
+An inner dimension is a factor of kind sum: split, every member has a term of the result. A bias is added once, so under a split
+sum it must be a term as well, standing on one member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ir.layout_rules.adapt import LocalAttribute, ScaleResult
+from ir.layout_rules.draft import Draft, Draw, Place, UnfitError
+from ir.layout_rules.rule import Kind
+
+
+def matmul(draft: Draft) -> None:
+    """``[.., M, K] x [.., K, N]``, batch dimensions broadcast; a vector has no M, or no N."""
+    _product(draft, _matrix(draft.rank(0), "m", "k"), _matrix(draft.rank(1), "n", "k", swapped=True))
+
+
+def fused_matmul(draft: Draft) -> None:
+    """com.microsoft.FusedMatMul: operands may be transposed; the product is scaled."""
+    if draft.get("transBatchA", 0) or draft.get("transBatchB", 0):
+        raise UnfitError("transposes batch dimensions")
+    first = _matrix(draft.rank(0), "m", "k", swapped=bool(draft.get("transA", 0)))
+    _product(draft, first, _matrix(draft.rank(1), "n", "k", swapped=not draft.get("transB", 0)))
+
+
+def _matrix(rank: int, outer: str, inner: str, *, swapped: bool = False) -> list[str]:
+    """Labels of an operand, the batch ones numbered from the last."""
+    if rank < 1:
+        raise UnfitError("a product of scalars")
+    last = [inner] if rank == 1 else [inner, outer] if swapped else [outer, inner]
+    return [f"b{i}" for i in reversed(range(rank - len(last)))] + last
+
+
+def _product(draft: Draft, first: list[str], second: list[str]) -> None:
+    batches = max(first, second, key=len)
+    result = [label for label in batches if label.startswith("b")]
+    result += [label for label in ("m", "n") if label in first + second]
+    draft.tie_labels({0: first, 1: second, -1: result}, {"k": Kind.SUM})
+    draft.passes((0,), (1,))
+
+
+def gemm(draft: Draft) -> None:
+    """``alpha A' B' + beta C``, C broadcast to the result."""
+    if draft.get("broadcast") is not None or (draft.opset < 7 and draft.rank(2) != 2):
+        raise UnfitError("broadcasts as before opset 7")
+    first = ["k", "m"] if draft.get("transA", 0) else ["m", "k"]
+    second = ["n", "k"] if draft.get("transB", 0) else ["k", "n"]
+    bias = ["m", "n"][2 - draft.rank(2) :] if draft.present(2) else []
+    draft.tie_labels({0: first, 1: second, 2: bias, -1: ["m", "n"]}, {"k": Kind.SUM}, partial=(2,))
+    draft.passes((0, 2), (1, 2))
+
+
+def einsum(draft: Draft) -> None:
+    """Letters as written; one that the output lacks is summed, one that an operand has twice is whole."""
+    equation = str(draft.get("equation", "")).replace(" ", "")
+    left, arrow, output = equation.partition("->")
+    written = left.split(",")
+    ranks = [draft.rank(i) for i in range(len(draft.operands))]
+    terms = [_letters(term, rank) for term, rank in zip(written, ranks, strict=True)]
+    spread = max((rank - len(term) + 3 for term, rank in zip(written, ranks, strict=True) if "..." in term), default=0)
+    if not arrow:
+        joined = [letter for term in terms for letter in term]
+        once = sorted(letter for letter in set(joined) if joined.count(letter) == 1 and letter.isalpha())
+        output = "..." * any("..." in term for term in written) + "".join(once)
+    result = _letters(output, len(output) - 3 + spread if "..." in output else len(output))
+    repeated = {letter for term in [*terms, result] for letter in term if term.count(letter) > 1}
+    labels = {i: [letter if letter not in repeated else "" for letter in term] for i, term in enumerate([*terms, result])}
+    kinds = {letter: Kind.SUM for term in terms for letter in term if letter not in result}
+    draft.tie_labels({**{i: labels[i] for i in range(len(terms))}, -1: labels[len(terms)]}, kinds)
+    draft.passes(*((i,) for i in range(len(terms))))
+
+
+def _letters(term: str, rank: int) -> list[str]:
+    """Labels of a term, its ellipsis spelled out by digits numbered from the last dimension that it stands for."""
+    if "..." not in term:
+        return list(term)
+    before, _, after = term.partition("...")
+    count = rank - len(before) - len(after)
+    if count < 0:
+        raise UnfitError(f"term '{term}' of an operand of rank {rank}")
+    return [*before, *map(str, reversed(range(count))), *after]
+
+
+def conv(draft: Draft) -> None:
+    """``X [N, C, ..], W [M, C / group, kernel..], B [M]`` to ``[N, M, ..]``. With groups, C and M are split by groups only."""
+    draft.tie("batch", (0, 0), (-1, 0))
+    group = int(draft.get("group", 1))
+    if group > 1:
+        draft.tie("group", (0, 1), (1, 0), (2, 0), (-1, 1), size=group, adapt=(LocalAttribute("group"),))
+    else:
+        draft.tie("out", (1, 0), (2, 0), (-1, 1))
+        draft.tie("in", (0, 1), (1, 1), kind=Kind.SUM, partial=(2,))
+    _patches(draft, draft.numbers(1)[2:], (0, -1))
+    draft.passes((0, 2), (1, 2))
+
+
+def conv_transpose(draft: Draft) -> None:
+    """``X [N, C, ..], W [C, M / group, kernel..], B [M]`` to ``[N, M, ..]``."""
+    draft.tie("batch", (0, 0), (-1, 0))
+    group = int(draft.get("group", 1))
+    if group > 1:
+        draft.tie("group", (0, 1), (1, 0), (2, 0), (-1, 1), size=group, adapt=(LocalAttribute("group"),))
+    else:
+        draft.tie("out", (1, 1), (2, 0), (-1, 1))
+        draft.tie("in", (0, 1), (1, 0), kind=Kind.SUM, partial=(2,))
+    draft.passes((0, 2), (1, 2))
+
+
+def _patches(draft: Draft, kernel: Sequence[int], tensors: tuple[int, int]) -> None:
+    """Spatial dimensions whose windows do not overlap (patches, 1x1): the windows are a parallel factor. Others would need
+    their neighbours' borders, and are whole."""
+    if draft.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or draft.get("ceil_mode", 0):
+        return
+    count = len(kernel)
+    strides = tuple(draft.get("strides") or (1,) * count)
+    dilations = tuple(draft.get("dilations") or (1,) * count)
+    pads = tuple(draft.get("pads") or (0,) * (2 * count))
+    source, target = (draft.numbers(tensor) for tensor in tensors)
+    for i, width in enumerate(kernel):
+        windows = target[2 + i]
+        apart = strides[i] == width and dilations[i] == 1 and pads[i] == pads[count + i] == 0
+        if apart and source[2 + i] == windows * width:
+            places: list[Place] = [(tensors[0], 2 + i), (tensors[1], 2 + i)]
+            draft.tie(f"patch{i}", *places, size=windows)
+
+
+def _pool(*, linear: bool) -> Draw:
+    """Pooling by windows: samples and channels are apart."""
+
+    def draw(draft: Draft) -> None:
+        if len(draft.results) > 1:  # MaxPool's indices count through the whole tensor
+            raise UnfitError("gives indices")
+        draft.tie("batch", (0, 0), (-1, 0))
+        draft.tie("channel", (0, 1), (-1, 1))
+        _patches(draft, draft.get("kernel_shape"), (0, -1))
+        draft.passes(*([(0,)] if linear else []))
+        if not linear:
+            draft.passes((0,), reductions=("max",))
+
+    return draw
+
+
+def global_average(draft: Draft) -> None:
+    """GlobalAveragePool: a mean over the places of each sample and channel."""
+    draft.tie("batch", (0, 0), (-1, 0))
+    draft.tie("channel", (0, 1), (-1, 1))
+    for dim in range(2, draft.rank(0)):
+        draft.tie(f"place{dim - 2}", (0, dim), kind=Kind.SUM, adapt=(ScaleResult(),))
+    draft.passes((0,))
+
+
+def global_max(draft: Draft) -> None:
+    """GlobalMaxPool: a maximum over the places of each sample and channel."""
+    draft.tie("batch", (0, 0), (-1, 0))
+    draft.tie("channel", (0, 1), (-1, 1))
+    for dim in range(2, draft.rank(0)):
+        draft.tie(f"place{dim - 2}", (0, dim), kind=Kind.MAX)
+    draft.passes((0,), reductions=("max",))
+
+
+def recurrent(draft: Draft) -> None:
+    """RNN, GRU, LSTM(X [T, B, I], W, R, bias, lengths [B], initial h [D, B, H], initial c, peepholes): samples are apart."""
+    if draft.get("layout", 0):
+        raise UnfitError("batch first")
+    draft.tie("batch", (0, 1), (4, 0), (5, 1), (6, 1), (-1, 2), (-2, 1), (-3, 1))
+
+
+RULES: dict[str, Draw] = {
+    "onnx.AveragePool": _pool(linear=True),
+    "onnx.Conv": conv,
+    "onnx.ConvTranspose": conv_transpose,
+    "onnx.Einsum": einsum,
+    "onnx.GRU": recurrent,
+    "onnx.Gemm": gemm,
+    "onnx.GlobalAveragePool": global_average,
+    "onnx.GlobalMaxPool": global_max,
+    "onnx.LSTM": recurrent,
+    "onnx.MatMul": matmul,
+    "onnx.MaxPool": _pool(linear=False),
+    "onnx.RNN": recurrent,
+    "onnx.com.microsoft.FusedMatMul": fused_matmul,
+}
+"""By the op's full name."""
+
+__all__ = ["RULES"]

@@ -1,0 +1,157 @@
+"""Which op has which rule, and which have none."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from ir.attributes import Attributes, Dense
+from ir.layout_rules import attention, indexing, moves, pointwise, products, reductions
+from ir.layout_rules.draft import Constants, Draft, Draw, Numbers
+from ir.layout_rules.rule import LayoutRule
+from ir.module import Func, Inline, Module, Resource, Splat
+from ir.opdefs import module_opsets
+from ir.ops import Op
+from ir.types import DType, TensorType, Type, UnknownType
+
+RULES: dict[str, Draw] = {
+    **attention.RULES,
+    **indexing.RULES,
+    **moves.RULES,
+    **pointwise.RULES,
+    **products.RULES,
+    **reductions.RULES,
+}
+"""How the rule of each op is drawn, by the op's full name."""
+
+NEWEST = 1 << 20
+"""The opset that an op is taken to be of where none is stated: newer than any change of an operator's meaning."""
+MOST_NUMBERS = 64
+"""Elements of the longest constant that rules look at: shapes, axes, pads."""
+
+_FORMATS = {
+    DType.F64: "d", DType.F32: "f", DType.F16: "e", DType.I64: "q", DType.I32: "i", DType.I16: "h", DType.I8: "b",
+    DType.U64: "Q", DType.U32: "I", DType.U16: "H", DType.U8: "B", DType.BOOL: "B",
+}  # fmt: skip
+
+
+def rule_of(
+    op: Op,
+    operand_types: Sequence[Type | None],
+    result_types: Sequence[Type],
+    constants: Constants = (),
+    opsets: Mapping[str, int] | None = None,
+) -> LayoutRule | None:
+    """How ``op`` may be split over a mesh axis; None where it has no rule: it then runs replicated.
+
+    ``operand_types``: None for an absent one. Dimensions that have no number are whole: bind them first. ``constants``: the
+    elements of operands that are known (``numbers_of``); rules that need axes or steps say less, or nothing, without.
+    ``opsets``: version by domain, the default one as ``onnx``, as ``ir.opdefs.module_opsets`` gives it.
+
+    Rules depend on names in nothing, so equal ops of repeated layers get one rule, drawn once."""
+    known = tuple(constants[i] if i < len(constants) else None for i in range(len(operand_types)))
+    results = tuple(
+        None if isinstance(type_, UnknownType) and not value.name else type_
+        for value, type_ in zip(op.results, result_types, strict=True)
+    )
+    opset = (opsets or {}).get("onnx", NEWEST)
+    if op.regions or op.name not in RULES:
+        return None
+    return _drawn(op.name, op.attributes, tuple(operand_types), results, known, opset)
+
+
+@lru_cache(maxsize=1 << 14)
+def _drawn(
+    name: str,
+    attributes: Attributes,
+    operands: tuple[Type | None, ...],
+    results: tuple[Type | None, ...],
+    constants: tuple[Numbers | None, ...],
+    opset: int,
+) -> LayoutRule | None:
+    draft = Draft(attributes, operands, results, constants, opset)
+    try:
+        RULES[name](draft)
+        return draft.rule()
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+    ):  # no valid op of this name, or a form that the rule does not know
+        return None
+
+
+def numbers_of(dense: Dense) -> Numbers | None:
+    """The elements of a small constant; None for one that is large, or of a type that no rule reads."""
+    code, elements = _FORMATS.get(dense.type.dtype), dense.type.elements
+    if code is None or elements is None or elements > MOST_NUMBERS or isinstance(dense.data, tuple):
+        return None
+    try:
+        return struct.unpack(f"<{elements}{code}", dense.data)
+    except struct.error:
+        return None
+
+
+def resource_numbers(resource: Resource) -> Numbers | None:
+    """The elements of a small constant resource, or None."""
+    if not isinstance(resource.type, TensorType):
+        return None
+    match resource.data:
+        case Inline(data):
+            return numbers_of(Dense(resource.type, data))
+        case Splat(value):
+            elements = resource.type.elements
+            return None if elements is None or elements > MOST_NUMBERS else (value,) * elements
+    return None
+
+
+class Surroundings:
+    """What rules need to know around an op: types and constants by name. Results of ops are added by ``see``, in order."""
+
+    def __init__(self, resources: Iterable[Resource] = (), opsets: Mapping[str, int] | None = None) -> None:
+        self.opsets = opsets
+        self.types: dict[str, Type] = {}
+        self.numbers: dict[str, Numbers] = {}
+        for resource in resources:
+            self.types[resource.name] = resource.type
+            numbers = resource_numbers(resource)
+            if numbers is not None:
+                self.numbers[resource.name] = numbers
+
+    def see(self, op: Op) -> None:
+        """Notes the results of ``op``, and its value where it is an ``onnx.Constant``."""
+        self.types.update((value.name, value.type) for value in op.results)
+        if op.name == "onnx.Constant":
+            value = op.get("value", op.get("value_ints", op.get("value_int")))
+            numbers = numbers_of(value) if isinstance(value, Dense) else (value,) if isinstance(value, int) else value
+            if isinstance(numbers, tuple) and len(numbers) <= MOST_NUMBERS:
+                self.numbers[op.results[0].name] = numbers
+
+    def rule(self, op: Op) -> LayoutRule | None:
+        """The rule of an op whose operands have been seen."""
+        operands = [self.types.get(name) if name else None for name in op.operands]
+        if any(name and type_ is None for name, type_ in zip(op.operands, operands, strict=True)):
+            return None
+        constants = [self.numbers.get(name) for name in op.operands]
+        return rule_of(op, operands, [value.type for value in op.results], constants, self.opsets)
+
+
+def rules(module: Module, func: Func | None = None) -> Iterator[tuple[Op, LayoutRule | None]]:
+    """Each op of ``func`` (the entry unless given) with its rule, in order; regions are not entered."""
+    func = module.entry if func is None else func
+    around = Surroundings(module.resources.values(), module_opsets(module))
+    around.types.update((arg.name, arg.type) for arg in func.args)
+    for op in func.ops:
+        yield op, around.rule(op)
+        around.see(op)
+
+
+def coverage(module: Module, func: Func | None = None) -> dict[str, int]:
+    """How many ops of each operator have no rule and so run replicated, by name, sorted."""
+    missing = sorted(op.name for op, rule in rules(module, func) if rule is None)
+    return {name: missing.count(name) for name in dict.fromkeys(missing)}
+
+
+__all__ = ["NEWEST", "RULES", "Surroundings", "coverage", "numbers_of", "resource_numbers", "rule_of", "rules"]
