@@ -58,12 +58,12 @@ def test_the_names_are_told_alike_everywhere() -> None:
 
 
 @given(seed=st.integers(0, 10**6), comm=st.sampled_from(("sum", "overlap", "duplex")))
-@settings(max_examples=25)
+@settings(max_examples=20)
 def test_every_plan_verifies_and_none_beats_brute_force(tmp_path_factory: pytest.TempPathFactory, seed: int, comm: str) -> None:
-    folder, data = tmp_path_factory.mktemp("workload"), random_placement(seed, most=5)
+    folder, data = tmp_path_factory.mktemp("workload"), random_placement(seed, most=4)
     best = {split: brute_force(data, comm, contiguous=split == "contiguous") for split in ("contiguous", "any")}
     for name in PLAIN:
-        result = solve(folder, data, comm=comm, method=name, time_limit=2.0)
+        result = solve(folder, data, comm=comm, method=name, time_limit=0.01)
         assert (result.method, math.isinf(result.objective)) == (name, result.why is not None)
         if result.why is not None:
             assert (result.status, result.bound, result.devices) == ("unknown", 0.0, ())
@@ -81,7 +81,7 @@ def test_training_plans_verify(tmp_path_factory: pytest.TempPathFactory, seed: i
     folder, data = tmp_path_factory.mktemp("workload"), random_training(seed)
     exact = solve(folder, data, schedule=schedule)
     for name in PLAIN:
-        result = solve(folder, data, schedule=schedule, method=name, time_limit=2.0)
+        result = solve(folder, data, schedule=schedule, method=name, time_limit=0.01)
         if result.why is None:
             assert check(folder, result) == []
             assert result.split == "any" or result.objective >= exact.objective * (1 - 1e-9)

@@ -17,7 +17,7 @@ from tests.passes.partition.any_brute import brute_force_any
 from tests.passes.partition.instances import brute_force, random_chains, random_problem
 
 SEEDS = st.integers(0, 10**6)
-QUICK = Limits(seconds=2.0)
+QUICK = Limits(seconds=0.01)
 
 
 def case_of(problem: Problem) -> Case:
@@ -53,7 +53,7 @@ def chain(seconds: list[float], cost: float = 0.5, devices: int = 2, memory: int
 
 @pytest.mark.parametrize("make", [random_problem, random_chains])
 @given(seed=SEEDS)
-@settings(max_examples=60)
+@settings(max_examples=50)
 def test_no_plan_is_better_than_possible_and_its_bound_is_none_too_high(make: Callable[..., Problem], seed: int) -> None:
     problem = make(seed) if make is random_chains else make(seed, demands=False)
     problem = Problem(**{**vars(problem), "forced": (), "stages": None})
@@ -71,7 +71,7 @@ def test_no_plan_is_better_than_possible_and_its_bound_is_none_too_high(make: Ca
 
 
 @given(seed=SEEDS)
-@settings(max_examples=60)
+@settings(max_examples=50)
 def test_what_is_called_contiguous_has_an_order_and_what_is_not_has_none(seed: int) -> None:
     problem = random_problem(seed, memory=False, demands=False)
     for name, plan in plans(case_of(problem)):
