@@ -10,8 +10,8 @@ to its digits, ``better`` or ``WORSE``. What differs, and why:
 - ``local-search``: the reference moves one node at a time, downhill, from ten random assignments to accelerators; ours anneals.
 - ``expert``: the splits that the reference ships (``human-experts``, MIT licence), restated below as ranges of node ids. Their
   rule is equal numbers of the repeated layers on each device, in order: 4 of 24 encoder layers each (BERT-24, the embedding
-  with the first, the head with the last); 3, 3, 3, 3, 2, 2 of 16 recurrent layers (GNMT); for ResNet-50 the stem alone, then 3, 4,
-  4, 4 of 16 blocks and the last one with the head. At training, backward nodes go with their colour.
+  with the first, the head with the last); 3, 3, 3, 3, 2, 2 of 16 recurrent layers (GNMT); for ResNet-50 the stem alone, then 3,
+  4, 4, 4 of 16 blocks and the last one with the head. At training, backward nodes go with their colour.
 """
 
 from __future__ import annotations
