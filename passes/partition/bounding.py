@@ -1,0 +1,88 @@
+"""Bounds for lattices too large to walk: relaxed contractions (``relax``), each walked exactly.
+
+A relaxed problem with few ideals is solved by the objective's own programme. That no plan of it is better than the best known
+proves that plan; else its optimum is a lower bound, and its plan, valued by the costs that count, may be the better one. How far
+to relax is tried from little to much, the first that leaves few enough ideals is walked: what little is lost is lost where
+branches run beside the most other nodes, since those multiply the lattice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passes.partition.bounds import prices
+from passes.partition.dp import Found, KeepOn, Stages
+from passes.partition.ideals import Tables, count_ideals, lattice
+from passes.partition.relax import Effort, Relaxed, Relaxer, relaxes
+
+if TYPE_CHECKING:
+    from passes.partition.search import Objective
+
+PIECES = (0.0, 0.005, 0.01, 0.015, 0.02)
+GIVES = (0.03, 0.01, 0.003)
+APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
+"""Efforts tried (``relax.Effort``): each piece with each give, at the largest part apart that leaves few ideals."""
+FEW_IDEALS = 200_000
+"""Ideals of a relaxed problem: a second's work."""
+ROUNDING = 1e-11
+"""Relative slack on the value of a relaxed problem."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A lower bound, how it was reached, and stages of the problem's own nodes that may be better than the best known."""
+
+    bound: float
+    reason: str
+    stages: Stages | None
+    found: Found
+
+
+def contraction_bounds(objective: Objective, bound: float, value: float, max_words: int, keep_on: KeepOn) -> Iterator[Step]:
+    """Lower bounds on the objective's optimum, not always rising, given one (``bound`` > 0) and the value of a plan; at most
+    ``max_words`` 8-byte words are held at once. Ends early where ``keep_on`` says so."""
+    if not relaxes(objective.problem) or not math.isfinite(value) or bound <= 0:
+        return
+    relaxer = Relaxer(objective.problem, bound, value)
+    seen = set()
+    for piece in PIECES:
+        for give in GIVES:
+            small = _small(relaxer, value, give, piece)
+            if small is None or (small[0].groups, piece) in seen:
+                continue
+            relaxed, tables = small
+            seen.add((relaxed.groups, piece))
+            family = lattice(tables, value, max_visits=FEW_IDEALS, max_words=max_words)
+            if family is None:
+                continue
+            found = objective.programme(tables, family, range(relaxed.problem.size), value, keep_on, bound)
+            if not found.complete:
+                return
+            stages = None
+            if found.stages is not None:
+                stages = tuple((label, relaxed.members(nodes)) for label, nodes in found.stages)
+            words = f"{relaxed.problem.size} groups of nodes, made cheaper by what merging them may cost, were searched"
+            yield Step(min(found.value, value) * (1 - ROUNDING), words, stages, found)
+
+
+def _small(relaxer: Relaxer, value: float, give: float, piece: float) -> tuple[Relaxed, Tables] | None:
+    """The relaxation that merges least of those with few ideals; by bisection, since merging more leaves fewer."""
+    best = None
+    low, high = 0, len(APART)
+    while low < high:
+        middle = (low + high) // 2 if best is not None else len(APART) - 1
+        relaxed = relaxer.relax(Effort(give, APART[middle], piece))
+        tables = Tables(relaxed.problem, prices(relaxed.problem))
+        if count_ideals(tables, value, FEW_IDEALS) is not None:
+            best, high = (relaxed, tables), middle
+        elif best is None:
+            return None
+        else:
+            low = middle + 1
+    return best
+
+
+__all__ = ["Step", "contraction_bounds"]
