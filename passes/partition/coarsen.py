@@ -19,6 +19,7 @@ make impossible what was possible.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ import numpy as np
 from passes.partition import orders
 from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Stages, solve_family
-from passes.partition.ideals import BIG, Tables, count_ideals, lattice, permuted, sequences
+from passes.partition.ideals import BIG, Tables, count_ideals, prefixes, sequences
 from passes.partition.problem import Problem, plan_costs
 from passes.partition.reduce import Groups, ordered, quotient
 
@@ -82,17 +83,12 @@ def _best_order(tables: Tables) -> tuple[list[int], float, Stages] | None:
     found: tuple[list[int], float, Stages] | None = None
     for make in (orders.given, orders.late, orders.thin):
         order = make(tables)
-        along = Tables(permuted(tables.problem, order), tables.price, tables.sequence)
-        prefixes = lattice(along, BIG, band=0)
-        if prefixes is None:
-            continue
-        stages = solve_family(along, prefixes, BIG).stages
+        stages = solve_family(tables, prefixes(tables, order, BIG), BIG).stages
         if stages is None:
             continue
-        own = tuple((kind, tuple(order[v] for v in nodes)) for kind, nodes in stages)
-        value = max((cost.load for cost in plan_costs(tables.problem, own)), default=0.0)
+        value = max((cost.load for cost in plan_costs(tables.problem, stages)), default=0.0)
         if found is None or value < found[1]:
-            found = order, value, own
+            found = order, value, stages
     return found
 
 
@@ -104,11 +100,12 @@ def _intervals(tables: Tables, order: Sequence[int], stages: Stages, share: floa
     stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     place = {v: i for i, v in enumerate(order)}
     crossing = np.zeros(n + 1)
-    cost = problem.transfer.max(axis=0) if len(problem.consumers) else np.zeros(0)
-    for h, readers in enumerate(problem.consumers):
-        if readers:  # cut by the prefixes that end after its maker and before its last reader
-            crossing[place[int(problem.producer[h])] + 1] += cost[h]
-            crossing[max(place[v] for v in readers) + 1] -= cost[h]
+    cost = tables.transfer.max(axis=0)
+    at = np.array([place[v] for v in range(n)])[tables.pin]
+    for h, (start, end) in enumerate(itertools.pairwise(tables.pin_ptr.tolist())):
+        if end - start > 1:  # cut by the prefixes that end after the first of its nodes and before the last
+            crossing[at[start:end].min() + 1] += cost[h]
+            crossing[at[start:end].max() + 1] -= cost[h]
     crossing = np.cumsum(crossing)
     first, last = list(range(n)), list(range(n))
     weight = [float(tables.weight[v]) for v in order]

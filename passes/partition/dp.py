@@ -1,7 +1,7 @@
 """The dynamic programme over a family of ideals: from a trial value to stages.
 
 ``solve_family`` finds the least possible largest load among plans whose boundaries are ideals of the family and in which
-no stage costs more than the family's trial value. With a complete family, "nothing found" proves that the optimum is
+no stage costs more than the trial value. With a complete family, "nothing found" proves that the optimum is
 larger than the trial value, and something found is the optimum.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from passes.partition.ideals import Family, Tables, members
+from passes.partition.ideals import Family, Tables, members, possible
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: kind, nodes."""
@@ -23,6 +23,8 @@ KeepOn: TypeAlias = Callable[[int, float], bool]
 """Whether to go on, given the pairs tested and the part done."""
 SLICE = 500_000
 """Pairs between two questions: up to a tenth of a second."""
+FREE = 1.0, 1.0, np.inf, np.inf, np.inf
+"""Shares of the two sides of a load, the most of each, and of both."""
 
 
 @dataclass(frozen=True)
@@ -43,81 +45,104 @@ def solve_family(
     trial: float,
     keep_on: KeepOn = lambda tested, part: True,
     additive: bool = False,
+    floor: float = 0.0,
+    sides: tuple[float, float, float, float, float] = FREE,
+    allowed: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
 ) -> Found:
     """The least largest load at most ``trial``; with ``additive``, the least sum of transfers of a plan of load at most that.
 
-    Exact over the family, unless ``keep_on`` stops it: that is asked every few million pairs, with the pairs tested so far and
-    the part of the ideals done. Ties go to fewer devices, then to the first found, deterministically."""
+    Exact over the family, unless ``keep_on`` stops it: that is asked every few hundred thousand pairs, with the pairs tested so
+    far and the part of the ideals done. Loads up to ``floor`` count as equally good. ``sides``, for loads of two sides: their
+    shares in what is minimised, the most of each and of both. ``allowed``: ``possible`` at the trial value, where that is
+    known. Ties go to fewer devices, then to the first found, deterministically."""
     from passes.partition import kernels
 
-    count, states = family.size, len(tables.states.used)
-    value = np.full((count, states), np.inf)
-    parent = np.full((count, states), -1, np.int32)
-    via = np.full((count, states), -1, np.int8)
-    low_state, high_state = np.full(count, states, np.int32), np.full(count, -1, np.int32)
-    active = np.zeros(count, np.int32)
+    states, problem = tables.states, tables.problem
+    count, kinds, classes = family.size, len(problem.kinds), len(tables.transfer)
+    value = np.full((count, len(states.used)), np.inf)
+    parent = np.full(value.shape, -1, np.int32)
+    via = np.full(value.shape, -1, np.int8)
+    link = np.full(value.shape, -1, np.int32)
+    head = np.full(len(states.used), -1, np.int32)
+    stamp, memo = np.full(count, -1, np.int32), np.empty((count, kinds))
     value[0, 0] = 0.0
-    low_state[0] = high_state[0] = 0
-    ideal, actives, tested, priced = 1, 1, 0, 0
+    head[0] = 0
+    sums, marks = family.sums, family.marks
+    weight = family.weight
+    compute = np.ascontiguousarray(sums[:, 1 : tables.at_lacking])
+    lacking = np.ascontiguousarray(sums[:, tables.at_lacking : tables.at_weights])
+    boundary = np.ascontiguousarray(marks[:, : tables.lanes * classes])
+    received = np.ascontiguousarray(marks[:, tables.at_bytes])
+    own = np.rint(sums[:, tables.at_weights]).astype(np.int64)
+    if allowed is None:
+        allowed = possible(tables, family, trial)
+    shares, caps = np.array(sides[:2]), np.array(sides[2:])
+    ideal, tested, priced = 1, 0, 0
     while ideal < count:
-        ideal, actives, tests, prices = kernels.solve_family(
+        ideal, tests, prices = kernels.solve_family(
             trial,
+            -1.0 if additive else floor,
+            tables.mode,
+            additive,
+            shares,
+            caps,
             family.bits,
-            family.weight,
-            family.compute,
-            family.unsupported,
-            family.boundary,
+            weight,
+            compute,
+            lacking,
+            boundary,
+            received,
+            own,
             family.cut_start,
             family.cut_end,
             family.cut,
-            tables.problem.producer,
-            tables.reader_ptr,
-            tables.reader,
+            allowed,
+            tables.pin_ptr,
+            tables.pin,
+            tables.lane_in,
+            tables.lane_out,
             tables.transfer,
             tables.port,
-            tables.comm,
-            additive,
-            tables.states.next,
-            tables.states.ahead,
-            tables.states.behind,
-            float(tables.price.max()),
+            tables.price,
+            *states.before,
+            states.idle,
             tables.slack,
             tables.limit,
-            family.weights_before,
+            tables.tensor_bytes,
             tables.shared_ptr,
             tables.shared,
             tables.shared_bytes,
-            tables.problem.live,
+            problem.live,
             tables.forced,
             ideal,
             SLICE,
             value,
             parent,
             via,
-            low_state,
-            high_state,
-            active,
-            actives,
+            link,
+            head,
+            stamp,
+            memo,
         )
         tested, priced = tested + int(tests), priced + int(prices)
         if ideal < count and not keep_on(tested, ideal / count):
             return Found(None, float("inf"), tested, priced, False)
-    last = np.where(tables.states.final, value[-1], np.inf)
+    last = np.where(states.final, value[-1], np.inf)
     least = last.min()
     if not np.isfinite(least):
         return Found(None, float("inf"), tested, priced)
     ties = np.flatnonzero(last <= least * (1 + 1e-12))
-    state = int(ties[np.lexsort((ties, tables.states.used[ties]))[0]])
+    state = int(ties[np.lexsort((ties, states.used[ties]))[0]])
     stages: list[tuple[int, tuple[int, ...]]] = []
-    last_ideal = family.size - 1
-    while last_ideal > 0:
-        before, kind = int(parent[last_ideal, state]), int(via[last_ideal, state])
-        stages.append((kind, members(tables, family.bits[last_ideal] & ~family.bits[before])))
+    here = count - 1
+    while here > 0:
+        before, kind = int(parent[here, state]), int(via[here, state])
+        stages.append((kind, members(tables, family.bits[here] & ~family.bits[before])))
         # Of the states that lead here, the first of least value: it is one that the programme came from, or as good.
-        sources = np.flatnonzero(tables.states.next[:, kind] == state)
+        sources = np.flatnonzero(states.next[:, kind] == state)
         state = int(sources[value[before, sources].argmin()])
-        last_ideal = before
+        here = before
     return Found(tuple(reversed(stages)), float(least), tested, priced)
 
 
-__all__ = ["Found", "Stages", "solve_family"]
+__all__ = ["SLICE", "Found", "KeepOn", "Stages", "solve_family"]

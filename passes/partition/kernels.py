@@ -58,43 +58,201 @@ def compiled(function: F) -> F:
 DONE, TOO_MANY, TOO_MUCH = 0, 1, 2
 
 
+DONE, TOO_MANY, TOO_MUCH = 0, 1, 2
+
+
+@compiled
+def weights_below(succ_ptr: Any, succ: Any, node_weight: Any) -> Any:
+    """``[n]``: weight of each node and of all that depends on it."""
+    n = node_weight.shape[0]
+    words = (n + 63) // 64
+    one = np.uint64(1)
+    below = np.zeros((n, words), np.uint64)
+    total = np.zeros(n)
+    for v in range(n - 1, -1, -1):
+        below[v, v >> 6] |= one << np.uint64(v & 63)
+        for e in range(succ_ptr[v], succ_ptr[v + 1]):
+            for k in range(words):
+                below[v, k] |= below[succ[e], k]
+        for k in range(words):
+            word = below[v, k]
+            u = 64 * k
+            while word:
+                if word & one:
+                    total[v] += node_weight[u]
+                word >>= one
+                u += 1
+    return total
+
+
+@compiled
+def order_late(pred_ptr: Any, pred: Any, succ_ptr: Any) -> Any:
+    """Depth-first from the sinks, backwards: every node as late as its first reader allows."""
+    n = succ_ptr.shape[0] - 1
+    order = np.empty(n, np.int64)
+    done = np.zeros(n, np.bool_)
+    at = pred_ptr[:n].copy()
+    stack = np.empty(n + 1, np.int64)
+    count = 0
+    for sink in range(n):
+        if succ_ptr[sink] != succ_ptr[sink + 1]:
+            continue
+        depth = 0
+        stack[0] = sink
+        while depth >= 0:
+            v = stack[depth]
+            if at[v] < pred_ptr[v + 1]:
+                u = pred[at[v]]
+                at[v] += 1
+                if not done[u]:
+                    depth += 1
+                    stack[depth] = u
+                continue
+            if not done[v]:
+                done[v] = True
+                order[count] = v
+                count += 1
+            depth -= 1
+    return order
+
+
+@compiled
+def order_thin(succ_ptr: Any, succ: Any, indegree: Any, on_ptr: Any, on: Any, pin_ptr: Any, pin: Any, cost: Any) -> Any:
+    """Greedy: next comes the ready node after which the cut costs least (``cost[H]``), by the cut's growth, then by index."""
+    n = indegree.shape[0]
+    order = np.empty(n, np.int64)
+    missing = indegree.copy()
+    inside = np.zeros(pin_ptr.shape[0], np.int64)
+    growth = np.zeros(n)
+    ready = np.empty(n, np.int64)
+    stale = np.ones(n, np.bool_)
+    waiting = 0
+    for v in range(n):
+        if missing[v] == 0:
+            ready[waiting] = v
+            waiting += 1
+    for count in range(n):
+        best = -1
+        for r in range(waiting):
+            v = ready[r]
+            if stale[v]:
+                stale[v] = False
+                growth[v] = 0.0
+                for e in range(on_ptr[v], on_ptr[v + 1]):
+                    h = on[e]
+                    if inside[h] == 0:
+                        growth[v] += cost[h]
+                    if inside[h] == pin_ptr[h + 1] - pin_ptr[h] - 1:
+                        growth[v] -= cost[h]
+            if best < 0 or growth[v] < growth[ready[best]] or (growth[v] == growth[ready[best]] and v < ready[best]):
+                best = r
+        v = ready[best]
+        waiting -= 1
+        ready[best] = ready[waiting]
+        order[count] = v
+        for e in range(on_ptr[v], on_ptr[v + 1]):
+            h = on[e]
+            inside[h] += 1
+            for p in range(pin_ptr[h], pin_ptr[h + 1]):
+                stale[pin[p]] = True
+        for e in range(succ_ptr[v], succ_ptr[v + 1]):
+            u = succ[e]
+            missing[u] -= 1
+            if missing[u] == 0:
+                ready[waiting] = u
+                waiting += 1
+    return order
+
+
+@compiled
+def prefixes(
+    order: Any,
+    on_ptr: Any,
+    on: Any,
+    pins: Any,
+    node_columns: Any,
+    tensor_columns: Any,
+    bits: Any,
+    sums: Any,
+    marks: Any,
+    cut_ptr: Any,
+    cut: Any,
+) -> Any:
+    """The n + 1 prefixes of a topological order, stored as ``enumerate_ideals`` does, as far as ``cut`` has room. Returns the
+    entries of ``cut`` that there are."""
+    n = order.shape[0]
+    tensors = pins.shape[0]
+    one = np.uint64(1)
+    inside = np.zeros(tensors, np.int64)
+    opened = np.zeros(tensors, np.bool_)
+    used = 0
+    for i in range(n + 1):
+        if i > 0:
+            v = order[i - 1]
+            for k in range(bits.shape[1]):
+                bits[i, k] = bits[i - 1, k]
+            bits[i, v >> 6] |= one << np.uint64(v & 63)
+            for c in range(node_columns.shape[1]):
+                sums[i, c] = sums[i - 1, c] + node_columns[v, c]
+            for e in range(on_ptr[v], on_ptr[v + 1]):
+                h = on[e]
+                inside[h] += 1
+                opened[h] = inside[h] < pins[h]
+        else:
+            bits[0, :] = np.uint64(0)
+            sums[0, :] = 0.0
+        marks[i, :] = 0.0
+        for h in range(tensors):
+            if opened[h]:
+                if used < cut.shape[0]:
+                    cut[used] = h
+                used += 1
+                for c in range(tensor_columns.shape[1]):
+                    marks[i, c] += tensor_columns[h, c]
+        cut_ptr[i + 1] = used
+    return used
+
+
 @compiled
 def enumerate_ideals(
     succ_ptr: Any,
     succ: Any,
     indegree: Any,
-    node_weight: Any,
     below: Any,
-    made_ptr: Any,
-    made: Any,
-    read_ptr: Any,
-    read: Any,
-    readers: Any,
+    on_ptr: Any,
+    on: Any,
+    pins: Any,
+    node_columns: Any,
+    tensor_columns: Any,
     low: Any,
     high: Any,
     band: int,
     max_visits: int,
     max_words: int,
     words_per_ideal: int,
-    store: bool,
     bits: Any,
-    weight: Any,
+    sums: Any,
+    marks: Any,
     cut_ptr: Any,
     cut: Any,
 ) -> Any:
     """Ideals whose weight lies in a window, by a depth-first walk (see the module).
 
-    ``succ_ptr``/``succ``: successors of each node, once per edge; ``indegree``: matching counts. ``node_weight[n]``;
-    ``below[v]``: weight of v and all that depends on it. ``made``, ``read``: tensors made and read per node;
-    ``readers[h]``: number of readers. ``low``/``high``: windows, ascending and disjoint. ``band``: an ideal may hold node v
-    only if its least missing node is >= v - band (>= n: no limit). Stops with TOO_MANY after ``max_visits`` ideals, with
-    TOO_MUCH when over ``max_words`` 8-byte words would be held, at ``words_per_ideal`` each besides their cuts.
+    ``succ_ptr``/``succ``: successors of each node, once per edge; ``indegree``: matching counts. ``node_columns[n, C]``: what
+    is summed over the nodes of an ideal, first the weight; ``below[v]``: weight of v and all that depends on it.
+    ``on_ptr``/``on``: tensors that each node makes or reads; ``pins[h]``: the number of such nodes; an ideal cuts h when
+    some of them are in it and some are not. ``tensor_columns[H, B]``: what is summed over the tensors cut. ``low``/``high``:
+    windows, ascending and disjoint. ``band``: an ideal may hold node v only if its least missing node is >= v - band (>= n: no limit).
+    Stops with TOO_MANY after ``max_visits`` ideals, with TOO_MUCH when over ``max_words`` 8-byte words would be held, at
+    ``words_per_ideal`` each besides their cuts.
 
-    A first call, with ``store`` false, only counts; a second fills ``bits[N, W]``, ``weight[N]``, ``cut_ptr[N+1]`` and
-    ``cut``, the tensors cut by each ideal. Returns (status, visited, ideals in the windows, entries of ``cut``).
+    Stores as many as there is room for in ``bits[N, W]``, ``sums[N, C]``, ``marks[N, B]``, ``cut_ptr[N+1]`` and ``cut``, the
+    tensors cut by each ideal, and counts all. Returns (status, visited, ideals in the windows, entries of ``cut``).
     """
     n = indegree.shape[0]
-    tensors = readers.shape[0]
+    columns = node_columns.shape[1]
+    tensors = pins.shape[0]
+    room, cut_room = bits.shape[0], cut.shape[0]
     words = (n + 63) // 64
     tensor_words = (tensors + 63) // 64
     windows = low.shape[0]
@@ -103,12 +261,12 @@ def enumerate_ideals(
     ready = np.zeros(words, np.uint64)
     opened = np.zeros(max(tensor_words, 1), np.uint64)
     missing = indegree.copy()
-    waiting = readers.copy()
+    inside = np.zeros(max(tensors, 1), np.int64)
     for v in range(n):
         if missing[v] == 0:
             ready[v >> 6] |= one << np.uint64(v & 63)
     chosen = np.empty(n + 1, np.int64)
-    weights = np.zeros(n + 2)
+    summed = np.zeros((n + 2, columns))
     lost = np.zeros(n + 2)
     first = np.zeros(n + 2, np.int64)
     count = 0
@@ -119,7 +277,7 @@ def enumerate_ideals(
     status = 0
     total = 0.0
     for v in range(n):
-        total += node_weight[v]
+        total += node_columns[v, 0]
     fresh = True
     while True:
         if fresh:
@@ -128,23 +286,30 @@ def enumerate_ideals(
             if visited > max_visits:
                 status = 1
                 break
-            here = weights[depth]
+            here = summed[depth, 0]
             for w in range(windows):
                 if low[w] <= here and here <= high[w]:
-                    if store:
+                    stored = count < room
+                    if stored:
                         for k in range(words):
                             bits[count, k] = current[k]
-                        weight[count] = here
+                        for c in range(columns):
+                            sums[count, c] = summed[depth, c]
+                        marks[count, :] = 0.0
                     for k in range(tensor_words):
-                        if opened[k] == 0:
-                            continue
                         word = opened[k]
-                        for b in range(64):
-                            if (word >> np.uint64(b)) & one:
-                                if store:
-                                    cut[used] = 64 * k + b
+                        h = 64 * k
+                        while word:
+                            if word & one:
+                                if used < cut_room:
+                                    cut[used] = h
                                 used += 1
-                    if store:
+                                if stored:
+                                    for c in range(tensor_columns.shape[1]):
+                                        marks[count, c] += tensor_columns[h, c]
+                            word >>= one
+                            h += 1
+                    if stored:
                         cut_ptr[count + 1] = used
                     count += 1
                     break
@@ -187,7 +352,7 @@ def enumerate_ideals(
             gone = lost[depth]
             for u in range(last + 1, v):
                 gone = max(gone, below[u])
-            reach_low = weights[depth] + node_weight[v]
+            reach_low = summed[depth, 0] + node_columns[v, 0]
             reach_high = total - gone
             reach_high += 1e-9 * total
             possible = False
@@ -208,18 +373,17 @@ def enumerate_ideals(
                 missing[u] -= 1
                 if missing[u] == 0:
                     ready[u >> 6] |= one << np.uint64(u & 63)
-            for e in range(read_ptr[v], read_ptr[v + 1]):
-                h = read[e]
-                waiting[h] -= 1
-                if waiting[h] == 0:
+            for e in range(on_ptr[v], on_ptr[v + 1]):
+                h = on[e]
+                inside[h] += 1
+                if inside[h] == pins[h]:
                     opened[h >> 6] &= ~(one << np.uint64(h & 63))
-            for e in range(made_ptr[v], made_ptr[v + 1]):
-                h = made[e]
-                if waiting[h] > 0:
+                else:
                     opened[h >> 6] |= one << np.uint64(h & 63)
             lost[depth] = gone
             lost[depth + 1] = gone
-            weights[depth + 1] = reach_low
+            for c in range(columns):
+                summed[depth + 1, c] = summed[depth, c] + node_columns[v, c]
             first[depth + 1] = v + 1 if v == first[depth] else first[depth]
             depth += 1
             last = v
@@ -236,64 +400,95 @@ def enumerate_ideals(
                 if missing[u] == 0:
                     ready[u >> 6] &= ~(one << np.uint64(u & 63))
                 missing[u] += 1
-            for e in range(made_ptr[v], made_ptr[v + 1]):
-                h = made[e]
-                opened[h >> 6] &= ~(one << np.uint64(h & 63))
-            for e in range(read_ptr[v], read_ptr[v + 1]):
-                h = read[e]
-                if waiting[h] == 0:
+            for e in range(on_ptr[v], on_ptr[v + 1]):
+                h = on[e]
+                inside[h] -= 1
+                if inside[h] == 0:
+                    opened[h >> 6] &= ~(one << np.uint64(h & 63))
+                else:
                     opened[h >> 6] |= one << np.uint64(h & 63)
-                waiting[h] += 1
             last = v
             lost[depth] = max(lost[depth], below[v])
     return status, visited, count, used
 
 
 @compiled
-def sum_members(bits: Any, per_node: Any, total: Any) -> None:
-    """``total[i, c]`` = sum of ``per_node[v, c]`` over the members v of ideal i, ascending."""
-    count, words = bits.shape
-    columns = per_node.shape[1]
-    one = np.uint64(1)
+def possible_states(
+    trial: float,
+    slack: float,
+    apart: bool,
+    sums: Any,
+    marks: Any,
+    first_sum: int,
+    first_mark: int,
+    total: Any,
+    ahead: Any,
+    behind: Any,
+    with_ahead: Any,
+    with_behind: Any,
+    allowed: Any,
+) -> Any:
+    """``allowed[N, S]``: whether the ideal may be a boundary in the state when no load exceeds ``trial`` (``bounds`` says why).
+
+    Column ``first_sum`` + x of ``sums`` is the weight at the prices of support x, with ``total[x]`` that of all nodes; columns
+    ``first_mark`` + 2x and + 2x + 1 of ``marks`` are what the devices before and after the boundary must add for its cut.
+    ``with_ahead[S]``, ``with_behind[S]``: the support of the devices used and left; ``ahead[S]``, ``behind[S]``: their price.
+    ``apart``: compute and transfers are not added. Returns the number of ideals with a state, marked in the last column."""
+    count, states = sums.shape[0], ahead.shape[0]
+    most = trial * (1.0 + slack)
+    found = 0
     for i in range(count):
-        for c in range(columns):
-            total[i, c] = 0.0
-        for k in range(words):
-            word = bits[i, k]
-            v = 64 * k
-            while word:
-                if word & one:
-                    for c in range(columns):
-                        total[i, c] += per_node[v, c]
-                word >>= one
-                v += 1
+        some = False
+        for s in range(states):
+            x, y = with_ahead[s], with_behind[s]
+            done, sent = sums[i, first_sum + x], marks[i, first_mark + 2 * x]
+            left, received = total[y] - sums[i, first_sum + y], marks[i, first_mark + 2 * y + 1]
+            capacity = most * ahead[s] + slack * (total[x] + sent)
+            room = most * behind[s] + slack * (total[y] + received)
+            if apart:
+                fits = done <= capacity and sent <= capacity and left <= room and received <= room
+            else:
+                fits = done + sent <= capacity and left + received <= room
+            allowed[i, s] = fits
+            some = some or fits
+        allowed[i, states] = some
+        found += some
+    return found
 
 
 @compiled
 def solve_family(
     trial: float,
+    floor: float,
+    mode: int,
+    additive: bool,
+    shares: Any,
+    caps: Any,
     bits: Any,
     weight: Any,
     compute: Any,
-    unsupported: Any,
+    lacking: Any,
     boundary: Any,
+    bytes_before: Any,
+    own_before: Any,
     cut_start: Any,
     cut_end: Any,
     cut: Any,
-    producer: Any,
-    reader_ptr: Any,
-    reader: Any,
+    allowed: Any,
+    pin_ptr: Any,
+    pin: Any,
+    lane_in: Any,
+    lane_out: Any,
     transfer: Any,
     port: Any,
-    comm: int,
-    additive: bool,
-    next_state: Any,
-    ahead: Any,
-    behind: Any,
-    heaviest: float,
+    price: Any,
+    pred_ptr: Any,
+    pred: Any,
+    pred_kind: Any,
+    idle: Any,
     slack: float,
     limit: Any,
-    weights_before: Any,
+    tensor_bytes: Any,
     shared_ptr: Any,
     shared: Any,
     shared_bytes: Any,
@@ -304,191 +499,201 @@ def solve_family(
     value: Any,
     parent: Any,
     via: Any,
-    low_state: Any,
-    high_state: Any,
-    active: Any,
-    actives: int,
+    link: Any,
+    head: Any,
+    stamp: Any,
+    memo: Any,
 ) -> Any:
     """Least possible largest load over chains of ideals of the family, for every vector of devices used; with ``additive``, the
     least possible sum of transfers instead.
 
     The family is sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full.
-    ``trial``: no stage may cost more. Per ideal: ``bits[N, W]``, ``weight[N]``, ``compute[N, T]`` (sums over the kind's
-    supported nodes), ``unsupported[N, T]`` (how many are not), ``boundary[N, P]`` (transfer of its whole cut per port
-    class), its cut as ``cut[cut_start:cut_end]``, ``weights_before[N]`` (bytes of weights with one reader). ``transfer[P, H]``
-    has one row per port class, then one of bytes; ``port[T]`` names the kind's class. States are vectors of devices used,
-    numbered; ``next_state[S, T]`` adds one device of a kind or is -1. A state is entered at I only if weight[I] <=
-    trial * ahead[S] and what remains <= trial * behind[S] (relative ``slack`` on both). ``heaviest`` is the largest
-    weight a device can take per second of load. ``limit[T]``: bytes, -1 unlimited.
+    ``trial``: no stage may cost more; what costs at most ``floor`` counts as ``floor``, and where that is reached nothing
+    better is looked for. Per ideal: ``bits[N, W]``, ``weight[N]``, ``compute[N, G * T]`` (sums over the kind's supported nodes,
+    side by side), ``lacking[N, T]`` (how many are not), ``boundary[N, L * P]`` (transfers of its whole cut per lane and port
+    class), ``bytes_before`` (what its cut takes in buffers), ``own_before`` (bytes of weights with one reader), its cut as
+    ``cut[cut_start:cut_end]``, ``allowed[N, S]`` (``possible_states``). Tensor h joins ``pin[pin_ptr[h]:pin_ptr[h + 1]]``, its
+    maker first where it has a direction; ``transfer[P, H]`` goes to lane ``lane_in[h]`` of who receives and ``lane_out[h]`` of
+    who sends. ``port[T]`` names the kind's class, ``price[T]`` bounds the weight that it takes per second of load.
 
-    Filled in: ``value[N, S]``, ``parent[N, S]`` (ideal before), ``via[N, S]`` (kind of the last stage); ``low_state[N]``,
-    ``high_state[N]``: range of states reached; ``active[:actives]``: ideals reached. Works from ideal ``start`` until over
-    ``max_tests`` pairs were tested, so that a caller can show progress and stop; eight pairs that their states alone rule out
-    count as one, and so do eight tensors looked at. Returns (the ideal to go on from, actives, pairs tested, pairs priced).
+    ``mode``: how a load adds up. For SIDES the two sides count ``shares[0]`` and ``shares[1]``, each at most its cap, and both
+    together are at most ``caps[2]``. States are vectors of devices used, numbered: ``pred[pred_ptr[s]:pred_ptr[s + 1]]`` are
+    those that one stage of kind ``pred_kind`` leads from to s; ``idle[S, D]`` are those with a device more, unused (-1: none).
+    ``limit[T]``: bytes, -1 unlimited; ``tensor_bytes[H]``: of the buffers of a tensor received.
+
+    Filled in: ``value[N, S]``, ``parent[N, S]`` (ideal before), ``via[N, S]`` (kind of the last stage). ``head[S]`` and
+    ``link[N, S]`` chain the ideals reached in a state, the heaviest first: only those where no state with fewer devices is as
+    good. ``stamp[N]``, ``memo[N, T]`` keep what was priced. Works from ideal ``start`` until over ``max_tests`` pairs were
+    met. Returns (the ideal to go on from, pairs met, pairs priced).
     """
     count, words = bits.shape
     kinds = port.shape[0]
-    states = next_state.shape[0]
-    classes = transfer.shape[0] - 1
+    states = idle.shape[0]
+    classes = transfer.shape[0]
+    lanes = boundary.shape[1] // max(classes, 1)
     most = trial * (1.0 + slack)
-    total = weight[count - 1]
+    edge = slack * weight[count - 1]
     one = np.uint64(1)
-    receive = np.zeros(classes + 1)
-    send = np.zeros(classes + 1)
-    limited = False
-    for t in range(kinds):
-        if limit[t] >= 0:
-            limited = True
-    any_unsupported = False
-    for t in range(kinds):
-        if unsupported[count - 1, t] > 0:
-            any_unsupported = True
-    largest_live = 0
+    infinite = np.inf
+    moved = np.zeros((2, max(classes, 1)))
+    largest_live = np.int64(0)
     for v in range(live.shape[0]):
         largest_live = max(largest_live, live[v])
-    all_shared = 0
+    all_shared = np.int64(0)
     for r in range(shared_bytes.shape[0]):
         all_shared += shared_bytes[r]
-    tested = 0
+    least = np.full(states, infinite)
+    met = 0
     priced = 0
-    passed = 0
-    allowed = np.empty(states, np.bool_)
-    short_step = states
-    long_step = 0
-    for s in range(states):
-        for t in range(kinds):
-            if next_state[s, t] >= 0:
-                short_step = min(short_step, next_state[s, t] - s)
-                long_step = max(long_step, next_state[s, t] - s)
     i = start
-    while i < count and tested + passed // 8 <= max_tests:
+    while i < count and met <= max_tests:
         here = weight[i]
-        allowed_low = states
-        allowed_high = -1
-        for s in range(states):
-            allowed[s] = here <= most * ahead[s] + slack * total and total - here <= most * behind[s] + slack * total
-            if allowed[s]:
-                allowed_low = min(allowed_low, s)
-                allowed_high = s
-        if allowed_high < 0:
-            i += 1
-            continue
-        reach = here - most * heaviest - slack * total
-        entered = False
-        for a in range(actives - 1, -1, -1):
-            j = active[a]
-            if weight[j] < reach:
-                break
-            if low_state[j] + short_step > allowed_high or high_state[j] + long_step < allowed_low:
-                passed += 1
-                continue
-            tested += 1
-            inside = True
-            for k in range(words):
-                if bits[j, k] & ~bits[i, k]:
-                    inside = False
-                    break
-            if not inside:
-                continue
-            useful = False
-            for t in range(kinds):
-                if compute[i, t] - compute[j, t] <= most and not (any_unsupported and unsupported[i, t] != unsupported[j, t]):
-                    useful = True
-                    break
-            if not useful:
-                continue
-            blocked = False
-            for f in range(forced.shape[0]):
-                h = forced[f]
-                u = producer[h]
-                if ((bits[i, u >> 6] & ~bits[j, u >> 6]) >> np.uint64(u & 63)) & one:
-                    for e in range(reader_ptr[h], reader_ptr[h + 1]):
-                        x = reader[e]
-                        if (bits[i, x >> 6] >> np.uint64(x & 63)) & one:
-                            blocked = True
-                            break
-                if blocked:
-                    break
-            if blocked:
-                continue
-            priced += 1
-            passed += cut_end[i] - cut_start[i]
-            for p in range(classes + 1):
-                receive[p] = boundary[j, p]
-                send[p] = 0.0
-            for c in range(cut_start[i], cut_end[i]):
-                h = cut[c]
-                u = producer[h]
-                if (bits[j, u >> 6] >> np.uint64(u & 63)) & one:
-                    used = False
-                    for e in range(reader_ptr[h], reader_ptr[h + 1]):
-                        x = reader[e]
-                        if ((bits[i, x >> 6] & ~bits[j, x >> 6]) >> np.uint64(x & 63)) & one:
-                            used = True
-                            break
-                    if not used:
-                        for p in range(classes + 1):
-                            receive[p] -= transfer[p, h]
-                else:
-                    for p in range(classes):
-                        send[p] += transfer[p, h]
-            memory = np.int64(0)
-            memory_known = False
-            for t in range(kinds):
-                if any_unsupported and unsupported[i, t] != unsupported[j, t]:
-                    continue
-                busy = compute[i, t] - compute[j, t]
-                incoming = max(receive[port[t]], 0.0)
-                outgoing = send[port[t]]
-                if comm == 0:
-                    busy = busy + incoming + outgoing
-                elif comm == 1:
-                    busy = max(busy, incoming + outgoing)
-                else:
-                    busy = max(busy, max(incoming, outgoing))
-                if busy > most:
-                    continue
-                if limited and limit[t] >= 0:
-                    certain = weights_before[i] - weights_before[j] + np.int64(np.rint(receive[classes]))
-                    if certain > limit[t]:
-                        continue
-                    if certain + all_shared + largest_live > limit[t]:
-                        if not memory_known:
-                            memory_known = True
-                            memory = certain
-                            for r in range(shared_bytes.shape[0]):
-                                for e in range(shared_ptr[r], shared_ptr[r + 1]):
-                                    x = shared[e]
-                                    if ((bits[i, x >> 6] & ~bits[j, x >> 6]) >> np.uint64(x & 63)) & one:
-                                        memory += shared_bytes[r]
-                                        break
-                            peak = 0
-                            for k in range(words):
-                                word = bits[i, k] & ~bits[j, k]
-                                if word:
-                                    for b in range(64):
-                                        if (word >> np.uint64(b)) & one:
-                                            peak = max(peak, live[64 * k + b])
-                            memory += peak
-                        if memory > limit[t]:
+        least[:] = infinite
+        for x in range(states):
+            if allowed[i, x] and least[x] > floor:
+                best = least[x]
+                for step in range(pred_ptr[x], pred_ptr[x + 1]):
+                    s, t = pred[step], pred_kind[step]
+                    reach = here - most * price[t] - edge
+                    j = head[s] if head[s] != i else link[i, s]  # no stage is empty
+                    while j >= 0 and weight[j] >= reach and best > floor:
+                        before = value[j, s]
+                        if before >= best:
+                            j = link[j, s]
                             continue
-                for s in range(low_state[j], high_state[j] + 1):
-                    after = next_state[s, t]
-                    if after < 0 or not allowed[after]:
-                        continue
-                    worst = value[j, s] + incoming + outgoing if additive else max(value[j, s], busy)
-                    if worst < value[i, after]:
-                        value[i, after] = worst
-                        parent[i, after] = j
-                        via[i, after] = t
-                        entered = True
-                        low_state[i] = min(low_state[i], after)
-                        high_state[i] = max(high_state[i], after)
-        if entered:
-            active[actives] = i
-            actives += 1
+                        met += 1
+                        if stamp[j] != i:
+                            stamp[j] = i
+                            # Cheap reasons to refuse come first.
+                            inside = False
+                            for k in range(kinds):
+                                memo[j, k] = infinite
+                                busy = compute[i, k] - compute[j, k]
+                                if mode == 3:
+                                    busy = shares[0] * busy + shares[1] * (compute[i, kinds + k] - compute[j, kinds + k])
+                                elif mode == 0:
+                                    busy += abs(boundary[i, port[k]] - boundary[j, port[k]])
+                                    busy -= slack * (boundary[i, port[k]] + boundary[j, port[k]])
+                                inside = inside or (busy <= most and lacking[i, k] == lacking[j, k])
+                            if inside:
+                                for k in range(words):
+                                    if bits[j, k] & ~bits[i, k]:
+                                        inside = False
+                                        break
+                            if inside and forced.shape[0] > 0:
+                                for f in range(forced.shape[0]):
+                                    h = forced[f]
+                                    u = pin[pin_ptr[h]]
+                                    if ((bits[i, u >> 6] & ~bits[j, u >> 6]) >> np.uint64(u & 63)) & one:
+                                        for e in range(pin_ptr[h] + 1, pin_ptr[h + 1]):
+                                            v = pin[e]
+                                            if (bits[i, v >> 6] >> np.uint64(v & 63)) & one:
+                                                inside = False
+                            if inside:
+                                priced += 1
+                                for g in range(lanes):
+                                    for p in range(classes):
+                                        moved[g, p] = boundary[j, g * classes + p]
+                                received = bytes_before[j]
+                                for c in range(cut_start[i], cut_end[i]):
+                                    h = cut[c]
+                                    old = False
+                                    new = False
+                                    for e in range(pin_ptr[h], pin_ptr[h + 1]):
+                                        v = pin[e]
+                                        if (bits[j, v >> 6] >> np.uint64(v & 63)) & one:
+                                            old = True
+                                            if new:
+                                                break
+                                        elif (bits[i, v >> 6] >> np.uint64(v & 63)) & one:
+                                            new = True
+                                            if old:
+                                                break
+                                    if not old:
+                                        for p in range(classes):
+                                            moved[lane_out[h], p] += transfer[p, h]
+                                    elif not new:
+                                        received -= tensor_bytes[h]
+                                        for p in range(classes):
+                                            moved[lane_in[h], p] -= transfer[p, h]
+                                memory = np.int64(-1)
+                                for k in range(kinds):
+                                    if lacking[i, k] != lacking[j, k]:
+                                        continue
+                                    first = max(moved[0, port[k]], 0.0)
+                                    second = max(moved[1, port[k]], 0.0)
+                                    busy = compute[i, k] - compute[j, k]
+                                    if mode == 0:
+                                        busy += first
+                                    elif mode == 1:
+                                        busy = max(busy, first)
+                                    elif mode == 2:
+                                        busy = max(busy, max(first, second))
+                                    else:
+                                        first += busy
+                                        second += compute[i, kinds + k] - compute[j, kinds + k]
+                                        busy = shares[0] * first + shares[1] * second
+                                        if first > caps[0] or second > caps[1] or first + second > caps[2]:
+                                            continue
+                                    if busy > most:
+                                        continue
+                                    if limit[k] >= 0:
+                                        certain = own_before[i] - own_before[j] + np.int64(np.rint(received))
+                                        if certain > limit[k]:
+                                            continue
+                                        if certain + all_shared + largest_live > limit[k]:
+                                            if memory < 0:
+                                                memory = certain
+                                                for r in range(shared_bytes.shape[0]):
+                                                    for e in range(shared_ptr[r], shared_ptr[r + 1]):
+                                                        v = shared[e]
+                                                        if ((bits[i, v >> 6] & ~bits[j, v >> 6]) >> np.uint64(v & 63)) & one:
+                                                            memory += shared_bytes[r]
+                                                            break
+                                                peak = np.int64(0)
+                                                for w in range(words):
+                                                    word = bits[i, w] & ~bits[j, w]
+                                                    v = 64 * w
+                                                    while word:
+                                                        if word & one:
+                                                            peak = max(peak, live[v])
+                                                        word >>= one
+                                                        v += 1
+                                                memory += peak
+                                            if memory > limit[k]:
+                                                continue
+                                    memo[j, k] = first + second if additive else busy
+                        busy = memo[j, t]
+                        worst = before + busy if additive else max(max(before, busy), floor)
+                        if worst < best:
+                            best = worst
+                            value[i, x] = worst
+                            parent[i, x] = j
+                            via[i, x] = t
+                        j = link[j, s]
+            # A state with fewer devices and no larger value makes this one superfluous.
+            if value[i, x] < least[x]:
+                least[x] = value[i, x]
+                link[i, x] = head[x]
+                head[x] = i
+            if least[x] < infinite:
+                for d in range(idle.shape[1]):
+                    if idle[x, d] >= 0:
+                        least[idle[x, d]] = min(least[idle[x, d]], least[x])
         i += 1
-    return i, actives, tested + passed // 8, priced
+    return i, met, priced
 
 
-__all__ = ["DONE", "TOO_MANY", "TOO_MUCH", "compiled", "enumerate_ideals", "solve_family", "sum_members"]
+__all__ = [
+    "DONE",
+    "TOO_MANY",
+    "TOO_MUCH",
+    "compiled",
+    "enumerate_ideals",
+    "order_late",
+    "order_thin",
+    "possible_states",
+    "prefixes",
+    "solve_family",
+    "weights_below",
+]

@@ -78,9 +78,23 @@ def pools(kinds: Sequence[Kind]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False)
+class Joins:
+    """Tensors without a direction: h joins the nodes ``pins[h]`` (two or more, ascending), and a stage that holds some of them
+    but not all pays ``transfer[T, h]``, on the side ``side[h]`` of its load. ``seconds[G, T, n]``: the problem's,
+    by side; loads have one side or two."""
+
+    pins: tuple[tuple[int, ...], ...]
+    transfer: Floats
+    side: Ints
+    seconds: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """See the module. ``seconds[T, n]``, ``transfer[T, H]``, ``tensor_bytes[H]``, ``live[n]``; tensor h is made by node
-    ``producer[h]`` and read by ``consumers[h]``; weight w has ``weight_bytes[w]`` and is read by ``weight_readers[w]``."""
+    ``producer[h]`` and read by ``consumers[h]``; weight w has ``weight_bytes[w]`` and is read by ``weight_readers[w]``. With
+    ``joins`` tensors only say who precedes whom, and what is paid for is said there (training; the definition of a load is
+    then that of ``training``)."""
 
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
@@ -96,6 +110,7 @@ class Problem:
     comm: str = "sum"
     forced: tuple[int, ...] = ()
     stages: int | None = None
+    joins: Joins | None = None
 
     @property
     def size(self) -> int:
@@ -228,6 +243,7 @@ __all__ = [
     "COMM",
     "Floats",
     "Ints",
+    "Joins",
     "Kind",
     "Problem",
     "StageCost",

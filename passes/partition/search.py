@@ -5,36 +5,92 @@ lattice of ideals. The walk over that lattice needs a ``Problem``: nodes, preced
 device with load at most T takes at most T seconds of them (its windows of weight).
 
 1. Upper bound: the programme over the prefixes of a few topological orders.
-2. Trial values rising from the objective's lower bound to just below the upper bound. At each, the ideals that can be
-   boundaries and the programme over them: nothing found raises the bound to the trial value, something found is the optimum.
-3. When the lattice is over budget: ideals near the best order, in bands as wide as the budget allows. So too with many
-   different devices, which stages then take in the order of a few sequences (as ``throughput`` does).
+2. The ideals that can be boundaries of a better plan (``ideals.lattice``), and the programme over them, first at a trial value
+   just below the upper bound and only to find out whether anything reaches it (what is good enough is not improved, so
+   most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
+   now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
+   first: narrow windows cost next to nothing, and each raises the bound.
+3. When the lattice is over budget even so: the best plan of a contraction whose lattice is small (``coarsen``), then the
+   ideals near an order that the best plan so far follows, in bands as wide as the budget allows; around each better plan
+   anew. The plan is feasible, the lower bound stands, and the gap between them is reported.
+
+With many different devices the vectors of devices used are too many to carry along. Then stages take devices in the order
+of a few sequences (as given, fastest first, slowest first), any of them left out: feasible plans, the same lower bound.
 
 Invariants: ``bound`` is never above the optimum; ``value`` is that of the stages kept, from the definition; a plan or a
-bound once reached is never given up, whatever stops the search.
+bound once reached is never given up, whatever stops the search, an interrupt from the keyboard included.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from passes.partition import orders
+from passes.partition.bounding import contraction_bounds
+from passes.partition.bounds import prices
+from passes.partition.coarsen import contracted
 from passes.partition.dp import Found, KeepOn, Stages
-from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, sequences
+from passes.partition.hubs import hub_bound
+from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.partition.problem import Floats, Problem
-from passes.partition.throughput import IDEALS_PER_SECOND, TIGHT, Budget, Progress, Solution, Statistics
+from passes.partition.reduce import quotient
 
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+IDEALS_PER_SECOND = 2_000_000
+"""What a fast machine walks over and stores: only there to keep a time limit when the budget of ideals is large."""
+MANY = 4_000
+"""Ideals from which on trial values rise from the lower bound: with fewer, one run of the programme costs less than several."""
 TRIALS = (1e-4, 0.01, 0.1, 0.4)
-"""Parts of the way from the lower to the upper bound that are tried before the whole: narrow windows cost next to nothing,
-and where they hold a plan the wide ones are never walked."""
-
-
+"""Parts of the way from the lower to the upper bound that are tried before the whole."""
+COARSE_IDEALS = 50_000
+"""Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
 SMALL_GAP = 2e-4
 """Relative gap below which a search that is not exact ends early."""
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on a search: ideals walked over per enumeration, bytes stored for a family, pairs of ideals tested in each phase
+    (ten to a hundred million a second), seconds in all. The first three make the same plan on any machine; the seconds only
+    stop a machine that is slower than expected."""
+
+    ideals: int = 5_000_000
+    memory: int = 512 << 20
+    pairs: int = 60_000_000
+    seconds: float = 10.0
+
+
+@dataclass
+class Statistics:
+    """What a search did: ideals walked over, the most held at once, pairs of them met and priced in full, seconds by phase."""
+
+    ideals: int = 0
+    stored: int = 0
+    tested: int = 0
+    transitions: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``stages`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
+    ``value`` and ``bound`` in seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard."""
+
+    status: str
+    stages: Stages | None
+    value: float
+    bound: float
+    reason: str
+    statistics: Statistics
+    interrupted: bool = False
 
 
 class Objective(Protocol):
@@ -49,12 +105,22 @@ class Objective(Protocol):
     def value(self, stages: Stages) -> float:
         """The value of a plan from the definition; inf when it breaks a constraint."""
 
-    def programme(self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
-        """The best plan of value at most ``trial`` whose boundaries are in the family. ``tables`` and ``family`` call
-        ``order[i]`` node i, and so does the answer."""
+    def programme(
+        self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
+    ) -> Found:
+        """The best plan of value at most ``trial`` whose boundaries are in the family; values up to ``floor`` are equally good.
+        ``tables`` and ``family`` call ``order[i]`` node i, and so does the answer."""
 
-    def tighten(self, family: Family, bound: float, value: float) -> float:
+    def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
+
+    def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
+        """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
+        of value at most ``value`` can use."""
+
+    @property
+    def contracts(self) -> bool:
+        """Whether the programme takes tables of a quotient of the problem."""
 
 
 class Search:
@@ -71,22 +137,35 @@ class Search:
         self.bound, self.reason = objective.bound()
         self.order = orders.given(self.tables)
         self.exhausted = False
+        self.interrupted = False
         self.spent: dict[str, int] = {}
 
     def run(self) -> Solution:
-        """Optimal within the budget, else the best plan found; ``stages`` is None when there is none."""
-        self._phase("linear", self._linear)
-        if not self.tight():
-            self._phase("exact", self._exact)
-        if not self.exhausted and not self.tight():
-            self._phase("band", self._band)
+        """Optimal within the budget, else the best plan found; ``stages`` is None when there is none. An interrupt from the
+        keyboard ends the search; with no plan yet, it is passed on."""
+        try:
+            self._phase("linear", self._linear)
+            if not self.tight():
+                self._phase("exact", self._exact)
+            if not self.exhausted and not self.tight():
+                self._phase("bound", self._raise)
+            if not self.exhausted and not self.tight():
+                self._phase("coarse", self._coarse)
+            if not self.exhausted and not self.tight():
+                self._phase("band", self._band)
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            self.interrupted = True
         return self._solution()
 
     def _phase(self, name: str, work: Callable[[], None]) -> None:
         start = time.perf_counter()
         self.progress(f"partition: {name}", None)
-        work()
-        self.statistics.seconds[name] = time.perf_counter() - start
+        try:
+            work()
+        finally:
+            self.statistics.seconds[name] = self.statistics.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def tight(self) -> bool:
         return self.value <= self.bound * (1 + TIGHT) or (self.value == self.bound == 0)
@@ -95,9 +174,11 @@ class Search:
         return self.budget.seconds - (time.perf_counter() - self.started)
 
     def _visits(self) -> int:
+        """Ideals that one walk may meet: the budget's, unless the time left would not do even on a fast machine."""
         return min(self.budget.ideals, int(max(self._left(), 0.1) * IDEALS_PER_SECOND))
 
     def _keep_on(self, phase: str, until: float) -> KeepOn:
+        """For one run of the programme: stops it at the phase's budget of pairs, or ``until`` seconds after the start."""
         spent = self.spent.get(phase, 0)
 
         def keep_on(tested: int, part: float) -> bool:
@@ -108,6 +189,7 @@ class Search:
         return keep_on
 
     def _accept(self, stages: Stages | None) -> bool:
+        """Keeps the stages when they are better, valued from the definition."""
         if stages is None:
             return False
         value = self.objective.value(stages)
@@ -116,104 +198,188 @@ class Search:
             return True
         return False
 
+    def _better(self) -> float:
+        """The trial value of what is better than the best plan."""
+        return self.value * (1 - TIGHT / 2) if np.isfinite(self.value) else BIG
+
     def _count(self, ideals: Family, found: Found) -> None:
         self.statistics.stored = max(self.statistics.stored, ideals.size)
         self.statistics.tested += found.tested
         self.statistics.transitions += found.priced
 
     def _linear(self) -> None:
+        identity = range(self.objective.problem.size)
         for make in (orders.given, orders.late, orders.thin):
             for sequence in self.sequences:
-                self._near(make(self.tables), sequence, 0, "linear")
-                if self.tight():
+                tables = self._tables(sequence)
+                order, trial = make(tables), self._better()
+                family = prefixes(tables, order, trial)
+                if family.size * tables.words_per_ideal > self.budget.memory // 8:
+                    return
+                keep_on = self._keep_on("linear", self.budget.seconds)
+                found = self.objective.programme(tables, family, identity, trial, keep_on, self.bound)
+                self._count(family, found)
+                if found.complete and self._accept(found.stages):
+                    self.order, self.tables = self._along(order), tables
+                if self.tight() or self._left() <= 0:
                     return
 
-    def _near(self, order: list[int], sequence: Sequence[int], band: int, phase: str) -> bool | None:
-        """Searches the ideals near ``order``; True when that improved the plan, None when over budget."""
-        tables = Tables(permuted(self.objective.problem, order), self.objective.price, sequence)
-        trial = self.value if np.isfinite(self.value) else BIG
+    def _tables(self, sequence: Sequence[int]) -> Tables:
+        if self.tables.sequence == tuple(sequence):
+            return self.tables
+        return Tables(self.objective.problem, self.objective.price, sequence)
+
+    def _along(self, order: Sequence[int]) -> list[int]:
+        """The order, stage by stage of the best plan: its boundaries are prefixes."""
+        stage_of = {v: s for s, (_, nodes) in enumerate(self.best or ()) for v in nodes}
+        return sorted(order, key=lambda v: stage_of[v])
+
+    def _exact(self) -> None:
+        ideals = self._lattice(self._better())
+        if not self.tables.states.every:
+            if ideals is not None:
+                self._try(ideals, self._better(), self.bound)
+            return
+        if ideals is not None:
+            self._tighten(ideals)
+        many = ideals is None or ideals.size >= MANY
+        if many and np.isfinite(self.value):
+            for part in TRIALS:
+                if self.tight() or not self._trial(self.bound + (self.value - self.bound) * part, ideals):
+                    return
+        if not self.exhausted and not self.tight():
+            self._trial(self._better(), ideals)
+        if self.exhausted and ideals is not None and self.best is not None:
+            self._phase("polish", lambda: self._polish(ideals))
+
+    def _lattice(self, trial: float) -> Family | None:
+        return lattice(self.tables, trial, max_visits=self._visits(), max_words=self.budget.memory // 8)
+
+    def _trial(self, trial: float, ideals: Family | None) -> bool:
+        """Whether a plan reaches ``trial``: if not, that is the bound; if so, the optimum. ``ideals``: every one that a better
+        plan can use, if there was room for them. False when over budget, or when there is nothing left to try."""
+        family = ideals if ideals is not None else self._lattice(trial)
+        if family is None:
+            return False
+        found = self._try(family, trial, trial if trial < BIG else self.bound)
+        if not found.complete:
+            return False
+        self.statistics.ideals = max(self.statistics.ideals, family.visited)
+        if found.stages is None and trial < BIG:
+            if trial > self.bound:
+                self.bound, self.reason = trial, "no plan at or below it: every ideal within its windows was searched"
+            self.exhausted = self.tight()
+            return True
+        if found.stages is not None and trial < BIG and not self.tight():
+            found = self._try(family, self._better(), self.bound)
+            if not found.complete:
+                return False
+        self.exhausted = True
+        self.bound = self.value
+        self.reason = "every ideal within the windows of the optimum was searched"
+        return False
+
+    def _try(self, family: Family, trial: float, floor: float) -> Found:
+        """One run of the programme over the whole problem; a better plan is kept."""
+        keep_on = self._keep_on("exact", self.budget.seconds / 2)
+        identity = range(self.objective.problem.size)
+        found = self.objective.programme(self.tables, family, identity, trial, keep_on, floor)
+        self._count(family, found)
+        self._accept(found.stages)
+        return found
+
+    def _tighten(self, ideals: Family) -> None:
+        if not np.isfinite(self.value):
+            return
+        bound = self.objective.tighten(self.tables, ideals, self.bound, self.value)
+        if bound > self.bound:
+            self.bound = bound
+            self.reason = "how far each number of devices can get: the weights of ideals alone, their nesting left out"
+
+    def _polish(self, ideals: Family) -> None:
+        stages = self.objective.polish(self.tables, ideals, self.value, self._keep_on("exact", self.budget.seconds))
+        if stages is not None:
+            value = self.objective.value(stages)
+            if value <= self.value * (1 + TIGHT):
+                self.best, self.value = stages, value
+
+    def _raise(self) -> None:
+        """Bounds of a lattice too large to walk, and the plans that come with them."""
+        problem = self.objective.problem
+        if not self.objective.contracts or not self.tables.states.every:
+            return
+        bound, reason = hub_bound(problem, self.bound)
+        if bound > self.bound:
+            self.bound, self.reason = bound, reason
+        keep_on = self._keep_on("bound", self.budget.seconds / 2)
+        for step in contraction_bounds(self.objective, self.bound, self.value, self.budget.memory // 8, keep_on):
+            self.statistics.tested += step.found.tested
+            self.statistics.transitions += step.found.priced
+            if step.bound > self.bound:
+                self.bound, self.reason = step.bound, step.reason
+            if self._accept(step.stages):
+                self.order = self._along(self.order)
+            if self.tight() or self._left() < self.budget.seconds / 2:
+                return
+
+    def _coarse(self) -> None:
+        objective = self.objective
+        if self.best is None or not objective.contracts:
+            return
+        groups = contracted(self.tables, self.order, self.best, self.value, min(COARSE_IDEALS, self._visits()))
+        if groups is None:
+            return
+        problem = quotient(objective.problem, groups)
+        tables = Tables(problem, prices(problem), self.tables.sequence)
+        ideals = lattice(tables, self.value, max_visits=self._visits(), max_words=self.budget.memory // 8)
+        if ideals is None:
+            return
+        keep_on = self._keep_on("coarse", self.budget.seconds)
+        found = objective.programme(tables, ideals, range(problem.size), self._better(), keep_on, self.bound)
+        self._count(ideals, found)
+        if found.stages is not None and self._accept(
+            tuple((label, tuple(sorted(v for group in nodes for v in groups[group]))) for label, nodes in found.stages)
+        ):
+            self.order = self._along([v for group in groups for v in group])
+
+    def _band(self) -> None:
+        band, idle = 4, 0
+        # Wide bands cost most and rarely help once the gap is small: stop after two that did not.
+        while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + SMALL_GAP)):
+            better = self._near(band)
+            if better is None or self.tight() or band >= self.objective.problem.size:
+                return
+            idle = 0 if better else idle + 1
+            band += 0 if better else max(1, band // 4)
+
+    def _near(self, band: int) -> bool | None:
+        """Searches the ideals near the best order; True when that improved the plan, None when over budget."""
+        order, trial = self.order, self._better()
+        tables = Tables(permuted(self.objective.problem, order), self.objective.price, self.tables.sequence)
         ideals = lattice(tables, trial, band=band, max_visits=self._visits(), max_words=self.budget.memory // 8)
         if ideals is None:
             return None
-        found = self.objective.programme(tables, ideals, order, trial, self._keep_on(phase, self.budget.seconds))
+        keep_on = self._keep_on("band", self.budget.seconds)
+        found = self.objective.programme(tables, ideals, order, trial, keep_on, self.bound)
         self._count(ideals, found)
         if not found.complete:
             return None
         if found.stages is not None and self._accept(
             tuple((label, tuple(sorted(order[v] for v in nodes))) for label, nodes in found.stages)
         ):
-            self.order = order
-            if sequence != self.tables.sequence:
-                self.tables = Tables(self.objective.problem, self.objective.price, sequence)
+            self.order = self._along(order)
             return True
         return False
 
-    def _trials(self) -> list[float]:
-        if not np.isfinite(self.value):
-            return [BIG]
-        return [self.bound + (self.value - self.bound) * part for part in TRIALS] + [self.value * (1 - TIGHT / 2)]
-
-    def _tighten(self) -> None:
-        if not np.isfinite(self.value):
-            return
-        ideals = lattice(self.tables, self.value, max_visits=self._visits(), max_words=self.budget.memory // 8)
-        if ideals is None:
-            return
-        bound = self.objective.tighten(ideals, self.bound, self.value)
-        if bound > self.bound:
-            self.bound = bound
-            self.reason = "how far each number of devices can get: the weights of ideals alone, their nesting left out"
-
-    def _exact(self) -> None:
-        if not self.tables.states.every:
-            return
-        self._tighten()
-        identity = range(self.objective.problem.size)
-        for trial in self._trials():
-            ideals = lattice(self.tables, trial, max_visits=self._visits(), max_words=self.budget.memory // 8)
-            if ideals is None:
-                return
-            found = self.objective.programme(
-                self.tables, ideals, identity, trial, self._keep_on("exact", self.budget.seconds / 2)
-            )
-            self._count(ideals, found)
-            if not found.complete:
-                return
-            self.statistics.ideals = max(self.statistics.ideals, ideals.visited)
-            if found.stages is not None or trial == BIG:
-                self._accept(found.stages)
-                self.exhausted = True
-                self.bound = self.value
-                self.reason = "every ideal within the windows of the optimum was searched"
-                return
-            if trial > self.bound:
-                self.bound, self.reason = trial, "no plan at or below it: every ideal within its windows was searched"
-            if self.tight():
-                return
-
-    def _band(self) -> None:
-        band, idle = 4, 0
-        # Wide bands cost most and rarely help once the gap is small: stop after two that did not.
-        while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + SMALL_GAP)):
-            better = self._near(self.order, self.tables.sequence, band, "band")
-            if better is None or self.tight() or band >= self.objective.problem.size:
-                return
-            idle = 0 if better else idle + 1
-            band += max(1, band // 4)
-
     def _solution(self) -> Solution:
+        reason = f"{self.reason}; interrupted" if self.interrupted else self.reason
         if self.best is None:
-            status = "infeasible" if self.exhausted else "unknown"
-            return Solution(status, None, float("inf"), float("inf"), self.reason, self.statistics)
+            proven = self.exhausted and self.tables.states.every
+            status = "infeasible" if proven else "unknown"
+            return Solution(status, None, float("inf"), float("inf"), reason, self.statistics)
         status = "optimal" if self.tight() else "feasible"
-        return Solution(
-            status,
-            self.best,
-            self.value,
-            self.value if status == "optimal" else min(self.bound, self.value),
-            self.reason,
-            self.statistics,
-        )
+        bound = self.value if status == "optimal" else min(self.bound, self.value)
+        return Solution(status, self.best, self.value, bound, reason, self.statistics, self.interrupted)
 
 
 def per_ideal(family: Family, per_node: Floats) -> Floats:
@@ -225,4 +391,13 @@ def per_ideal(family: Family, per_node: Floats) -> Floats:
     return sums
 
 
-__all__ = ["Objective", "Search", "per_ideal"]
+__all__ = [
+    "TIGHT",
+    "Budget",
+    "Objective",
+    "Progress",
+    "Search",
+    "Solution",
+    "Statistics",
+    "per_ideal",
+]

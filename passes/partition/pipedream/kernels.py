@@ -8,7 +8,43 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from passes.partition.kernels import compiled
+
+LOOPS = 16
+"""Turns of the innermost loop that count as one pair."""
+
+
+@compiled
+def reach(trial: float, slack: float, most_replicas: int, seconds: Any, moved: Any, low: Any, high: Any) -> None:
+    """Fills ``low[M+1]`` and ``high[M+1]``: the least and the most of ``seconds[N]`` (ascending) that may lie before a boundary
+    with m machines to come, if only sums mattered: a stage on r machines spans at most r ``trial``, and a boundary that moves
+    ``moved[N]`` seconds needs r ``trial`` of it in the stage after."""
+    count, machines = seconds.shape[0], low.shape[0] - 1
+    total = seconds[count - 1]
+    edge = slack * total
+    for m in range(machines + 1):
+        low[m] = total
+        high[m] = 0.0
+    for m in range(1, machines + 1):
+        widest = min(most_replicas, m)
+        down = total
+        for r in range(1, widest + 1):
+            down = min(down, low[m - r] - r * trial)
+        i = np.searchsorted(seconds, down - edge)
+        while moved[i] > trial * widest * (1.0 + slack):  # the last ideal moves nothing
+            i += 1
+        low[m] = min(low[m - 1], seconds[i])
+    for m in range(machines - 1, -1, -1):
+        # A boundary is open to those after it; the one with no machine to come is the full ideal.
+        up = 0.0
+        for r in range(1, min(most_replicas, machines - m) + 1):
+            up = max(up, high[m + r] + r * trial)
+        i = np.searchsorted(seconds, up + edge, side="right") - 1
+        while moved[i] > trial * min(most_replicas, m) * (1.0 + slack):  # the first ideal moves nothing
+            i -= 1
+        high[m] = max(high[m + 1], seconds[i])
 
 
 @compiled
@@ -50,8 +86,8 @@ def solve_replicated(
 
     Filled in: ``value[N, M+1]`` for exactly m machines from the ideal on, ``following[N, M+1]`` (the next boundary),
     ``replicas[N, M+1]`` (of the stage up to it); ``low_state``, ``high_state``: range of m reached; ``active[:actives]``:
-    ideals reached. Works down from ideal ``start`` until over ``max_tests`` pairs were tested. Returns (the ideal to go on
-    from, actives, pairs tested, pairs priced).
+    ideals reached. Works down from ideal ``start`` until over ``max_tests`` pairs were tested, turns of the innermost loop
+    counted in. Returns (the ideal to go on from, actives, pairs tested, pairs priced).
     """
     count, words = bits.shape
     most = trial * (1.0 + slack)
@@ -59,8 +95,9 @@ def solve_replicated(
     edge = slack * total
     tested = 0
     priced = 0
+    turns = 0
     j = start
-    while j >= 0 and tested <= max_tests:
+    while j >= 0 and tested + turns // LOOPS <= max_tests:
         before = seconds[j]
         incoming = transfer[j] if j > 0 else 0.0
         allowed_low = machines + 1
@@ -95,6 +132,7 @@ def solve_replicated(
             if not inside:
                 continue
             priced += 1
+            turns += widest * (high_state[i] - low_state[i] + 1)
             outgoing = transfer[i] if j > 0 and i < count - 1 else 0.0
             moved = max(incoming, outgoing)
             synced = sync * (weights[i] - weights[j])
@@ -120,7 +158,7 @@ def solve_replicated(
             active[actives] = j
             actives += 1
         j -= 1
-    return j, actives, tested, priced
+    return j, actives, tested + turns // LOOPS, priced
 
 
-__all__ = ["solve_replicated"]
+__all__ = ["reach", "solve_replicated"]

@@ -21,9 +21,8 @@ from passes.partition.pipedream.problem import (
     weight_copies,
 )
 from passes.partition.pipedream.reduce import reduce_profile
-from passes.partition.problem import Floats, Kind, Problem
-from passes.partition.search import Objective, Search, per_ideal
-from passes.partition.throughput import Budget, Progress, Solution
+from passes.partition.problem import Floats, Kind, Problem, slots
+from passes.partition.search import Budget, Objective, Progress, Search, Solution, per_ideal
 
 BISECTIONS = 50
 """Halvings of the way between the bounds."""
@@ -59,6 +58,7 @@ def solve_pipedream(
         found.bound,
         found.reason,
         found.statistics,
+        found.interrupted,
         tuple(r for r, _ in plan),
         stage_times(profile, machines, plan),
     )
@@ -72,6 +72,8 @@ def pipedream_objective(profile: Profile, machines: Machines) -> Objective:
 class _PipeDream:
     """The objective as the search wants it. The label of a stage is its number of machines."""
 
+    contracts = False
+
     def __init__(self, profile: Profile, machines: Machines) -> None:
         self.profile, self.machines = profile, machines
         self.price = np.array([1.0 / machines.count])
@@ -82,7 +84,7 @@ class _PipeDream:
             seconds=profile.seconds[None, :].astype(np.float64),
             producer=np.array(made, np.int64),
             consumers=tuple(profile.readers[v] for v in made),
-            transfer=profile.output[made][None, :].astype(np.float64) * (2.0 / machines.bandwidth),
+            transfer=np.zeros((1, len(made))),  # not added to seconds here: the programme below knows them by their bytes
             tensor_bytes=profile.output[made],
             tensor_names=tuple(profile.names[v] for v in made),
             live=np.zeros(profile.size, np.int64),
@@ -106,48 +108,46 @@ class _PipeDream:
             return math.inf
         return max((stage.time for stage in stage_times(self.profile, self.machines, stages)), default=0.0)
 
-    def tighten(self, family: Family, bound: float, value: float) -> float:
+    def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         for _ in range(BISECTIONS):
             if value <= bound * (1 + 1e-12):
                 break
             middle = (bound + value) / 2
-            if self._reach(family, middle)[1][0] >= float(family.weight[-1]) * self.machines.count * (1 - 1e-11):
+            if self._reach(tables, family, middle)[1][0] >= float(family.weight[-1]) * self.machines.count * (1 - 1e-11):
                 value = middle
             else:
                 bound = middle
         return bound
 
-    def _reach(self, family: Family, trial: float) -> tuple[Floats, Floats]:
+    def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
+        return None
+
+    def _moved(self, tables: Tables, family: Family) -> Floats:
+        """Seconds to move the cut of each ideal both ways between single machines."""
+        moved: Floats = family.marks[:, tables.at_bytes] * (2.0 / (self.machines.bandwidth * slots(self.problem.comm)))
+        return moved
+
+    def _reach(self, tables: Tables, family: Family, trial: float) -> tuple[Floats, Floats]:
         """Seconds that may lie before an ideal with m machines to come, least and most, ``[M+1]`` each, if any two ideals were
         nested and no stage took over ``trial``. An ideal is a boundary only where one stage can take in what it cuts; from
         seconds w, r machines get to the largest one up to w + r trial, and to w from the least one down to w - r trial."""
-        count, most, slack = self.machines.count, self.machines.most_replicas, 1e-11
-        seconds = family.weight * count  # the family's weights are at the price of one machine
-        total = float(seconds[-1])
-        low, high = np.full(count + 1, total), np.zeros(count + 1)
-        open_to = [seconds[-1:]]
-        for m in range(1, count + 1):
-            open_to.append(seconds[family.boundary[:, 0] <= trial * min(most, m) * (1 + slack)])
-        for m in range(1, count + 1):
-            low[m], here = low[m - 1], open_to[m]
-            for r in range(1, min(m, most) + 1):
-                place = int(np.searchsorted(here, low[m - r] - r * trial - slack * total, side="left"))
-                low[m] = min(low[m], here[place])
-        for m in range(count - 1, -1, -1):
-            high[m], here = high[m + 1], open_to[m]
-            for r in range(1, min(count - m, most) + 1):
-                place = int(np.searchsorted(here, high[m + r] + r * trial + slack * total, side="right"))
-                if place:
-                    high[m] = max(high[m], here[place - 1])
+        from passes.partition.pipedream import kernels
+
+        low, high = np.empty(self.machines.count + 1), np.empty(self.machines.count + 1)
+        # The family's weights are at the price of one machine.
+        seconds = family.weight * self.machines.count
+        kernels.reach(trial, 1e-11, self.machines.most_replicas, seconds, self._moved(tables, family), low, high)
         return low, high
 
-    def programme(self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
+    def programme(
+        self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
+    ) -> Found:
         from passes.partition.pipedream import kernels
 
         count, most = family.size, self.machines.count
         per_node = np.column_stack([self.profile.seconds, self.profile.weights, self.profile.stored])[list(order)]
         sums = per_ideal(family, per_node.astype(np.float64))
-        least_before, most_before = self._reach(family, trial)
+        least_before, most_before = self._reach(tables, family, trial)
         depth = range(1, most + 1)
         flight = np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64)
         copies = np.array([0, *(weight_copies(self.machines, in_flight(self.machines, q, 1)) for q in depth)], np.float64)
@@ -173,7 +173,7 @@ class _PipeDream:
                 np.ascontiguousarray(sums[:, 0]),
                 np.ascontiguousarray(sums[:, 1]),
                 np.ascontiguousarray(sums[:, 2]),
-                np.ascontiguousarray(family.boundary[:, 0]),
+                self._moved(tables, family),
                 least_before,
                 most_before,
                 ideal,

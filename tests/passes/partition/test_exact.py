@@ -265,7 +265,7 @@ def test_many_different_devices_need_no_vector_of_each(stages: int | None) -> No
 
 def test_sequences_of_devices_are_honest(monkeypatch: pytest.MonkeyPatch) -> None:
     """On small problems: never below brute force, feasible, and infeasible is never claimed."""
-    monkeypatch.setattr("passes.partition.ideals.MOST_STATES", 0)
+    monkeypatch.setattr("passes.partition.states.MOST_STATES", 0)
     reached = 0
     for seed in range(120):
         problem = random_problem(seed)

@@ -44,9 +44,10 @@ def test_every_ideal_once_with_its_sums(seed: int) -> None:
         ]
         assert sorted(family.cut[family.cut_start[i] : family.cut_end[i]].tolist()) == cut
         assert family.weight[i] == pytest.approx(tables.weight[inside].sum())
-        assert family.compute[i] == pytest.approx(tables.seconds[:, inside].sum(axis=1))
-        assert family.boundary[i, tables.port] == pytest.approx(problem.transfer[:, cut].sum(axis=1))
-        assert family.boundary[i, -1] == slots(problem.comm) * problem.tensor_bytes[cut].sum()
+        finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+        assert family.sums[i, 1 : tables.at_lacking] == pytest.approx(finite[:, inside].sum(axis=1))
+        assert family.marks[i, tables.port] == pytest.approx(problem.transfer[:, cut].sum(axis=1))
+        assert family.marks[i, tables.at_bytes] == slots(problem.comm) * problem.tensor_bytes[cut].sum()
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -59,7 +60,8 @@ def test_windows_hold_exactly_what_they_say(seed: int) -> None:
     low, high = tables.windows(trial)
     weights = [math.fsum(tables.weight[sorted(s)]) for s in ideals(problem)]
     inside = [w for w in weights if any(a <= w <= b for a, b in zip(low, high, strict=True))]
-    assert family.size == len(inside)
+    assert family.size <= len(inside)  # fewer where transfers or a kind's own speed rule an ideal out
+    assert all(any(weight == pytest.approx(other) for other in inside) for weight in family.weight)
 
 
 @pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])

@@ -1,0 +1,197 @@
+"""A problem as the kernels want it: nodes, precedence and tensors as arrays, and what is summed per ideal.
+
+*Node columns* are summed over the members of an ideal: first the weight at the prices, then seconds by side and kind, how many
+nodes a kind cannot run, bytes of weights with one reader, and the weight at the prices of each support (``states``).
+*Tensor columns* are summed over the tensors that an ideal cuts: transfers by lane and port class, bytes of buffers, and what
+the devices ahead and behind must add for them.
+
+That last part makes windows sharper. Say tensor h is cut. Its maker lies ahead: either on a kind d where that costs
+l_d (seconds + transfer) rather than the l_d seconds that its weight counts, or on a kind where it costs more to begin with. So
+the devices ahead take at least e(h) = min over d of l_d (seconds + transfer), less the weight, more. With several tensors cut
+of one maker the sum of their e is too much (a dearer kind without transfers is chosen once), but each e, hence their mean, is
+not: e is divided by the number of tensors that the node makes. The same holds behind for some reader of h: for the one that
+adds least, divided by the number of tensors that it reads. Where compute and transfers are not added, the transfers alone
+are bounded: min over d of l_d transfer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from passes.partition.bounds import node_weights
+from passes.partition.problem import COMM, Floats, Ints, Problem, slots
+from passes.partition.states import states
+
+SUM, OVERLAP, DUPLEX, SIDES = 0, 1, 2, 3
+"""How the parts of a load add up; the first three as in ``problem.COMM``, the last of training: two sides, each compute +
+transfers."""
+
+UNSUPPORTED = 1e100
+"""The weight of a node that no kind of a support runs: over any window, and finite so that sums can be subtracted."""
+
+
+def csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Rows of indices as (pointers, indices)."""
+    pointers = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=pointers[1:])
+    return pointers, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(pointers[-1]))
+
+
+def grouped(keys: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:
+    """``values`` by their key, in order, as (pointers, values)."""
+    pointers = np.zeros(size + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=size), out=pointers[1:])
+    return pointers, values[np.argsort(keys, kind="stable")]
+
+
+class Tables:
+    """See the module. ``weight``: node weights at the prices; ``sequence``: as for ``states``."""
+
+    def __init__(self, problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> None:
+        n = problem.size
+        self.problem = problem
+        self.price = price
+        self.weight = node_weights(problem, price)
+        self.sequence = tuple(sequence)
+        self.states = states(problem, price, sequence)
+        self.slack = 1e-12 * max(n, 1)
+        reader_ptr, reader = csr(problem.consumers)
+        lengths = np.diff(reader_ptr)
+        maker = np.repeat(problem.producer, lengths)
+        edges = np.unique(maker * n + reader)
+        self.succ_ptr, self.succ = grouped(edges // max(n, 1), edges % max(n, 1), n)
+        self.pred_ptr, self.pred = grouped(self.succ, edges // max(n, 1), n)
+        self.indegree = np.diff(self.pred_ptr)
+        joins = problem.joins
+        if joins is not None:
+            self.pin_ptr, self.pin = csr(joins.pins)
+            transfer, seconds, self.lane_in, self.lane_out = joins.transfer, joins.seconds, joins.side, joins.side
+            self.tensor_bytes = np.zeros(len(joins.pins))
+            self.lanes, self.mode = len(seconds), SIDES if len(seconds) > 1 else SUM
+        else:
+            self.pin_ptr = reader_ptr + np.arange(len(reader_ptr))
+            self.pin = np.insert(reader, reader_ptr[:-1], problem.producer)
+            transfer, seconds = problem.transfer, problem.seconds[None]
+            self.lanes, self.mode = 2 if problem.comm == "duplex" else 1, COMM.index(problem.comm)
+            self.lane_in = np.zeros(len(problem.consumers), np.int64)
+            self.lane_out = self.lane_in + (self.lanes - 1)
+            self.tensor_bytes = slots(problem.comm) * problem.tensor_bytes.astype(np.float64)
+        self.pins = np.diff(self.pin_ptr)
+        self.on_ptr, self.on = grouped(self.pin, np.repeat(np.arange(len(self.pins)), self.pins), n)
+        rows, port = np.unique(transfer, axis=0, return_inverse=True)
+        self.transfer, self.port = np.ascontiguousarray(rows), port.reshape(-1).astype(np.int64)
+        self.limit = np.array([-1 if k.memory is None else k.memory for k in problem.kinds], np.int64)
+        self.own_weights = np.zeros(n, np.int64)
+        self._weights()
+        self.forced = np.array(problem.forced, np.int64)
+        self._columns(seconds, transfer)
+
+    def _weights(self) -> None:
+        weight_ptr, reader = csr(self.problem.weight_readers)
+        lengths = np.diff(weight_ptr)
+        alone = lengths == 1
+        np.add.at(self.own_weights, reader[weight_ptr[:-1][alone]], self.problem.weight_bytes[alone])
+        shared = np.flatnonzero(lengths > 1).tolist()
+        self.shared_ptr, self.shared = csr([self.problem.weight_readers[w] for w in shared])
+        self.shared_bytes = self.problem.weight_bytes[shared].astype(np.int64)
+
+    def _columns(self, seconds: Floats, transfer: Floats) -> None:
+        """``node_columns[n, C]``, ``tensor_columns[H, B]``, and where their parts begin (see the module)."""
+        problem, price, supports = self.problem, self.price, self.states.supports
+        kinds, n, tensors = len(problem.kinds), problem.size, len(self.pins)
+        sides, lanes = len(seconds), self.lanes * len(self.transfer)
+        lacking = np.isinf(problem.seconds)
+        self.at_lacking = 1 + sides * kinds
+        self.at_weights = self.at_lacking + kinds
+        self.at_supports = self.at_weights + 1
+        self.node_columns = np.empty((n, self.at_supports + len(supports)))
+        self.node_columns[:, 0] = self.weight
+        self.node_columns[:, 1 : self.at_lacking] = np.where(np.isfinite(seconds), seconds, 0.0).reshape(sides * kinds, n).T
+        self.node_columns[:, self.at_lacking : self.at_weights] = lacking.T
+        self.node_columns[:, self.at_weights] = self.own_weights
+        self.at_bytes = lanes
+        self.at_marks = lanes + 1
+        self.tensor_columns = np.zeros((tensors, self.at_marks + 2 * len(supports)))
+        for p, row in enumerate(self.transfer):
+            for lane in range(self.lanes):
+                self.tensor_columns[:, lane * len(self.transfer) + p] = np.where(self.lane_in == lane, row, 0.0)
+        self.tensor_columns[:, self.at_bytes] = self.tensor_bytes
+        self.apart = self.mode in (OVERLAP, DUPLEX)
+        for index, support in enumerate(supports):
+            chosen = list(support)
+            weight, ahead, behind = self._support(price[chosen], problem.seconds[chosen], transfer[chosen])
+            self.node_columns[:, self.at_supports + index] = weight
+            self.tensor_columns[:, self.at_marks + 2 * index] = ahead
+            self.tensor_columns[:, self.at_marks + 2 * index + 1] = behind
+        self.support_total = self.node_columns[:, self.at_supports :].sum(axis=0)
+
+    def _support(self, price: Floats, seconds: Floats, transfer: Floats) -> tuple[Floats, Floats, Floats]:
+        """Of some kinds: the weight of each node, and what a tensor that is cut adds ahead and behind (see the module)."""
+        priced = price[:, None] * seconds if np.isfinite(seconds).all() else self._priced(price, seconds)
+        least = priced.min(axis=0) if self.problem.size else np.zeros(0)
+        weight = np.minimum(least, UNSUPPORTED)
+        cost = price[:, None] * transfer
+        if self.apart or len(price) == 1:
+            added = cost.min(axis=0) if cost.shape[1] else np.zeros(0)
+            return weight, added, added
+        if not len(self.pins):
+            return weight, np.zeros(0), np.zeros(0)
+        tensor = np.repeat(np.arange(len(self.pins)), self.pins)
+        alone = np.minimum((priced[:, self.pin] + cost[:, tensor]).min(axis=0), UNSUPPORTED)
+        added = np.maximum(alone - weight[self.pin], 0.0)
+        first = self.pin_ptr[:-1]
+        if self.problem.joins is not None:
+            least_added = np.minimum.reduceat(added / np.diff(self.on_ptr)[self.pin], first)
+            return weight, least_added, least_added
+        size = self.problem.size
+        makes = np.bincount(self.problem.producer, minlength=size)
+        reads = np.bincount(np.delete(self.pin, first), minlength=size)
+        share = added / np.maximum(reads, 1)[self.pin]
+        ahead = added[first] / makes[self.problem.producer]
+        share[first] = np.inf  # the maker does not read
+        behind = np.minimum.reduceat(share, first)
+        return weight, ahead, np.where(np.isfinite(behind), behind, 0.0)
+
+    @staticmethod
+    def _priced(price: Floats, seconds: Floats) -> Floats:
+        """Price times seconds where some are inf: a price of 0 leaves them inf."""
+        finite = np.isfinite(seconds)
+        return np.where(finite, price[:, None] * np.where(finite, seconds, 0.0), np.inf)
+
+    @cached_property
+    def below(self) -> Floats:
+        """Weight of each node and of all that depends on it."""
+        from passes.partition import kernels
+
+        below: Floats = kernels.weights_below(self.succ_ptr, self.succ, self.weight)
+        return below
+
+    @cached_property
+    def words_per_ideal(self) -> int:
+        """Eight-byte words that one ideal takes: its bits, twice while they are sorted, what the family holds of it besides
+        its cut, what the programme keeps of every state (value, parent, kind, link and whether it is possible: 18 bytes) and of
+        every kind."""
+        kinds, columns = len(self.problem.kinds), self.node_columns.shape[1] + self.tensor_columns.shape[1]
+        return 2 * ((self.problem.size + 63) // 64) + 2 * columns + kinds + 8 + (18 * len(self.states.used) + 7) // 8
+
+    def windows(self, trial: float) -> tuple[Floats, Floats]:
+        """Ascending, disjoint ranges of weight that a boundary may have when no load exceeds ``trial``."""
+        total = float(self.weight.sum())
+        most = trial * (1 + self.slack)
+        low = np.maximum(total - most * self.states.behind - 2 * self.slack * total, 0.0)
+        high = np.minimum(most * self.states.ahead, total) + self.slack * total
+        ranges = sorted((a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True) if a <= b)
+        merged: list[list[float]] = []
+        for a, b in [(0.0, 0.0), *ranges, (total - 2 * self.slack * total, total + self.slack * total)]:
+            if merged and a <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], b)
+            else:
+                merged.append([a, b])
+        return np.array([a for a, _ in merged]), np.array([b for _, b in merged])
+
+
+__all__ = ["Tables", "csr", "grouped"]
