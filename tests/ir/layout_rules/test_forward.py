@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ir.layout_rules import RULES
 from tests.ir.layout_rules.cases import CASES, cases
-from tests.ir.layout_rules.harness import Case, check_strategies
+from tests.ir.layout_rules.harness import Case, check_strategies, check_two_axes
 
 EXAMPLES = 8
 NEVER_SPLIT = {"onnx.Constant", "onnx.EyeLike", "onnx.Range"}
@@ -28,7 +28,7 @@ def test_shards_make_the_whole(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_shards_make_the_whole_at_length(name: str) -> None:
     """As above, many more instances."""
-    compare(name, 25 * EXAMPLES)
+    compare(name, 5 * EXAMPLES)
 
 
 def compare(name: str, examples: int) -> None:
@@ -41,3 +41,15 @@ def compare(name: str, examples: int) -> None:
 
     run()
     assert done or name in NEVER_SPLIT, f"no instance of {name} was ever split"
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_axes_of_a_mesh_are_apart(name: str) -> None:
+    """Over a mesh of 2 x 2, a rule is applied once per axis."""
+
+    @settings(max_examples=3, derandomize=True)
+    @given(cases(name), st.integers(0, 1 << 20))
+    def run(case: Case, seed: int) -> None:
+        check_two_axes(case, seed)
+
+    run()

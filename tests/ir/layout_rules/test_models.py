@@ -1,0 +1,89 @@
+"""Rules on whole models: every op has one, and the expert plan of a transformer block is a path through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dnnc.driver import pass_context
+from dnnc.frontends import free_symbols, load_model
+from ir.diagnostics import DiagnosticSink
+from ir.layout_rules import LayoutRule, Strategy, coverage, rules
+from ir.module import Module
+from ir.ops import Op
+from ir.types import Partial, Placement, Replicate, Shard
+from passes.canonicalize import CanonicalizePass
+
+ZOO = ("bert-base,layers=2,hidden=64,heads=4,vocab=100", "gpt2,layers=2,hidden=64,heads=4,vocab=100", "mlp", "resnet50")
+SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
+
+
+def imported(spec: str, batch: int = 4) -> Module:
+    """A model, every free dimension bound: the batch comes last where the exporter named two."""
+    free = sorted(free_symbols(load_model(spec, {}, DiagnosticSink()).module.entry))
+    sizes = {name: batch if name == free[-1] else 8 for name in free}
+    return load_model(spec, sizes, DiagnosticSink()).module
+
+
+def canonical(module: Module) -> Module:
+    return CanonicalizePass().run(module, pass_context(DiagnosticSink()))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_op_of_the_zoo_has_a_rule(name: str) -> None:
+    module = imported(f"zoo:{name}")
+    assert coverage(module) == {}
+    assert coverage(canonical(module)) == {}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_every_op_of_the_shared_models_has_a_rule(name: str, shared_dir: Path) -> None:
+    module = imported(str(shared_dir / "models" / f"{name}.onnx"))
+    assert coverage(module) == {}
+    assert coverage(canonical(module)) == {}
+
+
+def test_heads_and_hidden_units_stay_split_through_a_block() -> None:
+    """Column, then row: with the projections split by column, all that follows runs on shards up to the next product, which
+    leaves a sum, in attention as in the feed-forward part. Two reductions a layer, as Megatron has them."""
+    module = canonical(imported("zoo:bert-base,layers=1,hidden=64,heads=4,vocab=100"))
+    partial = dict(walk(module, 4, column=("query", "key", "value", "intermediate.dense")))
+    sums = [name for name, placement in partial.items() if placement == Partial("sum")]
+    assert len(sums) == 2, sums
+
+
+def test_grouped_heads_stay_split_in_an_export(shared_dir: Path) -> None:
+    """The same through repeated keys and rotary embedding. With one sample: the exporter merges samples and heads into one
+    dimension, of which heads are no contiguous part if there are more."""
+    module = canonical(imported(str(shared_dir / "models" / "llama.onnx"), batch=1))
+    partial = dict(walk(module, 2, column=("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")))
+    assert sum(placement == Partial("sum") for placement in partial.values()) == 2 * 4
+
+
+def walk(module: Module, count: int, column: tuple[str, ...]) -> Iterator[tuple[str, Placement]]:
+    """Each result with the placement in which its op leaves it, over an axis of ``count``.
+
+    The products of ``column`` (by location) are split by column, every other op follows its operands, weights take whatever
+    the op asks, and a sum is reduced at once."""
+    held: dict[str, Placement] = {arg.name: Replicate() for arg in module.entry.args}
+    for op, rule in rules(module):
+        assert rule is not None
+        wanted = column if op.name == "onnx.MatMul" else ()
+        scope = f"{op.location.scope} {op.location.node} {op.id}"
+        chosen = next(
+            strategy
+            for strategy in reversed(rule.strategies(count))
+            if (strategy.name == "n" if any(part in scope for part in wanted) else follows(op, rule, strategy, held))
+        )
+        for value, placement in zip(op.results, chosen.results, strict=True):
+            yield value.name, placement
+            held[value.name] = Replicate() if isinstance(placement, Partial) else placement
+
+
+def follows(op: Op, rule: LayoutRule, strategy: Strategy, held: dict[str, Placement]) -> bool:
+    """Whether the strategy takes every operand as it is held, sharding nothing that is whole."""
+    pairs = [(held[name], wanted) for name, wanted in zip(op.operands, strategy.operands, strict=True) if name in held]
+    kept = all(have == wanted for have, wanted in pairs)
+    return kept and (strategy.name == "replicate" or any(isinstance(have, Shard) for have, _ in pairs))
