@@ -25,10 +25,10 @@ def case_of(problem: Problem) -> Case:
     return throughput_case(problem, tuple((v,) for v in range(problem.size)), ())
 
 
-def plans(case: Case) -> Iterable[tuple[str, Plan]]:
-    for name, baseline in BASELINES.items():
+def plans(case: Case, names: Iterable[str] = tuple(BASELINES)) -> Iterable[tuple[str, Plan]]:
+    for name in names:
         try:
-            yield name, judge(case, baseline(case, QUICK))
+            yield name, judge(case, BASELINES[name](case, QUICK))
         except NoPlan:
             continue
 
@@ -160,6 +160,18 @@ def test_branches_between_articulation_points_become_one() -> None:
         }
     )
     assert contracted(mask_and_rest) == [[0], [1, 2, 3], [4], [5]]
+
+
+@given(seed=SEEDS)
+@settings(max_examples=40)
+def test_no_component_is_cut(seed: int) -> None:
+    problem = random_problem(seed, nodes=7, memory=False, demands=False)
+    case = case_of(problem)
+    plan = dict(plans(case, ("pipedream-style",))).get("pipedream-style")
+    if plan is not None:
+        home = {v: s for s, load in enumerate(plan.stages) for v in load.nodes}
+        for group in contracted(problem):
+            assert len({home[v] for v in group}) == 1
 
 
 def test_metis_balances_and_says_when_memory_is_short() -> None:
