@@ -4,6 +4,7 @@
 objectives stand beside it); ``partition_pass`` is the pass. ``ideals``, ``dp``, ``bounds``, ``orders`` and ``reduce`` are the
 engine, shared by objectives; ``kernels`` holds its compiled loops and is loaded when the first search starts. ``any_split``
 drops contiguity: ``local_search`` above, ``milp`` (the only door to the mixed-integer solver) on ``any_reduce`` below.
+``baselines`` are what others would do, for comparison.
 """
 
 from passes.partition.partition_pass import PartitionPass

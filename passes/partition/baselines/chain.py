@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -59,13 +57,7 @@ def _only(prefixes: Family, ends: set[int]) -> Family:
     """The prefixes of these lengths."""
     lengths = np.bitwise_count(prefixes.bits).sum(axis=1)
     kept = np.flatnonzero([int(length) in ends for length in lengths])
-    if len(kept) == prefixes.size:
-        return prefixes
-    rows = {field.name: getattr(prefixes, field.name) for field in fields(prefixes) if field.name != "cut"}
-    per_ideal: dict[str, Any] = {
-        name: np.ascontiguousarray(row[kept]) for name, row in rows.items() if isinstance(row, np.ndarray)
-    }
-    return replace(prefixes, complete=False, **per_ideal)
+    return prefixes if len(kept) == prefixes.size else prefixes.only(kept)
 
 
 __all__ = ["best_chain"]
