@@ -2,8 +2,13 @@
 
 A tensor costs a device its transfer when the device holds some of its pins (maker and readers) but not all: received when the
 maker lies elsewhere, else sent. Moving one node changes this only for the device it leaves and the one it enters, so a move
-costs the degree of the node. Every loop here is compiled by the rules of ``kernels`` (cache, no interpreter lock); randomness
-is a 64-bit xorshift, so that the same seed gives the same plan on any machine and version.
+costs the degree of the node. A load has one side, or two (forward and backward) of which each has its own cap; a tensor
+belongs to one of them.
+
+What falls is the *excess*: what all loads together have above their caps. A device below its cap is worth nothing, so work
+moves there freely, and total transfers fall as well as the largest load. (A norm of the loads ended at worse plans: it
+leaves slow devices idle.) Every loop here is compiled by the rules of ``kernels`` (cache, no interpreter lock); randomness is
+a 64-bit xorshift, so that the same seed gives the same plan on any machine and version.
 """
 
 from __future__ import annotations
@@ -13,11 +18,10 @@ import numpy as np
 from passes.partition.kernels import compiled
 from passes.partition.problem import Floats, Ints
 
-COMPUTE, RECEIVE, SEND, WEIGHTS, BUFFERS, LIVE, HELD, BROKEN = range(8)
-"""Columns of the state of a device: seconds by part, bytes by part, nodes held, demanded cuts that are not cut."""
-
-NORM = 8
-"""The annealing minimises the norm of this order of the loads: close to the largest, without its plateaus."""
+WEIGHTS, BUFFERS, LIVE, HELD, BROKEN, SIDES = range(6)
+"""Columns of the state of a device: bytes by part, nodes held, demanded cuts that are not cut; from ``SIDES`` on, for each
+side, the seconds of its parts:"""
+COMPUTE, RECEIVE, SEND, PARTS = range(4)
 
 
 @compiled
@@ -32,6 +36,7 @@ def tensor_changes(
     counts: Ints,
     pins: Ints,
     maker: Ints,
+    side: Ints,
     transfer: Floats,
     buffers: Ints,
     forced: Ints,
@@ -42,15 +47,16 @@ def tensor_changes(
     for i in range(touch_ptr[v], touch_ptr[v + 1]):
         h = touching[i]
         home = assigned[maker[h]]
+        part = SIDES + PARTS * side[h]
         for d in (device, other):
             held = counts[h, d]
             if home == d:
                 if held < pins[h]:
-                    state[d, SEND] += sign * transfer[kind_of[d], h]
+                    state[d, part + SEND] += sign * transfer[kind_of[d], h]
                 if forced[h] and held > 1:
                     state[d, BROKEN] += sign
             elif held > 0:
-                state[d, RECEIVE] += sign * transfer[kind_of[d], h]
+                state[d, part + RECEIVE] += sign * transfer[kind_of[d], h]
                 state[d, BUFFERS] += sign * buffers[h]
 
 
@@ -65,6 +71,7 @@ def move(
     counts: Ints,
     pins: Ints,
     maker: Ints,
+    side: Ints,
     transfer: Floats,
     buffers: Ints,
     forced: Ints,
@@ -79,17 +86,20 @@ def move(
     """Moves ``v`` to the device ``target``, keeping ``state``, ``counts`` and ``weight_counts``."""
     source = assigned[v]
     tensor_changes(
-        v, source, target, -1.0, assigned, kind_of, state, counts, pins, maker, transfer, buffers, forced, touch_ptr, touching
+        v, source, target, -1.0, assigned, kind_of, state, counts, pins, maker, side, transfer, buffers, forced,
+        touch_ptr, touching,
     )  # fmt: skip
     assigned[v] = target
     for i in range(touch_ptr[v], touch_ptr[v + 1]):
         counts[touching[i], source] -= 1
         counts[touching[i], target] += 1
     tensor_changes(
-        v, source, target, 1.0, assigned, kind_of, state, counts, pins, maker, transfer, buffers, forced, touch_ptr, touching
+        v, source, target, 1.0, assigned, kind_of, state, counts, pins, maker, side, transfer, buffers, forced,
+        touch_ptr, touching,
     )  # fmt: skip
-    state[source, COMPUTE] -= seconds[kind_of[source], v]
-    state[target, COMPUTE] += seconds[kind_of[target], v]
+    for s in range(len(seconds)):
+        state[source, SIDES + PARTS * s + COMPUTE] -= seconds[s, kind_of[source], v]
+        state[target, SIDES + PARTS * s + COMPUTE] += seconds[s, kind_of[target], v]
     state[source, HELD] -= 1
     state[target, HELD] += 1
     for i in range(weight_ptr[v], weight_ptr[v + 1]):
@@ -111,30 +121,36 @@ def move(
 
 
 @compiled
-def penalised(state: Floats, d: int, comm: int, limit: float, scale: float) -> float:
-    """The load of a device (``comm``: 0 sum, 1 overlap, 2 duplex); ``scale`` and more on top where a constraint is broken."""
-    compute, receive, send = state[d, COMPUTE], state[d, RECEIVE], state[d, SEND]
+def side_load(state: Floats, d: int, side: int, comm: int) -> float:
+    """The load of one side of a device (``comm``: 0 sum, 1 overlap, 2 duplex)."""
+    part = SIDES + PARTS * side
+    compute, receive, send = state[d, part + COMPUTE], state[d, part + RECEIVE], state[d, part + SEND]
     if comm == 0:
-        value = compute + receive + send
-    elif comm == 1:
-        value = max(compute, receive + send)
-    else:
-        value = max(compute, receive, send)
+        return float(compute + receive + send)
+    if comm == 1:
+        return float(max(compute, receive + send))
+    return float(max(compute, receive, send))
+
+
+@compiled
+def penalty(state: Floats, d: int, limit: float, scale: float) -> float:
+    """0 where a device keeps every constraint, else ``scale`` and more."""
     memory = state[d, WEIGHTS] + state[d, BUFFERS] + state[d, LIVE]
+    value = scale * state[d, BROKEN]
     if memory > limit:
         value += scale * (1.0 + (memory - limit) / (limit + 1.0))
-    value += scale * state[d, BROKEN]
     return float(value)
 
 
 @compiled
 def anneal(
-    start: Ints,
+    assigned: Ints,
     kind_of: Ints,
     limits: Floats,
     seconds: Floats,
     pins: Ints,
     maker: Ints,
+    side: Ints,
     transfer: Floats,
     buffers: Ints,
     forced: Ints,
@@ -148,24 +164,27 @@ def anneal(
     live: Ints,
     comm: int,
     stages: int,
+    caps: Floats,
     scale: float,
     steps: int,
     hot: float,
     cold: float,
     seed: int,
-) -> tuple[float, Ints]:
-    """``steps`` proposals from ``start``, the temperature falling from ``hot`` to ``cold`` times ``scale`` geometrically.
+) -> tuple[int, float, Ints]:
+    """At most ``steps`` proposals from ``assigned``, which becomes the last state, the temperature falling from ``hot`` to
+    ``cold`` times ``scale`` geometrically. Ends early where every side is within its cap and every constraint kept.
 
-    Returns the least penalised largest load met, and its assignment. A proposal moves one node, a connected cluster of up to
-    eight nodes of one device, or swaps two nodes. ``stages``: devices that must hold a node, 0 for any number."""
-    n, devices, tensors = len(start), len(kind_of), len(pins)
-    assigned = start.copy()
-    state = np.zeros((devices, 8))
+    Returns the proposals made, the least penalised value met (the sum over sides of the largest load) and its assignment. A
+    proposal moves one node, a connected cluster of up to eight nodes of one device, or swaps two nodes.
+    ``seconds[sides, kinds, n]``; ``stages``: devices that must hold a node, 0 for any number."""
+    n, devices, tensors, sides = len(assigned), len(kind_of), len(pins), len(seconds)
+    state = np.zeros((devices, SIDES + PARTS * sides))
     counts = np.zeros((tensors, devices), np.int64)
     weight_counts = np.zeros((len(weight_bytes), devices), np.int64)
     for v in range(n):
         d = assigned[v]
-        state[d, COMPUTE] += seconds[kind_of[d], v]
+        for s in range(sides):
+            state[d, SIDES + PARTS * s + COMPUTE] += seconds[s, kind_of[d], v]
         state[d, HELD] += 1
         state[d, LIVE] = max(state[d, LIVE], live[v])
         for i in range(touch_ptr[v], touch_ptr[v + 1]):
@@ -176,14 +195,15 @@ def anneal(
             weight_counts[weights[i], d] += 1
     for h in range(tensors):
         home = assigned[maker[h]]
+        part = SIDES + PARTS * side[h]
         for d in range(devices):
             if d == home:
                 if counts[h, d] < pins[h]:
-                    state[d, SEND] += transfer[kind_of[d], h]
+                    state[d, part + SEND] += transfer[kind_of[d], h]
                 if forced[h] and counts[h, d] > 1:
                     state[d, BROKEN] += 1
             elif counts[h, d] > 0:
-                state[d, RECEIVE] += transfer[kind_of[d], h]
+                state[d, part + RECEIVE] += transfer[kind_of[d], h]
                 state[d, BUFFERS] += buffers[h]
 
     best = assigned.copy()
@@ -191,9 +211,10 @@ def anneal(
     energy = np.inf
     moved = np.empty(8, np.int64)
     came = np.empty(8, np.int64)
-    values = np.zeros(devices)
-    powers = np.zeros(devices)
-    kept = np.zeros((2, 2))
+    loads = np.zeros((sides, devices))
+    excess = np.zeros(devices)
+    broken = np.zeros(devices)
+    kept = np.zeros((2, sides + 2))
     source, target = 0, 0
     temperature = hot * scale
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
@@ -224,7 +245,7 @@ def anneal(
             if dice >= 10:
                 wanted = 2 + pick % 7
             # One node, or a cluster: nodes of the same device found from the first along shared tensors.
-            if np.isfinite(seconds[kind_of[target], v]):
+            if np.isfinite(seconds[0, kind_of[target], v]):
                 moved[0], came[0] = v, source
                 number = 1
                 k = 0
@@ -232,7 +253,7 @@ def anneal(
                     u = moved[k]
                     for i in range(near_ptr[u], near_ptr[u + 1]):
                         x = near[i]
-                        if number < wanted and assigned[x] == source and np.isfinite(seconds[kind_of[target], x]):
+                        if number < wanted and assigned[x] == source and np.isfinite(seconds[0, kind_of[target], x]):
                             new = True
                             for j in range(number):
                                 if moved[j] == x:
@@ -247,35 +268,39 @@ def anneal(
                         if assigned[x] == target:
                             break
                         x = (x + 1) % n
-                    if assigned[x] == target and np.isfinite(seconds[kind_of[source], x]):
+                    if assigned[x] == target and np.isfinite(seconds[0, kind_of[source], x]):
                         moved[1], came[1] = x, target
                         number = 2
             for k in range(number):
                 move(
-                    moved[k], source + target - came[k], assigned, kind_of, seconds, state, counts, pins, maker,
+                    moved[k], source + target - came[k], assigned, kind_of, seconds, state, counts, pins, maker, side,
                     transfer, buffers, forced, touch_ptr, touching, weight_counts, weight_bytes, weight_ptr, weights, live,
                 )  # fmt: skip
             if number == 0:
                 temperature *= cooling
                 continue
-        kept[0, 0], kept[0, 1], kept[1, 0], kept[1, 1] = values[source], powers[source], values[target], powers[target]
-        worst, total, used = 0.0, 0.0, 0
+        worst, proposed, used = 0.0, 0.0, 0
+        for k, d in enumerate((source, target)):
+            for s in range(sides):
+                kept[k, s] = loads[s, d]
+            kept[k, sides], kept[k, sides + 1] = excess[d], broken[d]
         for d in range(devices):
             # Only two devices differ from the step before; the first step fills all.
             if step == 0 or d in (source, target):
-                values[d] = penalised(state, d, comm, limits[kind_of[d]], scale)
-                part = values[d] / scale
-                part *= part
-                part *= part
-                powers[d] = part * part
-            worst = max(worst, values[d])
-            total += powers[d]
+                broken[d] = penalty(state, d, limits[kind_of[d]], scale)
+                excess[d] = 0.0
+                for s in range(sides):
+                    loads[s, d] = side_load(state, d, s, comm)
+                    excess[d] += max(0.0, loads[s, d] - caps[s])
+            worst += broken[d]
+            proposed += excess[d] + broken[d]
             if state[d, HELD] > 0:
                 used += 1
+        for s in range(sides):
+            worst += loads[s].max()
         if stages > 0:
             worst += scale * abs(used - stages)
-            total += abs(used - stages)
-        proposed = scale * total ** (1.0 / NORM)
+            proposed += scale * abs(used - stages)
         random ^= random << np.uint64(13)
         random ^= random >> np.uint64(7)
         random ^= random << np.uint64(17)
@@ -285,15 +310,20 @@ def anneal(
             if worst < best_value:
                 best_value = worst
                 best[:] = assigned
+                if proposed <= 0.0:
+                    return step, best_value, best
         else:
-            values[source], powers[source], values[target], powers[target] = kept[0, 0], kept[0, 1], kept[1, 0], kept[1, 1]
+            for k, d in enumerate((source, target)):
+                for s in range(sides):
+                    loads[s, d] = kept[k, s]
+                excess[d], broken[d] = kept[k, sides], kept[k, sides + 1]
             for k in range(number - 1, -1, -1):
                 move(
-                    moved[k], came[k], assigned, kind_of, seconds, state, counts, pins, maker,
+                    moved[k], came[k], assigned, kind_of, seconds, state, counts, pins, maker, side,
                     transfer, buffers, forced, touch_ptr, touching, weight_counts, weight_bytes, weight_ptr, weights, live,
                 )  # fmt: skip
         temperature *= cooling
-    return best_value, best
+    return steps, best_value, best
 
 
-__all__ = ["NORM", "anneal"]
+__all__ = ["anneal"]

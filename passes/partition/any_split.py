@@ -12,34 +12,42 @@ more borders to cross, and a schedule that overlaps several samples on devices t
    upper bound. Trials come ``STEPS`` below the upper bound, so that a small gap is proven early; the last tells whether
    anything is better by more than ``DISTINCT``.
 
-A cap prunes far more than the same programme minimised from above: at a 1 % gap minutes become seconds.
+A cap prunes far more than the same programme minimised from above: at a 1 % gap minutes become seconds. Trials run in a
+thread of their own (the solver holds no lock of the interpreter), annealing goes on beside them: each uses the plans that the
+other finds. So which of several best plans comes out may depend on the machine; value and bound of a finished search do not.
+
+With ``sides`` (training) a load has a forward and a backward part and the value is the largest of the one plus the largest
+of the other; reductions that join nodes are left out then.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from passes.partition.any_reduce import reduce_any, restrict
-from passes.partition.bounds import lower_bound, prices
+from passes.partition.bounds import best_bound, lower_bound, prices
 from passes.partition.dp import Stages
-from passes.partition.local_search import Assignment, Search, assignment_of, local_search, stages_of
-from passes.partition.problem import Problem, plan_costs, violations
+from passes.partition.local_search import Assignment, Search, Sides, assignment_of, local_search, sided_value, stages_of
+from passes.partition.problem import Problem, violations
 from passes.partition.reduce import Groups, ordered, quotient, reduce
 from passes.partition.throughput import Budget, Progress, Solution, Statistics, solve
 
-STEPS = (0.00999, 0.002)
+STEPS = (0.0095, 0.002)
 """Relative distances of the first trials below the best value."""
 DISTINCT = 1e-8
 """Relative difference of values that the mixed-integer solver can tell apart; what is called optimal is so to this."""
 _PROPOSALS = 3_000
 """Of the annealing, for each place of each node."""
 _SHARE = 0.1
-"""Part of the time left that the contiguous search may take; local searches in proportion."""
-_QUICK = 0.02
-"""Part of the time left for each trial before the long local search: many need no more."""
+"""Part of the time left that the contiguous search may take; the first local search takes a quarter of it."""
+_ROUNDS = 12
+"""Of annealing beside the trials, at most."""
+_ANEW = 0.002
+"""A trial gives way to a lower one when annealing finds a plan better by more than this, relative."""
 
 
 def solve_any(
@@ -49,13 +57,17 @@ def solve_any(
     *,
     together: Sequence[Sequence[int]] = (),
     starts: Sequence[Stages] = (),
+    sides: Sides | None = None,
 ) -> Solution:
     """The best plan found within ``budget.seconds``, with a valid lower bound; stages ordered by first node.
 
-    ``together``: disjoint classes of nodes that share a device (others stand alone), cyclic or not. ``starts``: known plans
-    as stages of (kind, nodes). An interrupt from the keyboard returns the best plan so far, if there is one."""
+    ``together``: disjoint classes of nodes that share a device (others stand alone), cyclic or not; none with ``sides``.
+    ``starts``: known plans as stages of (kind, nodes). An interrupt from the keyboard returns the best plan so far, if there
+    is one."""
     classes = _completed(problem.size, together)
-    search = _Search(quotient(problem, classes), budget or Budget(), progress)
+    if sides is not None and together:
+        raise ValueError("classes of nodes are joined before their load is told by side")
+    search = _Search(quotient(problem, classes) if together else problem, budget or Budget(), progress, sides)
     label = {v: g for g, nodes in enumerate(classes) for v in nodes}
     for stages in starts:
         search.accept(tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in stages))
@@ -76,50 +88,80 @@ def _completed(size: int, together: Sequence[Sequence[int]]) -> Groups:
 
 
 class _Search:
-    def __init__(self, problem: Problem, budget: Budget, progress: Progress) -> None:
-        self.problem, self.budget, self.progress = problem, budget, progress
+    def __init__(self, problem: Problem, budget: Budget, progress: Progress, sides: Sides | None) -> None:
+        self.problem, self.budget, self.progress, self.sides = problem, budget, progress, sides
         self.started = time.perf_counter()
         self.statistics = Statistics()
         self.best: Stages | None = None
         self.value = math.inf
-        self.bound, self.reason = lower_bound(problem, prices(problem))
-        self.infeasible = False
+        self.bound, self.reason = self._simple_bound()
+        self.infeasible = self.interrupted = False
+        self.lock = threading.Lock()
+        self.stopped = False
+        self.failure: BaseException | None = None
 
     def run(self) -> Solution:
+        prover = threading.Thread(target=self._prove, name="trials", daemon=True)
         try:
-            self._phase("contiguous", self._contiguous)
-            self._phase("local search", lambda: self._local(Search(restarts=6, proposals=200_000), _SHARE / 4))
-            self._phase("milp", lambda: self._refute(_QUICK))
-            self._phase("local search", lambda: self._local(Search(restarts=6, proposals=4_000_000, seed=2), 2 * _SHARE))
-            self._phase("milp", lambda: self._refute(1.0))
+            if self.sides is None:
+                self._phase("contiguous", self._contiguous)
+            self._phase("local search", self._first)
+            if not self._done():
+                prover.start()
+                self._phase("trials", lambda: self._beside(prover))
         except KeyboardInterrupt:
             if self.best is None:
                 raise
-            self.reason += "; interrupted"
+            self.interrupted = True
+        finally:
+            self.stopped = True
+            if prover.ident is not None:
+                prover.join()
+        if self.failure is not None:
+            raise self.failure
         return self._solution()
 
     def accept(self, stages: Stages) -> bool:
         """Keeps the stages when they are feasible and better, both from the definition."""
-        value = max((cost.load for cost in plan_costs(self.problem, stages)), default=0.0)
-        if value < self.value and not violations(self.problem, stages, ordered=False):
+        value = sided_value(self.problem, stages, self.sides)
+        if value >= self.value or violations(self.problem, stages, ordered=False):
+            return False
+        with self.lock:
+            if value >= self.value:
+                return False
             self.value, self.best = value, stages
-            return True
-        return False
+        return True
+
+    def _simple_bound(self) -> tuple[float, str]:
+        bound, reason = best_bound(self.problem, prices(self.problem))
+        if self.sides is None:
+            return bound, reason
+        # No device does more on both sides together than the value; nor on one side than its largest.
+        apart = [replace(self.problem, seconds=seconds) for seconds in self.sides.seconds]
+        least = sum(lower_bound(side, prices(side))[0] for side in apart)
+        return (least, "load balance of each side") if least > bound else (bound, reason)
 
     def _phase(self, name: str, work: Callable[[], None]) -> None:
         start = time.perf_counter()
-        self.progress(f"partition: {name}", None)
+        self._tell(name)
         try:
             if not self._tight():
                 work()
         finally:
             self.statistics.seconds[name] = self.statistics.seconds.get(name, 0.0) + time.perf_counter() - start
 
+    def _tell(self, name: str) -> None:
+        known = self.bound / self.value if math.isfinite(self.value) and self.value > 0 else None
+        self.progress(f"partition: {name}", known)
+
     def _tight(self) -> bool:
         return self.value <= self.bound * (1 + 3 * DISTINCT) or self.value == self.bound == 0
 
     def _left(self) -> float:
         return self.budget.seconds - (time.perf_counter() - self.started)
+
+    def _done(self) -> bool:
+        return self.stopped or self.infeasible or self._tight() or self._left() <= 0
 
     def _contiguous(self) -> None:
         """The best contiguous plan that a part of the time finds."""
@@ -129,6 +171,7 @@ class _Search:
         seconds = max(0.05, _SHARE * self._left())
         found = solve(quotient(joined, merged), replace(self.budget, seconds=seconds), self.progress)
         self.statistics.ideals, self.statistics.transitions = found.statistics.ideals, found.statistics.transitions
+        self.interrupted = found.interrupted
         if found.stages is not None:
             self.accept(
                 tuple(
@@ -136,84 +179,105 @@ class _Search:
                     for kind, nodes in found.stages
                 )
             )
+        if found.interrupted:
+            raise KeyboardInterrupt
 
-    def _local(self, search: Search, share: float) -> None:
-        """Annealing within a share of the time left."""
-        self._anneal(replace(search, proposals=self._proposals(search.proposals), seconds=share * self._left()))
+    def _first(self) -> None:
+        """A short annealing: what easy problems need, and a value that trials can begin at."""
+        self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=_SHARE / 4 * self._left()), "local search")
+
+    def _beside(self, prover: threading.Thread) -> None:
+        """Annealing while the trials go on, then waiting for them."""
+        for number in range(_ROUNDS):
+            if not prover.is_alive() or self._done():
+                break
+            search = Search(restarts=3, proposals=self._proposals(2_000_000), seconds=max(0.0, self._left()), seed=2 + number)
+            self._anneal(search, "trials", prover.is_alive)
+        while prover.is_alive():
+            prover.join(0.05)
+            self._tell("trials")
 
     def _proposals(self, most: int) -> int:
         """In proportion to the places of all nodes, at most ``most``."""
         return min(most, _PROPOSALS * self.problem.size * self.problem.devices)
 
-    def _anneal(self, search: Search) -> None:
+    def _anneal(self, search: Search, phase: str, wanted: Callable[[], bool] = lambda: True) -> None:
         """Annealing of what the reductions for plans at or below the value leave, from the best plan and from chance."""
         reduced, groups = self._reduced(self.value)
         starts: list[Assignment] = []
-        if self.best is not None:
+        best = self.best
+        if best is not None:
             label = {v: g for g, nodes in enumerate(groups) for v in nodes}
             starts.append(
-                assignment_of(reduced, tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in self.best))
+                assignment_of(reduced, tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in best))
             )
-        found = local_search(reduced, starts, search, enough=self.bound)
-        if found is not None:
-            self._lift(stages_of(reduced, found), groups)
+
+        def keep_on(assignment: Assignment | None) -> bool:
+            self._tell(phase)
+            if assignment is not None:
+                self._lift(stages_of(reduced, assignment), groups)
+            return wanted() and not self._done()
+
+        local_search(reduced, starts, search, enough=self.bound, sides=self.sides, keep_on=keep_on)
 
     def _reduced(self, below: float) -> tuple[Problem, Groups]:
+        """The problem of plans at or below a value, and the nodes of each of its nodes."""
         allowed = restrict(self.problem, below)
+        if self.sides is not None:
+            return allowed, tuple((v,) for v in range(allowed.size))
         groups = reduce_any(allowed, below)
         return quotient(allowed, groups), groups
 
     def _lift(self, stages: Stages, groups: Groups) -> bool:
         return self.accept(tuple((kind, tuple(sorted(v for g in nodes for v in groups[g]))) for kind, nodes in stages))
 
-    def _refute(self, share: float) -> None:
-        """Trials one after another, each within a share of the time left, until one cannot tell."""
-        steps = list(STEPS)
-        while not self._tight() and self._left() > 0:
-            step = steps[0] if steps else DISTINCT
-            if steps and self.bound >= self.value * (1 - step) * (1 - DISTINCT):
-                steps.pop(0)
-                continue
-            below = self.value * (1 - step) if math.isfinite(self.value) else math.inf
-            if not self._trial(below, share * self._left()):
-                return
+    def _prove(self) -> None:
+        """Trials one after another until one cannot tell; in a thread of its own."""
+        try:
+            steps = list(STEPS)
+            while not self._done():
+                value = self.value
+                step = steps[0] if steps else DISTINCT
+                if steps and self.bound >= value * (1 - step) * (1 - DISTINCT):
+                    steps.pop(0)
+                elif not self._trial(value * (1 - step) if math.isfinite(value) else math.inf, value):
+                    return
+        except BaseException as error:  # raised again by the thread that waits
+            self.failure = error
 
-    def _trial(self, below: float, seconds: float) -> bool:
-        """One programme: is there a plan at or below ``below``? False when it could not tell."""
+    def _trial(self, below: float, value: float) -> bool:
+        """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
         from passes.partition.milp import SAFETY, solve_milp
 
         reduced, groups = self._reduced(below)
 
-        def watch(value: float, bound: float) -> bool:
-            known = max(self.bound, min(bound, below))
-            self.progress("partition: milp", known / self.value if math.isfinite(self.value) and self.value > 0 else None)
-            return self._left() > 0
+        def watch(found: float, bound: float) -> bool:
+            return not self._done() and self.value > below and self.value > value * (1 - _ANEW)
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        result = solve_milp(reduced, below=below, seconds=seconds, gap=1.0, watch=watch)
+        result = solve_milp(reduced, below=below, seconds=self._left(), gap=1.0, watch=watch, sides=self.sides)
         self.statistics.tested += result.nodes
-        if result.status == "infeasible":
-            if math.isfinite(below):
-                self.bound = max(self.bound, below * (1 - SAFETY))
-                self.reason = "mixed-integer programme: no assignment is better by more than the gap"
-            else:
-                self.infeasible = True
-                self.reason = "mixed-integer programme: no assignment satisfies every constraint"
-            return math.isfinite(below)
-        if result.bound > self.bound:
-            self.bound, self.reason = result.bound, "dual bound of the mixed-integer programme"
+        if result.status == "infeasible" and math.isinf(below):
+            self.infeasible = True
+            self.reason = "mixed-integer programme: no assignment satisfies every constraint"
+            return False
+        least = below * (1 - SAFETY) if result.status == "infeasible" else min(result.bound, below)
+        if least > self.bound:
+            refuted = result.status == "infeasible"
+            self.reason = f"mixed-integer programme: {'no plan is better by more than the gap' if refuted else 'dual bound'}"
+            self.bound = least
         better = result.stages is not None and self._lift(result.stages, groups)
-        if better and not self._tight():
-            self._anneal(Search(restarts=2, proposals=self._proposals(300_000), seconds=0.1 * max(0.0, self._left())))
-        return better
+        return better or result.status == "infeasible" or self.value < value
 
     def _solution(self) -> Solution:
-        if self.best is None:
-            bound = math.inf if self.infeasible else self.bound
-            return Solution("infeasible" if self.infeasible else "unknown", None, math.inf, bound, self.reason, self.statistics)
-        status = "optimal" if self._tight() else "feasible"
+        found = self.best is not None
+        if not found:
+            self.bound = math.inf if self.infeasible else self.bound
+            status = "infeasible" if self.infeasible else "unknown"
+        else:
+            status = "optimal" if self._tight() else "feasible"
         bound = self.value if status == "optimal" else min(self.bound, self.value)
-        return Solution(status, self.best, self.value, bound, self.reason, self.statistics)
+        return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
 
 
 def _acyclic(problem: Problem) -> Groups:

@@ -1,31 +1,33 @@
 """Local search over any assignment of nodes to devices: annealing with restarts, the same plan for the same seed.
 
-No contiguity is asked (``any_split`` says what such a plan is). The search starts from the plans it is given, then from
-random ones, and keeps the best that breaks no constraint. Its work is counted in proposals, so the result does not depend on
-the machine unless the time runs out; time is looked at between restarts only. There is no bound: this is a baseline and
-a warm start for the mixed-integer programme.
+No contiguity is asked (``any_split`` says what such a plan is). Each restart has a trial value a little below the best known
+and anneals what the loads have above it (``any_kernels``); a plan within the trial lowers it, and the restart goes on. It
+begins from the plans that are given, then from random ones and from the best so far. Its work is counted in proposals, so
+the result does not depend on the machine unless the time runs out; time, and whether to go on, are looked at between
+slices of a fraction of a second. There is no bound: this is a baseline, and what the mixed-integer programme starts from.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from passes.partition.dp import Stages
-from passes.partition.problem import COMM, Ints, Problem, slots, violations
+from passes.partition.problem import COMM, Floats, Ints, Problem, plan_costs, slots, violations
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""
 
-PROPOSALS_PER_SECOND = 1_000_000
-"""What a fast machine does: only there to shorten restarts when little time is left."""
-TEMPERATURES = ((0.05, 5e-5), (0.02, 2e-4), (0.01, 2e-5))
-"""First and last temperature relative to the value to beat, in turn: which schedule serves best differs by problem."""
+SCHEDULES = ((0.003, 8e-5, 0.01), (0.05, 5e-5, 0.005), (0.01, 3e-5, 0.01))
+"""First and last temperature, and how far below the best the trial value is, all relative to the best; in turn, since which
+serves best differs by problem."""
+SLICE = 400_000
+"""Of work between two looks at the clock: a proposal counts one and the mean degree of a node."""
 
 
 def kind_of(problem: Problem) -> tuple[int, ...]:
@@ -35,7 +37,7 @@ def kind_of(problem: Problem) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Search:
-    """How long: ``restarts`` of ``proposals`` each, ``seconds`` in all (looked at between restarts)."""
+    """How long: ``restarts`` of ``proposals`` each, ``seconds`` in all."""
 
     restarts: int = 12
     proposals: int = 400_000
@@ -43,45 +45,62 @@ class Search:
     seed: int = 1
 
 
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Where the two passes of training count apart: ``seconds[2, kinds, n]`` of forward and backward, and the side of each
+    tensor. The value of a plan is then the largest forward load + the largest backward load."""
+
+    seconds: Floats
+    side: Ints
+
+
 def local_search(
-    problem: Problem, starts: Sequence[Sequence[int]] = (), search: Search | None = None, *, enough: float = 0.0
+    problem: Problem,
+    starts: Sequence[Sequence[int]] = (),
+    search: Search | None = None,
+    *,
+    enough: float = 0.0,
+    sides: Sides | None = None,
+    keep_on: Callable[[Assignment | None], bool] = lambda best: True,
 ) -> Assignment | None:
-    """The best assignment found, None when none satisfied every constraint. Stops early at a value of ``enough``.
+    """The best assignment found, None when none satisfied every constraint. Stops early at a value of ``enough``, or when
+    ``keep_on``, told the best so far after each slice, says so.
 
     ``starts``: assignments to begin from, feasible or not; the restarts after them alternate between random assignments and
     the best so far."""
     search = search or Search()
-    began = time.perf_counter()
-    runs = _Runs(problem)
+    runs = _Runs(problem, sides)
     if runs.impossible:
         return None
+    ends = time.perf_counter() + search.seconds
     rng = random.Random(search.seed)
-    best: Assignment | None = None
-    value = float("inf")
     for number in range(max(search.restarts, len(starts))):
-        left = search.seconds - (time.perf_counter() - began)
-        if number and left <= 0:
-            break
         if number < len(starts):
             start = np.array(starts[number], np.int64)
-        elif best is not None and number % 2:
-            start = np.array(best, np.int64)
+        elif runs.best is not None and number % 2:
+            start = np.array(runs.best, np.int64)
         else:
             start = runs.random(rng)
-        proposals = min(search.proposals, int(max(left, 0.05) * PROPOSALS_PER_SECOND))
-        found, assignment = runs.anneal(start, proposals, value, number, rng.getrandbits(40))
-        if found < value and runs.feasible(assignment):
-            value, best = found, tuple(int(d) for d in assignment)
-        if value <= enough:
-            break
-    return best
+        hot, cold, below = SCHEDULES[number % len(SCHEDULES)]
+        left = search.proposals
+        state = runs.allowed(start)
+        while left > 0:
+            steps = min(runs.slice, left)
+            done, then = 1 - left / search.proposals, 1 - (left - steps) / search.proposals
+            heat = (hot * (cold / hot) ** done, hot * (cold / hot) ** then)
+            left -= max(1, runs.anneal(state, steps, below, heat, rng.getrandbits(40)))
+            if not keep_on(runs.best) or runs.value <= enough or time.perf_counter() >= ends:
+                return runs.best
+    return runs.best
 
 
 class _Runs:
-    """The problem as the kernel's arrays."""
+    """The problem as the kernel's arrays, and the best plan so far."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, sides: Sides | None = None) -> None:
         self.problem = problem
+        self.best: Assignment | None = None
+        self.value = float("inf")
         n, tensors = problem.size, len(problem.consumers)
         self.kinds = np.array(kind_of(problem), np.int64)
         runnable = np.isfinite(problem.seconds)
@@ -102,14 +121,18 @@ class _Runs:
         forced = np.zeros(tensors, np.int64)
         forced[list(problem.forced)] = 1
         limits = np.array([np.inf if kind.memory is None else float(kind.memory) for kind in problem.kinds])
+        self.seconds = problem.seconds[None] if sides is None else sides.seconds
         self.scale = float(np.where(runnable, problem.seconds, np.inf).min(axis=0).sum()) if n and not self.impossible else 0.0
         self.scale = max(self.scale / max(1, problem.devices), float(problem.transfer.max(initial=0.0)), 1e-300)
+        self.shares = np.full(len(self.seconds), 1.0 / len(self.seconds))
+        self.slice = max(100, int(SLICE / (2 + sum(map(len, touching)) / max(n, 1))))
         self.arrays = (
             self.kinds,
             limits,
-            problem.seconds,
+            self.seconds,
             np.array([len(pins_of(problem, h)) for h in range(tensors)], np.int64),
             problem.producer,
+            np.zeros(tensors, np.int64) if sides is None else sides.side,
             problem.transfer,
             slots(problem.comm) * problem.tensor_bytes,
             forced,
@@ -132,18 +155,20 @@ class _Runs:
             assigned.append(device)
         return np.array(assigned, np.int64)
 
-    def anneal(self, start: Ints, proposals: int, value: float, number: int, seed: int) -> tuple[float, Ints]:
+    def allowed(self, start: Ints) -> Ints:
+        """The start, with nodes that lie where they cannot run on the first device that runs them."""
+        return np.array([d if d in c else c[0] for d, c in zip(start.tolist(), self.choices, strict=True)], np.int64)
+
+    def anneal(self, state: Ints, steps: int, below: float, heat: tuple[float, float], seed: int) -> int:
+        """One slice from ``state``, which it changes, with the trial value ``below`` the best; returns the proposals made."""
         from passes.partition.any_kernels import anneal
 
-        start = np.array([d if d in c else c[0] for d, c in zip(start.tolist(), self.choices, strict=True)], np.int64)
-        scale = value if np.isfinite(value) and value > 0 else self.scale
-        hot, cold = TEMPERATURES[number % len(TEMPERATURES)]
-        found, assignment = anneal(start, *self.arrays, scale, proposals, hot, cold, seed)
-        return float(found), assignment
-
-    def feasible(self, assignment: Ints) -> bool:
-        """Whether the assignment breaks no constraint, from the definition."""
-        return not violations(self.problem, stages_of(self.problem, assignment.tolist()), ordered=False)
+        scale = self.value if np.isfinite(self.value) and self.value > 0 else self.scale
+        caps = scale * (1 - below) * self.shares
+        made, value, found = anneal(state, *self.arrays, caps, scale, steps, *heat, seed)
+        if value < self.value and not violations(self.problem, stages_of(self.problem, found.tolist()), ordered=False):
+            self.value, self.best = value, tuple(int(d) for d in found)
+        return int(made)
 
 
 def stages_of(problem: Problem, assignment: Sequence[int]) -> Stages:
@@ -153,6 +178,19 @@ def stages_of(problem: Problem, assignment: Sequence[int]) -> Stages:
     for v, d in enumerate(assignment):
         held.setdefault(d, []).append(v)
     return tuple((kinds[d], tuple(nodes)) for d, nodes in held.items())
+
+
+def sided_value(problem: Problem, stages: Stages, sides: Sides | None = None) -> float:
+    """The largest load, or the sum over sides of the largest load of each, from the definition."""
+    if sides is None:
+        return max((cost.load for cost in plan_costs(problem, stages)), default=0.0)
+    total = 0.0
+    for s, seconds in enumerate(sides.seconds):
+        transfer = np.where(sides.side == s, problem.transfer, 0.0)
+        total += max(
+            (cost.load for cost in plan_costs(replace(problem, seconds=seconds, transfer=transfer), stages)), default=0.0
+        )
+    return total
 
 
 def assignment_of(problem: Problem, stages: Stages) -> Assignment:
@@ -183,4 +221,4 @@ def _rows(rows: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
     return ptr, np.array([x for row in listed for x in row], np.int64)
 
 
-__all__ = ["Assignment", "Search", "assignment_of", "kind_of", "local_search", "pins_of", "stages_of"]
+__all__ = ["Assignment", "Search", "Sides", "assignment_of", "kind_of", "local_search", "pins_of", "sided_value", "stages_of"]

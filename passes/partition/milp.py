@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.local_search import Assignment, kind_of
+from passes.partition.local_search import Assignment, Sides, kind_of
 from passes.partition.problem import Problem, slots
 
 SCALE = 1000.0
@@ -95,16 +95,18 @@ def solve_milp(
     seed: int = 0,
     watch: Watch = lambda value, bound: True,
     options: dict[str, Any] | None = None,
+    sides: Sides | None = None,
 ) -> MilpResult:
     """The best plan at or below ``below``, which must be finite when a plan is known. ``start``: an assignment to begin from
-    (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop."""
-    model = _Model(problem, contiguous, below, lower)
+    (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop. ``sides``: where
+    the value is the largest forward load plus the largest backward load."""
+    model = _Model(problem, contiguous, below, lower, sides)
     return model.solve(start, seconds, gap, threads, seed, watch, options or {})
 
 
 class _Model:
-    def __init__(self, problem: Problem, contiguous: bool, below: float, lower: float) -> None:
-        self.problem, self.contiguous = problem, contiguous
+    def __init__(self, problem: Problem, contiguous: bool, below: float, lower: float, sides: Sides | None) -> None:
+        self.problem, self.contiguous, self.sides = problem, contiguous, sides
         devices = kind_of(problem)
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
@@ -117,6 +119,9 @@ class _Model:
         self.rows = _Rows()
         top = below * self.factor if math.isfinite(below) else math.inf
         self.load = self.rows.column(min(lower * self.factor, top), top)
+        self.loads = [self.load] if sides is None else [self.rows.column(0.0, math.inf) for _ in sides.seconds]
+        if sides is not None:
+            self.rows.row([(self.load, 1.0), *((column, -1.0) for column in self.loads)], lower=0.0)
         runs = np.isfinite(problem.seconds)
         self.x = [[self.rows.column(0.0, float(runs[k, v]), integer=True) for k, _ in self.slots] for v in range(problem.size)]
         for v in range(problem.size):
@@ -134,13 +139,14 @@ class _Model:
         problem, rows = self.problem, self.rows
         kind = self.slots[s][0]
         limit = problem.kinds[kind].memory
+        amounts = problem.seconds[None] if self.sides is None else self.sides.seconds
+        side = [0] * len(problem.consumers) if self.sides is None else self.sides.side.tolist()
         compute = [
-            (self.x[v][s], problem.seconds[kind, v] * self.factor)
-            for v in range(problem.size)
-            if np.isfinite(problem.seconds[kind, v])
+            [(self.x[v][s], seconds[kind, v] * self.factor) for v in range(problem.size) if np.isfinite(seconds[kind, v])]
+            for seconds in amounts
         ]
-        received: list[tuple[int, float]] = []
-        sent: list[tuple[int, float]] = []
+        received: list[list[tuple[int, float]]] = [[] for _ in amounts]
+        sent: list[list[tuple[int, float]]] = [[] for _ in amounts]
         buffers: list[tuple[int, float]] = []
         for h, readers in enumerate(problem.consumers):
             cost = problem.transfer[kind, h] * self.factor
@@ -157,13 +163,14 @@ class _Model:
                 rows.row([(r, 1.0), (self.x[v][s], -1.0), (self.x[maker][s], 1.0)], lower=0.0)
                 if g >= 0:
                     rows.row([(g, 1.0), (self.x[maker][s], -1.0), (self.x[v][s], 1.0)], lower=0.0)
-            received.append((r, cost))
+            received[side[h]].append((r, cost))
             if g >= 0 and not both:
-                sent.append((g, cost))
+                sent[side[h]].append((g, cost))
             buffers.append((r, float(size)))
-        parts = {"sum": [compute + received + sent], "overlap": [compute, received + sent], "duplex": [compute, received, sent]}
-        for part in parts[problem.comm]:
-            rows.row([*part, (self.load, -1.0)], upper=0.0)
+        for load, work, into, out in zip(self.loads, compute, received, sent, strict=True):
+            parts = {"sum": [work + into + out], "overlap": [work, into + out], "duplex": [work, into, out]}
+            for part in parts[problem.comm]:
+                rows.row([*part, (load, -1.0)], upper=0.0)
         if limit is not None:
             self._memory(s, limit, buffers)
 
@@ -286,6 +293,7 @@ class _Model:
             event.interrupt()
 
         solver.cbMipInterrupt += asked
+        solver.cbSimplexInterrupt += asked
         solver.run()
         if raised:
             raise raised[0]

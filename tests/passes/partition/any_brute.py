@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from functools import cache
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 
 import numpy as np
 
-from passes.partition.problem import Kind, Problem, stage_cost
+from passes.partition.dp import Stages
+from passes.partition.local_search import Sides, kind_of, stages_of
+from passes.partition.problem import Kind, Problem, stage_cost, violations
 
 
 def brute_force_any(problem: Problem, together: tuple[tuple[int, ...], ...] = ()) -> float:
@@ -44,6 +47,42 @@ def brute_force_any(problem: Problem, together: tuple[tuple[int, ...], ...] = ()
         return best
 
     return rest(everything, tuple(kind.count for kind in problem.kinds), 0)
+
+
+def brute_force_sided(problem: Problem, sides: Sides) -> float:
+    """The least of the largest load of one side + that of the other, over every assignment."""
+    best = math.inf
+    kinds = kind_of(problem)
+    for assignment in product(range(len(kinds)), repeat=problem.size):
+        stages = stages_of(problem, assignment)
+        if not violations(problem, stages, ordered=False):
+            best = min(best, sum(max(_sided(problem, sides, s, stages), default=0.0) for s in range(2)))
+    return best
+
+
+def _sided(problem: Problem, sides: Sides, s: int, stages: Stages) -> list[float]:
+    """Loads of one side: its seconds, and its tensors of which a stage holds some pins but not all."""
+    loads = []
+    for kind, nodes in stages:
+        load = math.fsum(sides.seconds[s, kind, list(nodes)])
+        for h, readers in enumerate(problem.consumers):
+            pins = {int(problem.producer[h]), *readers}
+            if sides.side[h] == s and 0 < len(pins & set(nodes)) < len(pins):
+                load += float(problem.transfer[kind, h])
+        loads.append(load)
+    return loads
+
+
+def random_sides(seed: int) -> tuple[Problem, Sides]:
+    """A small problem whose seconds and tensors are told apart by side at random, and sometimes its memory limited."""
+    problem = dear_transfers(seed, "sum")
+    problem = replace(problem, forced=(), live=np.zeros(problem.size, np.int64), tensor_bytes=0 * problem.tensor_bytes)
+    rng = random.Random(seed + 1)
+    part = np.array([rng.choice((0.0, 0.25, 0.5, 1.0)) for _ in range(problem.size)])
+    finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+    both = np.stack([finite * part, finite * (1 - part)])
+    both[:, ~np.isfinite(problem.seconds)] = math.inf
+    return problem, Sides(both, np.array([rng.randrange(2) for _ in problem.consumers], np.int64))
 
 
 def dear_transfers(seed: int, comm: str) -> Problem:
