@@ -30,8 +30,10 @@ from passes.partition.any_split import solve_any
 from passes.partition.bounds import best_bound, prices
 from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
+from passes.partition.dp import Stages
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
+from passes.partition.on_links import best_on_links
 from passes.partition.pieces import pieces
 from passes.partition.problem import COMM, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.partition.reduce import Groups, ordered, quotient, reduce
@@ -57,6 +59,7 @@ class PartitionPass(Pass):
     ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run
     on, each handling every so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested
     before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds.
+    ``hosts``: look for plans that are better where links between hosts are slower than inside.
     """
 
     name: ClassVar[str] = "partition"
@@ -71,6 +74,7 @@ class PartitionPass(Pass):
     max_pairs: int = 60_000_000
     memory: int = 512
     time_limit: float = 10.0
+    hosts: bool = True
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a missing topology or an option that names nothing, Infeasible when no plan fits."""
@@ -101,6 +105,8 @@ class PartitionPass(Pass):
         if solution.stages is None:
             raise explain(problem, solution, topology)
         solution = self._within_memory(module, problem, groups, solution, budget, context, built + self.time_limit)
+        if self.hosts and self.split == "contiguous" and self.replicas == 1:
+            solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups))
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
         context.count(
@@ -226,8 +232,8 @@ class PartitionPass(Pass):
 
     def _parts(self, problem: Problem, solution: Solution) -> Parts:
         """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
-        sets = [nodes for _, nodes in solution.stages or ()]
-        return pieces(problem, sets) if self.split == "any" else tuple(enumerate(sets))
+        stages = solution.stages or ()
+        return pieces(problem, [nodes for _, nodes in stages]) if self.split == "any" else _in_order(stages)
 
     def _plan(
         self,
@@ -307,6 +313,10 @@ def _against(solution: Solution, whole: Problem) -> Solution:
         bound=solution.value if optimal else bound,
         reason=f"{reason}; the graph was contracted for a quick search",
     )
+
+
+def _in_order(stages: Stages) -> Parts:
+    return tuple((position, nodes) for position, (_, nodes) in enumerate(stages))
 
 
 def _ops_of(parts: Parts, groups: Groups) -> list[tuple[int, ...]]:

@@ -1,0 +1,112 @@
+"""Plans for the links that there are, where the port model cannot tell a near device from a far one.
+
+The port model prices every transfer at the best that a device can do. On hosts of several devices each, joined by slower
+links, its best plan may put a large tensor on a border between hosts. So along the order of the best plan on ports, plans
+of every number of stages are made for both speeds (``hierarchy``) and evaluated with them; how many stages the best one sends
+each tensor to serves the next round. The best of all rounds and the plan on ports are then evaluated as ``place`` does, stages
+in the order of the devices, and the better is kept. The bound stays as it is: no link is faster than a port.
+
+Only for devices of one kind in hosts of equal size; elsewhere the plan on ports stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ir.diagnostics import Infeasible
+from ir.facets import StageSet
+from ir.module import Module, Plan, PlanStage
+from ir.topology import Topology
+from passes.analyses.network import Network
+from passes.lower import cuts_of
+from passes.partition.dp import Stages
+from passes.partition.hierarchy import Hierarchy, plan_value, plans_along, reader_stages
+from passes.partition.problem import Problem, plan_costs
+from passes.partition.throughput import TIGHT, Solution
+
+ROUNDS = 8
+"""Times that plans are made, each with what the one before found out; it ends early when nothing changes."""
+
+
+def hierarchy_of(problem: Problem, topology: Topology, net: Network) -> Hierarchy | None:
+    """Hosts as groups; None where devices differ, hosts are unlike in size, or one speed fits all."""
+    if len(problem.kinds) != 1 or not len(problem.consumers):
+        return None
+    hosts: dict[str, list[str]] = {}
+    for device in topology.devices:
+        hosts.setdefault(device.host, []).append(device.name)
+    first, *others = hosts.values()
+    # Stages take devices in the topology's order, so a host's must stand together there.
+    in_order = [name for names in hosts.values() for name in names] == [device.name for device in topology.devices]
+    if not others or len(first) < 2 or not in_order or any(len(names) != len(first) for names in others):
+        return None
+    if topology.type(topology.devices[0].type).free_transfers:
+        return None
+    near, far = net.path(first[0], first[1]), net.path(first[0], others[0][0])
+    if far.latency <= near.latency * (1 + TIGHT) and far.bandwidth >= near.bandwidth * (1 - TIGHT):
+        return None
+    sizes = problem.tensor_bytes.astype(np.float64)
+    return Hierarchy(len(first), (near.latency, far.latency), (sizes / near.bandwidth, sizes / far.bandwidth))
+
+
+def best_on_links(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    problem: Problem,
+    solution: Solution,
+    members: Callable[[Stages], Sequence[Sequence[int]]],
+) -> Solution:
+    """``solution``, or the plan made for two levels of links that is better on the real ones; ``members``: positions of the ops
+    of each stage."""
+    hierarchy = hierarchy_of(problem, topology, net)
+    if hierarchy is None or solution.stages is None:
+        return solution
+    if plan_value(problem, hierarchy, solution.stages) <= solution.bound * (1 + TIGHT):
+        return solution
+    stage_of = {v: s for s, (_, nodes) in enumerate(solution.stages) for v in nodes}
+    order = sorted(range(problem.size), key=lambda v: (stage_of[v], v))
+    best, least = solution.stages, plan_value(problem, hierarchy, solution.stages)
+    for _ in range(ROUNDS):
+        tried = best
+        for _, stages in plans_along(problem, hierarchy, order, problem.devices, reader_stages(problem, tried), least):
+            value = plan_value(problem, hierarchy, stages)
+            if value < least * (1 - TIGHT) and problem.stages in (None, len(stages)):
+                best, least = stages, value
+        if best is tried:
+            break
+    if best is solution.stages:
+        return solution
+    here, there = (_on_links(module, topology, net, problem.comm, members(s)) for s in (solution.stages, best))
+    if here <= there:
+        return solution
+    value = max(cost.load for cost in plan_costs(problem, best))
+    status = "optimal" if value <= solution.bound * (1 + TIGHT) else "feasible"
+    return replace(solution, stages=best, value=value, status=status)
+
+
+def _on_links(module: Module, topology: Topology, net: Network, comm: str, members: Sequence[Sequence[int]]) -> float:
+    """The value of a plan whose stages stand on the devices in order; inf where they do not fit."""
+    from passes.place import placement_problem, stage_memory
+    from passes.placement import search
+
+    func = module.entry
+    stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
+    staged = replace(func, ops=tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops)))
+    module = module.replace(func, staged)
+    stages = tuple(PlanStage(index, topology.devices[0].type) for index in range(len(members)))
+    plan = Plan("@plan", "throughput", comm, math.inf, math.inf, 0.0, "feasible", math.inf, stages)
+    try:
+        memory = stage_memory(module, members, cuts_of(staged), comm)
+        problem = placement_problem(module, plan, topology, net, members, memory)
+    except Infeasible:
+        return math.inf
+    chosen, _ = search(problem, 0)
+    return math.inf if chosen is None else problem.value(chosen)
+
+
+__all__ = ["best_on_links", "hierarchy_of"]
