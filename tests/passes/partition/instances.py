@@ -214,7 +214,7 @@ def random_chains(seed: int, *, comm: str = "sum") -> Problem:
     weights = [rng.choice((0, 0, 4)) for _ in range(n)]
     live = np.array([rng.choice((0, 0, 1, 8)) for _ in range(n)], np.int64)
     tight = rng.choice((None, 0.5, 0.7))
-    limit = None if tight is None else int(tight * (sum(weights) + int(live.max()) + 4 * int(sizes.max()))) + 1
+    limit = None if tight is None else int(tight * (sum(weights) + int(live.max()) + 4 * int(sizes.max(initial=0)))) + 1
     return Problem(
         names=tuple(f"%n{v}" for v in range(n)),
         kinds=tuple(Kind(f"kind{k}", tuple(f"d{k}{i}" for i in range(counts[k])), limit) for k in range(kinds)),
