@@ -137,7 +137,7 @@ def test_plans_for_hosts_are_valued_as_place_does_and_never_worse(seed: int, com
 
 
 def test_a_large_tensor_stays_on_a_host() -> None:
-    """Eight ops of 4 s on 2 hosts of 2 devices. Even parts have large tensors on all borders, one of them between hosts, at 16 s
+    """Eight ops of 4 s on 2 hosts of 2 devices. Even parts have large tensors on all borders, one between hosts, at 16 s
     a side; parts of two and three ops put a small one there."""
     large, small = TensorType(DType.F32, (4096,)), TensorType(DType.F32, (16,))
     sizes = (small, large) * 4
