@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.partition.local_search import assignment_of
+from passes.partition.local_search import assignment_of, sided_value
 from passes.partition.milp import heaviest, solve_milp
 from passes.partition.problem import COMM, Problem, plan_costs, violations
-from tests.passes.partition.any_brute import brute_force_any
+from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
 from tests.passes.partition.instances import brute_force, random_chains, random_problem
 
 SEEDS = st.integers(0, 10**6)
@@ -105,3 +105,16 @@ def test_heaviest_first_and_ties_by_index() -> None:
     assert listed == sorted(listed, key=lambda v: (-least[v], v))
     assert len(listed) == min(problem.size, 4 * problem.devices)
     assert np.isfinite(least[listed]).any() or not problem.size
+
+
+@given(SEEDS)
+def test_two_sides_equal_brute_force(seed: int) -> None:
+    problem, sides = random_sides(seed)
+    expected = brute_force_sided(problem, sides)
+    result = solve_milp(problem, sides=sides)
+    if math.isinf(expected):
+        assert result.status == "infeasible"
+        return
+    assert result.stages is not None
+    assert sided_value(problem, result.stages, sides) == pytest.approx(expected, rel=1e-7, abs=1e-9)
+    assert result.bound <= expected * (1 + 1e-12)
