@@ -18,13 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from passes.partition.dp import Found, KeepOn, Stages
-from passes.partition.ideals import Family, Tables
-from passes.partition.problem import Floats, Kind, Problem
+from passes.partition.dp import Stages
+from passes.partition.problem import Kind, Problem
 from passes.partition.reduce import Groups
-from passes.partition.throughput import Progress
+from passes.partition.search import Objective, Progress
 from passes.partition.training.problem import topological
 
 
@@ -56,16 +54,6 @@ class Units:
         return tuple((label, self.nodes(units)) for label, units in stages if units)
 
 
-class Programme(Protocol):
-    """The part of a search objective that a baseline needs: ``chained.problem`` walked at ``price``."""
-
-    problem: Problem
-    price: Floats
-
-    def programme(self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
-        """The best plan whose boundaries are in the family (``passes.partition.search.Objective``)."""
-
-
 @dataclass(frozen=True)
 class StageLoad:
     """A stage evaluated: its kind of device, seconds that each of its devices is busy, the compute and the transfers in it,
@@ -88,7 +76,7 @@ class Case:
     kinds: tuple[Kind, ...]
     chained: Units
     loose: Units | None
-    programme: Programme
+    programme: Objective
     evaluate: Callable[[Stages], tuple[float, tuple[StageLoad, ...]]]
     bound: tuple[float, str]
     loose_bound: tuple[float, str]
@@ -168,4 +156,4 @@ def in_order(units: Units, stages: Stages) -> Stages | None:
         return None
 
 
-__all__ = ["Case", "Limits", "NoPlan", "Plan", "Programme", "StageLoad", "Units", "in_order", "judge"]
+__all__ = ["Case", "Limits", "NoPlan", "Plan", "StageLoad", "Units", "in_order", "judge"]

@@ -6,24 +6,14 @@ import math
 from collections.abc import Sequence
 
 from passes.partition.baselines.case import Case, StageLoad, Units
-from passes.partition.bounds import best_bound, lower_bound, prices
-from passes.partition.dp import Found, KeepOn, Stages, solve_family
-from passes.partition.ideals import Family, Tables
+from passes.partition.bounds import lower_bound, prices
+from passes.partition.dp import Stages
 from passes.partition.pipedream import Machines, Profile, pipedream_objective, stage_times
 from passes.partition.problem import Kind, Problem, plan_costs
 from passes.partition.reduce import Groups, ordered, quotient
+from passes.partition.throughput import Throughput
 from passes.partition.training import TrainingGraph, training_load, training_objective, training_value, units
 from passes.partition.training.problem import colour_units
-
-
-class _Throughput:
-    """The programme of ``throughput`` over a family."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self.price = problem, prices(problem)
-
-    def programme(self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
-        return solve_family(tables, family, trial, keep_on)
 
 
 def throughput_case(problem: Problem, classes: Groups, colours: Sequence[Sequence[int]]) -> Case:
@@ -31,6 +21,7 @@ def throughput_case(problem: Problem, classes: Groups, colours: Sequence[Sequenc
     classes = ordered(problem, classes)
     chained = Units(quotient(problem, classes), classes)
     loose = _loose(problem, colours)
+    programme = Throughput(chained.problem)
 
     def evaluate(stages: Stages) -> tuple[float, tuple[StageLoad, ...]]:
         costs = plan_costs(problem, stages)
@@ -41,9 +32,9 @@ def throughput_case(problem: Problem, classes: Groups, colours: Sequence[Sequenc
         kinds=problem.kinds,
         chained=chained,
         loose=loose,
-        programme=_Throughput(chained.problem),
+        programme=programme,
         evaluate=evaluate,
-        bound=best_bound(chained.problem, prices(chained.problem)),
+        bound=programme.bound(),
         loose_bound=lower_bound(loose.problem, prices(loose.problem)),
     )
 
