@@ -64,16 +64,20 @@ def microsoft_rotary(draft: Draft) -> None:
 
 
 def _rotary(draft: Draft, caches: tuple[int, int], positions: int) -> None:
+    if draft.get("is_packed_batching", 0):
+        raise UnfitError("samples are packed")
     split = draft.rank(0) == 4
     rows = 2 if split else 1
     by_position = draft.present(positions)
     each: list[int] = [positions] if by_position and draft.rank(positions) == 2 else [] if by_position else list(caches)
     draft.tie("batch", (0, 0), (-1, 0), *((i, 0) for i in each))
+    stated = int(draft.get("num_heads", 0))
+    adapt = (LocalAttribute("num_heads"),) if stated else ()
     if split:
-        draft.tie("heads", (0, 1), (-1, 1))
-    elif int(draft.get("num_heads", 0)):
-        count = int(draft.get("num_heads"))
-        draft.tie("heads", (0, 2), (-1, 2), size=count, adapt=(LocalAttribute("num_heads"),))
+        draft.tie("heads", (0, 1), (-1, 1), adapt=adapt)
+    else:  # heads are as wide as both halves that the caches rotate, unless their number is stated
+        count = stated or draft.numbers(0)[2] // (2 * draft.numbers(caches[0])[-1])
+        draft.tie("heads", (0, 2), (-1, 2), size=count, adapt=adapt)
     if each:
         draft.tie("place", (0, rows), (-1, rows), *((i, 1) for i in each))
 

@@ -61,5 +61,5 @@ def microsoft_rotary(m: Maker) -> Case:
     return Case(
         "onnx.com.microsoft.RotaryEmbedding",
         [x, positions, m.floats(9, 2), m.floats(9, 2)],
-        {} if split else {"num_heads": heads},
+        {} if split or m.flag() else {"num_heads": heads},
     )
