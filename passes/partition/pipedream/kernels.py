@@ -54,6 +54,8 @@ def solve_replicated(
     machines: int,
     most_replicas: int,
     sync: float,
+    group: int,
+    slower: float,
     memory: float,
     copies: Any,
     flight: Any,
@@ -79,8 +81,9 @@ def solve_replicated(
     The family is sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full. Per
     ideal: ``bits[N, W]``, ``seconds``, ``weights``, ``stored`` (bytes) of its nodes, ``transfer``: seconds to move its cut
     both ways between single machines. A stage may run on up to ``most_replicas`` of ``machines``; ``sync``: seconds per byte
-    of weights, times (r-1)/r. With q = ceil(machines from the stage on / r) it holds ``copies[q]`` times its weights and
-    ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited) are refused. No stage may take over
+    of weights, times (r-1)/r. Where ``group`` is above 0 a stage takes part of a group of so many machines, or whole groups,
+    and what passes between groups takes ``slower`` times as long. With q = ceil(machines from the stage on / r) it holds
+    ``copies[q]`` times its weights and ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited) are refused. No stage may take over
     ``trial``: so an ideal with m machines to come is kept only if ``least_before[m]`` <= its seconds <= ``most_before[m]``
     (relative ``slack`` on both), and one stage of at most m machines can take in what it cuts.
 
@@ -142,6 +145,14 @@ def solve_replicated(
                 if busy > most:
                     continue
                 for m in range(max(allowed_low, low_state[i] + r), min(allowed_high, high_state[i] + r) + 1):
+                    if group > 0:
+                        if (m - 1) // group != (m - r) // group and (m % group != 0 or r % group != 0):
+                            continue
+                        busy = (step + synced * (slower if r > group else 1.0) * (r - 1) / r) / r
+                        busy = max(busy, incoming * (slower if m % group == 0 else 1.0) / r)
+                        busy = max(busy, outgoing * (slower if (m - r) % group == 0 else 1.0) / r)
+                        if busy > most:
+                            continue
                     if memory >= 0.0:
                         q = (m + r - 1) // r
                         if copies[q] * (weights[i] - weights[j]) + flight[q] * step_stored > memory:

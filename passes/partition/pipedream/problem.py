@@ -12,6 +12,11 @@ bytes/s, the stage I - J on r machines takes, per minibatch of the pipeline, the
 (Narayanan et al., SOSP 2019, section 3.1, with the sum of its code in place of the paper's maximum.) The objective is the
 largest time of a stage; fewer machines than there are may be used.
 
+*Groups.* Machines may stand in groups that are joined at a lower speed. They are filled one after the other so that the last
+stage ends the last group, and a stage lies within a group or is made of whole ones. A border is as fast as the links inside a
+group, or between groups where it lies on the edge of one; replicas synchronise at the speed inside unless they take several
+groups.
+
 Memory of a machine, by schedule, with q minibatches in flight = ceil(machines from this stage to the end / r) and Z the bytes
 stored: ``stash`` q (W + Z), ``2bw`` 2 W + q Z, ``flush`` W + q Z, ``gpipe`` W + M Z where M microbatches are in flight at once.
 A flush of M microbatches holds at most M. ``state`` adds gradients and optimizer state, in bytes per byte of weights.
@@ -65,8 +70,9 @@ class Profile:
 
 @dataclass(frozen=True)
 class Machines:
-    """``count`` machines joined at ``bandwidth`` bytes/s, ``memory`` bytes each (None: unlimited). ``straight``: one machine
-    per stage. ``microbatches``: between two flushes, for ``flush`` (None: as many as are useful) and ``gpipe`` (needed)."""
+    """``count`` machines joined at ``bandwidth`` bytes/s, ``memory`` bytes each (None: unlimited). With ``group`` (0: none) only
+    so many of them are, and groups are joined at ``between`` bytes/s, no more. ``straight``: one machine per stage.
+    ``microbatches``: between two flushes, for ``flush`` (None: as many as are useful) and ``gpipe`` (needed)."""
 
     count: int
     bandwidth: float
@@ -75,8 +81,15 @@ class Machines:
     schedule: str = "stash"
     microbatches: int | None = None
     state: float = 0.0
+    group: int = 0
+    between: float = math.inf
 
     def __post_init__(self) -> None:
+        if self.group and (self.group < 0 or self.count % self.group or not 0 < self.between <= self.bandwidth):
+            raise ValueError(
+                f"{self.count} machines in groups of {self.group}, joined at {self.between} bytes/s: expected whole groups, and "
+                f"a speed of at most {self.bandwidth}, that inside"
+            )
         if self.count < 1 or not self.bandwidth > 0:
             raise ValueError(f"{self.count} machines at {self.bandwidth} bytes/s: expected at least one, and a speed above 0")
         if self.schedule not in SCHEDULES:
@@ -89,6 +102,26 @@ class Machines:
     @property
     def most_replicas(self) -> int:
         return 1 if self.straight else self.count
+
+    @property
+    def slower(self) -> float:
+        """How many times slower links between groups are than those inside."""
+        return self.bandwidth / self.between if self.group else 1.0
+
+    def border(self, onward: int) -> float:
+        """Bytes/s over the border with ``onward`` machines behind it."""
+        return self.between if self.group and onward % self.group == 0 else self.bandwidth
+
+    def stands(self, onward: int, replicas: int) -> bool:
+        """Whether a stage may take ``replicas`` machines when ``onward`` work from it to the end: part of a group, or whole
+        groups."""
+        if not self.group or (onward - 1) // self.group == (onward - replicas) // self.group:
+            return True
+        return onward % self.group == 0 and replicas % self.group == 0
+
+    def joint(self, replicas: int) -> float:
+        """Bytes/s at which replicas of a stage synchronise."""
+        return self.between if self.group and replicas > self.group else self.bandwidth
 
 
 def in_flight(machines: Machines, onward: int, replicas: int) -> int:
@@ -139,15 +172,14 @@ def stage_times(profile: Profile, machines: Machines, stages: Sequence[tuple[int
         after = before | set(inside)
         weights = sum(int(profile.weights[v]) for v in inside)
         flight = in_flight(machines, onward, r)
-        share = machines.bandwidth * r
-        send = 2 * cut_bytes(profile, after) / share if 0 < position < len(stages) - 1 else 0.0
+        send = 2 * cut_bytes(profile, after) / (machines.border(onward - r) * r) if 0 < position < len(stages) - 1 else 0.0
         result.append(
             StageTime(
                 r,
                 tuple(inside),
                 math.fsum(profile.seconds[inside]) / r,
-                4 * (r - 1) * weights / share / r,
-                2 * cut_bytes(profile, before) / share,
+                4 * (r - 1) * weights / (machines.joint(r) * r) / r,
+                2 * cut_bytes(profile, before) / (machines.border(onward) * r) if position else 0.0,
                 send,
                 flight,
                 weight_copies(machines, flight) * weights + flight * sum(int(profile.stored[v]) for v in inside),
@@ -170,9 +202,13 @@ def plan_faults(profile: Profile, machines: Machines, stages: Sequence[tuple[int
                 found.append(f"{profile.names[v]} in stage {place[v]} is read by {profile.names[reader]} in {place[reader]}")
     if (used := sum(r for r, _ in stages)) > machines.count:
         found.append(f"{used} machines used, there are {machines.count}")
+    onward = used
     for s, stage in enumerate(stage_times(profile, machines, stages)):
         if not stage.nodes:
             found.append(f"stage {s} is empty")
+        if not machines.stands(onward, stage.replicas):
+            found.append(f"stage {s} takes parts of several groups of {machines.group} machines")
+        onward -= stage.replicas
         if not 1 <= stage.replicas <= machines.most_replicas:
             found.append(f"stage {s} runs on {stage.replicas} machines, expected 1 to {machines.most_replicas}")
         if machines.memory is not None and stage.memory > machines.memory:

@@ -20,7 +20,7 @@ from passes.partition.pipedream.problem import (
     stage_times,
     weight_copies,
 )
-from passes.partition.pipedream.reduce import reduce_profile
+from passes.partition.pipedream.reduce import Reduced, reduce_profile
 from passes.partition.problem import Floats, Kind, Problem, slots
 from passes.partition.search import Budget, Objective, Progress, Search, Solution, per_ideal
 
@@ -44,7 +44,9 @@ def solve_pipedream(
 ) -> PipeDreamSolution:
     """The best plan that the budget finds under PipeDream's objective, with a valid lower bound, in seconds per minibatch."""
     profile.check()
-    reduced = reduce_profile(profile, machines.memory is not None)
+    # A stage that a reduction empties moves the others over the edges of groups, so with groups nothing is reduced.
+    kept = Reduced(profile, tuple((v,) for v in range(profile.size)))
+    reduced = kept if machines.group else reduce_profile(profile, machines.memory is not None)
     found = Search(_PipeDream(reduced.profile, machines), budget or Budget(), progress).run()
     if found.stages is None:
         return PipeDreamSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
@@ -166,6 +168,8 @@ class _PipeDream:
                 most,
                 self.machines.most_replicas,
                 4.0 / self.machines.bandwidth,
+                self.machines.group,
+                self.machines.slower,
                 -1.0 if self.machines.memory is None else float(self.machines.memory),
                 copies,
                 flight,

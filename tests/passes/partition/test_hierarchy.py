@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,9 +26,11 @@ from passes.partition import PartitionPass
 from passes.partition.from_ir import problem_of
 from passes.partition.hierarchy import Hierarchy, plan_value, plans_along
 from passes.partition.on_links import hierarchy_of
+from passes.partition.pipedream import Machines, Profile, plan_faults, solve_pipedream
 from passes.partition.problem import COMM, Problem, load, stage_cost
 from passes.place import PlacePass, placement_problem, stage_memory, stage_ops
 from tests.passes.partition.instances import random_problem
+from tests.passes.partition.test_pipedream import random_profile
 
 
 def one_kind(seed: int, comm: str) -> Problem:
@@ -158,3 +161,84 @@ def test_a_large_tensor_stays_on_a_host() -> None:
         assert plan is not None
         values.append(plan.value)
     assert values[0] >= 24 > 12.5 > values[1]
+
+
+def best_in_groups(profile: Profile, machines: Machines) -> float:
+    """PipeDream's objective over every chain of downsets and every number of machines, which stand in groups: machine 0 is
+    the last of the pipeline, and the machines of stages follow each other from there."""
+    edges = [(v, w) for v, readers in enumerate(profile.readers) for w in readers]
+    subsets = itertools.chain.from_iterable(itertools.combinations(range(profile.size), k) for k in range(profile.size + 1))
+    downsets = [s for s in map(frozenset, subsets) if all(v in s for v, w in edges if w in s)]
+
+    def cut(ideal: frozenset[int]) -> int:
+        return sum(int(profile.output[v]) for v in ideal if any(v == u and w not in ideal for u, w in edges))
+
+    def speed(one: set[int], other: set[int]) -> float:
+        return machines.bandwidth if len({m // machines.group for m in one | other}) == 1 else machines.between
+
+    @cache
+    def best(start: frozenset[int], taken: int, stage: tuple[int, ...], nodes: frozenset[int]) -> float:
+        """Least largest time of ``stage`` (whose machines and nodes these are, the one after ``start``) and those before it."""
+        mine, weights = set(stage), sum(int(profile.weights[v]) for v in nodes)
+        r = len(stage)
+        compute = sum(float(profile.seconds[v]) for v in nodes) / r
+        compute += 4 * (r - 1) * weights / (speed(mine, mine) * r) / r
+        end = start | nodes
+        if not start:
+            return max(compute, 0.0)
+        least = math.inf
+        for before in downsets:
+            for more in range(1, machines.count - taken + 1):
+                if not before < start or (machines.straight and more > 1):
+                    continue
+                earlier = tuple(range(taken, taken + more))
+                groups = {m // machines.group for m in earlier}
+                if len(groups) > 1 and (taken % machines.group or more % machines.group):
+                    continue
+                border = machines.between if taken % machines.group == 0 else machines.bandwidth
+                moved = 2 * cut(start) / border
+                rest = sending(before, taken + more, earlier, start - before, moved)
+                least = min(least, max(compute, moved / r, rest))
+        assert end
+        return least
+
+    def sending(start: frozenset[int], taken: int, stage: tuple[int, ...], nodes: frozenset[int], moved: float) -> float:
+        """As ``best``, for a stage that sends as well, unless it is the first."""
+        return max(best(start, taken, stage, nodes), moved / len(stage) if start else 0.0)
+
+    everything = frozenset(range(profile.size))
+    least = math.inf
+    for before in downsets:
+        for r in range(1, machines.count + 1):
+            if before < everything and not (machines.straight and r > 1) and (r <= machines.group or r % machines.group == 0):
+                least = min(least, best(before, r, tuple(range(r)), everything - before))
+    return least
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6))
+def test_pipedream_in_groups_equals_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    profile = random_profile(rng, 5)
+    group, bandwidth = rng.randint(1, 3), rng.choice((1.0, 4.0))
+    machines = Machines(
+        group * rng.randint(1, 5 // group),
+        bandwidth,
+        rng.random() < 0.3,
+        group=group,
+        between=bandwidth / rng.choice((1, 2, 8)),
+    )
+    solution = solve_pipedream(profile, machines)
+    assert solution.stages is not None
+    assert solution.status == "optimal"
+    plan = [(r, nodes) for r, (_, nodes) in zip(solution.replicas, solution.stages, strict=True)]
+    assert plan_faults(profile, machines, plan) == []
+    assert solution.value == pytest.approx(best_in_groups(profile, machines), rel=1e-9)
+    flat = solve_pipedream(profile, Machines(machines.count, bandwidth, machines.straight))
+    assert flat.value <= solution.value * (1 + 1e-12)
+
+
+def test_groups_are_whole_and_slower_outside() -> None:
+    for wrong in ({"group": 3}, {"group": 2, "between": 11.0}, {"group": 2, "between": 0.0}):
+        with pytest.raises(ValueError, match="groups"):
+            Machines(4, 10.0, **wrong)  # type: ignore[arg-type]
