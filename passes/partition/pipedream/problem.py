@@ -70,8 +70,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class Machines:
-    """``count`` machines joined at ``bandwidth`` bytes/s, ``memory`` bytes each (None: unlimited). With ``group`` (0: none) only
-    so many of them are, and groups are joined at ``between`` bytes/s, no more. ``straight``: one machine per stage.
+    """``count`` machines joined at ``bandwidth`` bytes/s, ``memory`` bytes each (None: unlimited). With ``group`` (0: none)
+    only so many of them are, and groups are joined at ``between`` bytes/s, no more. ``straight``: one machine per stage.
     ``microbatches``: between two flushes, for ``flush`` (None: as many as are useful) and ``gpipe`` (needed)."""
 
     count: int
@@ -87,8 +87,8 @@ class Machines:
     def __post_init__(self) -> None:
         if self.group and (self.group < 0 or self.count % self.group or not 0 < self.between <= self.bandwidth):
             raise ValueError(
-                f"{self.count} machines in groups of {self.group}, joined at {self.between} bytes/s: expected whole groups, and "
-                f"a speed of at most {self.bandwidth}, that inside"
+                f"{self.count} machines in groups of {self.group}, joined at {self.between} bytes/s: expected whole groups, "
+                f"and a speed of at most {self.bandwidth}, that inside"
             )
         if self.count < 1 or not self.bandwidth > 0:
             raise ValueError(f"{self.count} machines at {self.bandwidth} bytes/s: expected at least one, and a speed above 0")
