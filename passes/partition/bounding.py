@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING
 from passes.partition.bounds import prices
 from passes.partition.dp import Found, KeepOn, Stages
 from passes.partition.ideals import Tables, count_ideals, lattice
+from passes.partition.problem import violations
 from passes.partition.relax import Effort, Relaxed, Relaxer, relaxes
 
 if TYPE_CHECKING:
     from passes.partition.search import Objective
 
-PIECES = (0.0, 0.005, 0.01, 0.015, 0.02)
+PIECES = (0.0, 0.01, 0.02)
 GIVES = (0.03, 0.01, 0.003)
 APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
 """Efforts tried (``relax.Effort``): each piece with each give, at the largest part apart that leaves few ideals."""
-FEW_IDEALS = 200_000
-"""Ideals of a relaxed problem: a second's work."""
+FEW_IDEALS = (20_000, 100_000)
+"""Ideals of a relaxed problem: first a tenth of a second's work each, then seconds."""
+TRIALS = (0.5, 0.8, 0.95, 1.0)
+"""Parts of the way from the bound to the value at which a relaxed problem is asked for a plan."""
 ROUNDING = 1e-11
 """Relative slack on the value of a relaxed problem."""
 
@@ -48,27 +51,61 @@ def contraction_bounds(objective: Objective, bound: float, value: float, max_wor
         return
     relaxer = Relaxer(objective.problem, bound, value)
     seen = set()
-    for piece in PIECES:
-        for give in GIVES:
-            small = _small(relaxer, value, give, piece)
-            if small is None or (small[0].groups, piece) in seen:
-                continue
-            relaxed, tables = small
-            seen.add((relaxed.groups, piece))
-            family = lattice(tables, value, max_visits=FEW_IDEALS, max_words=max_words)
-            if family is None:
-                continue
-            found = objective.programme(tables, family, range(relaxed.problem.size), value, keep_on, bound)
-            if not found.complete:
-                return
-            stages = None
-            if found.stages is not None:
-                stages = tuple((label, relaxed.members(nodes)) for label, nodes in found.stages)
-            words = f"{relaxed.problem.size} groups of nodes, made cheaper by what merging them may cost, were searched"
-            yield Step(min(found.value, value) * (1 - ROUNDING), words, stages, found)
+    for few in FEW_IDEALS:
+        for piece in PIECES:
+            for give in GIVES:
+                small = _small(relaxer, value, give, piece, few)
+                if small is None or (small[0].groups, piece) in seen:
+                    continue
+                relaxed, tables = small
+                seen.add((relaxed.groups, piece))
+                least, found = _least(objective, tables, bound, value, few, max_words, keep_on)
+                if found is None:
+                    return
+                stages = _expanded(objective, relaxed, found.stages)
+                if stages is not None:
+                    value = min(value, objective.value(stages))
+                words = f"{relaxed.problem.size} groups of nodes, made cheaper by what merging them may cost, were searched"
+                bound = max(bound, least * (1 - ROUNDING))
+                yield Step(least * (1 - ROUNDING), words, stages, found)
 
 
-def _small(relaxer: Relaxer, value: float, give: float, piece: float) -> tuple[Relaxed, Tables] | None:
+def _least(
+    objective: Objective, tables: Tables, bound: float, value: float, few: int, max_words: int, keep_on: KeepOn
+) -> tuple[float, Found | None]:
+    """A lower bound on the relaxed problem (of ``tables``), its optimum where that is below ``value``; and its plan. None when
+    stopped before anything was found."""
+    least, last = bound, None
+    nodes = range(tables.problem.size)
+    for part in TRIALS:
+        trial = bound + (value - bound) * part
+        family = lattice(tables, trial, max_visits=few, max_words=max_words)
+        if family is None:
+            break
+        found = objective.programme(tables, family, nodes, trial, keep_on, trial)
+        if found.complete and found.stages is not None:
+            found = objective.programme(tables, family, nodes, trial, keep_on, least)
+            least = max(least, found.value) if found.complete else least
+        if not found.complete:
+            break
+        last = found
+        if found.stages is not None:
+            break
+        least = trial
+    return least, last
+
+
+def _expanded(objective: Objective, relaxed: Relaxed, stages: Stages | None) -> Stages | None:
+    """The plan in the problem's own nodes; None when there is none, or when it breaks what was relaxed."""
+    if stages is None:
+        return None
+    own = tuple((label, relaxed.members(nodes)) for label, nodes in stages)
+    if objective.problem.joins is None and violations(objective.problem, own):
+        return None
+    return own
+
+
+def _small(relaxer: Relaxer, value: float, give: float, piece: float, few: int) -> tuple[Relaxed, Tables] | None:
     """The relaxation that merges least of those with few ideals; by bisection, since merging more leaves fewer."""
     best = None
     low, high = 0, len(APART)
@@ -76,7 +113,7 @@ def _small(relaxer: Relaxer, value: float, give: float, piece: float) -> tuple[R
         middle = (low + high) // 2 if best is not None else len(APART) - 1
         relaxed = relaxer.relax(Effort(give, APART[middle], piece))
         tables = Tables(relaxed.problem, prices(relaxed.problem))
-        if count_ideals(tables, value, FEW_IDEALS) is not None:
+        if count_ideals(tables, value, few) is not None:
             best, high = (relaxed, tables), middle
         elif best is None:
             return None
