@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dnnc.methods import EXACT, EXPERT, METHODS, Progress, Row, Solved, SolveOptions, baseline, compare_all
+from dnnc.methods import EXACT, EXPERT, METHODS, Boundaries, Progress, Row, Solved, SolveOptions, baseline, compare_all
 from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.module import Module
 from ir.topology import Topology
@@ -58,7 +58,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class SolveResult:
-    """``method``: exact, or a baseline; ``compare``: every method, where asked for.
+    """``method``: exact, or a baseline; ``compare``: every method, where asked for; ``boundaries``: of any split, what it
+    costs to run.
     ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
     ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase (``load``: of the
     compiled search). ``reason``: how the bound was reached."""
@@ -83,6 +84,7 @@ class SolveResult:
     why: Infeasible | None = None
     method: str = EXACT
     compare: tuple[Compared, ...] = ()
+    boundaries: Boundaries | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields of ``dnnc.solve/1``."""
@@ -119,6 +121,7 @@ class SolveResult:
                 for device in self.devices
             ],
             **({"compare": [asdict(row) for row in self.compare]} if self.compare else {}),
+            **({"boundaries": asdict(self.boundaries)} if self.boundaries is not None else {}),
         }
 
 
@@ -198,7 +201,16 @@ def solve_file(
         transitions=solved.transitions,
         seconds={"read": read - started, "load": loaded - read, **solved.seconds, "total": time.perf_counter() - started},
         devices=_devices(module, solved),
+        boundaries=_in_unit(solved.boundaries),
     )
+
+
+def _in_unit(boundaries: Boundaries | None) -> Boundaries | None:
+    from dnnc.frontends.workloads import in_unit
+
+    if boundaries is None or boundaries.contiguous is None:
+        return boundaries
+    return replace(boundaries, contiguous=in_unit(boundaries.contiguous))
 
 
 def _compared(exact: Row, rows: tuple[Row, ...]) -> tuple[Compared, ...]:

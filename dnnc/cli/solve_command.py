@@ -90,7 +90,7 @@ def solve(
         ),
     ] = None,
     split: Annotated[
-        Split, typer.Option(help="contiguous: data flows forward only between devices; any: back and forth (throughput).")
+        Split, typer.Option(help="contiguous: data flows forward only between devices; any: back and forth.")
     ] = Split.CONTIGUOUS,
     comm: CommOption = opt.Comm.SUM,
     format: FormatOption = None,

@@ -7,8 +7,8 @@ plan fits raises Infeasible. Those of ``METHODS`` are exact; ``baselines`` are w
 
 from __future__ import annotations
 
-from dnnc.methods.any_split import any_throughput
-from dnnc.methods.base import Method, Progress, Solved, SolvedStage, SolveOptions
+from dnnc.methods.any_split import any_throughput, any_training
+from dnnc.methods.base import Boundaries, Method, Progress, Solved, SolvedStage, SolveOptions
 from dnnc.methods.baselines import EXACT, EXPERT, NAMES, Row, baseline, compare_all
 from dnnc.methods.pipedream import pipedream
 from dnnc.methods.throughput import throughput
@@ -18,6 +18,7 @@ METHODS: dict[tuple[str, str], Method] = {
     ("throughput", "contiguous"): throughput,
     ("throughput", "any"): any_throughput,
     ("training", "contiguous"): training,
+    ("training", "any"): any_training,
     ("pipedream", "contiguous"): pipedream,
 }
 """How to solve, by objective and split."""
@@ -27,6 +28,7 @@ __all__ = [
     "EXPERT",
     "METHODS",
     "NAMES",
+    "Boundaries",
     "Method",
     "Progress",
     "Row",

@@ -1,12 +1,23 @@
-"""Any assignment of nodes to devices."""
+"""Splits that need not be contiguous: any assignment of nodes to devices, for throughput and for training.
+
+Data may then go back and forth between devices; what that costs to run is told as ``Boundaries`` beside those of the best
+contiguous plan.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, does_not_fit, solved, takes
+from dnnc.methods.base import Boundaries, Progress, Solved, SolvedStage, SolveOptions, does_not_fit, solved, takes, topology_of
+from dnnc.methods.training import TRAINING, read_graph
 from ir.module import Module
-from ir.topology import Topology
+
+if TYPE_CHECKING:
+    from passes.partition import Budget
+    from passes.partition.any_split import AnySolution
+    from passes.partition.any_training import AnyTrainingSolution
 
 ANY_SECONDS = 120.0
 """Longest search over any split unless a limit is given: what a proof within 1 % takes on the public workloads."""
@@ -15,19 +26,17 @@ ANY_SECONDS = 120.0
 def any_throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Any assignment of nodes to devices: local search above, mixed-integer programmes below."""
     from passes.analyses.network import network
-    from passes.partition import Budget, plan_costs
+    from passes.partition import plan_costs
     from passes.partition.any_split import solve_any
     from passes.partition.from_ir import problem_of
     from passes.partition.from_workload import color_classes
 
     takes(options)
-    topology = module.first(Topology)
-    assert topology is not None, "solve checks it"
+    topology = topology_of(module)
     start = time.perf_counter()
     problem = problem_of(module, topology, network(topology), comm=options.comm)
     built = time.perf_counter()
-    seconds = ANY_SECONDS if options.time_limit is None else options.time_limit
-    solution = solve_any(problem, Budget(seconds=seconds), progress, together=color_classes(module.entry))
+    solution = solve_any(problem, _budget(options), progress, together=color_classes(module.entry))
     found = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)
@@ -35,7 +44,54 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
         SolvedStage(problem.kinds[cost.kind].type, cost.nodes, cost.load, cost.compute, cost.receive + cost.send, cost.memory)
         for cost in plan_costs(problem, solution.stages)
     )
-    return solved(solution, stages, built - start, found - built)
+    edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
+    return solved(solution, stages, built - start, found - built, boundaries=_boundaries(solution, edges))
 
 
-__all__ = ["any_throughput"]
+def any_training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
+    """Any assignment of colours to devices, forward and backward nodes of one together."""
+    from passes.partition.any_training import solve_any_training
+
+    takes(options, "--schedule")
+    topology = topology_of(module)
+    start = time.perf_counter()
+    graph, schedule = read_graph(module, options)
+    built = time.perf_counter()
+    solution = solve_any_training(graph, TRAINING[schedule], _budget(options), progress)
+    found = time.perf_counter()
+    if solution.stages is None:
+        raise does_not_fit(solution.status, topology)
+    stages = tuple(
+        SolvedStage(
+            graph.kinds[kind].type, nodes, load.forward + load.backward, sum(load.compute), sum(load.transfers), load.memory
+        )
+        for (kind, nodes), load in zip(solution.stages, solution.loads, strict=True)
+    )
+    boundaries = _boundaries(solution, graph.edges)
+    return solved(solution, stages, built - start, found - built, {"schedule": schedule}, boundaries)
+
+
+def _budget(options: SolveOptions) -> Budget:
+    from passes.partition import Budget
+
+    return Budget(seconds=ANY_SECONDS if options.time_limit is None else options.time_limit)
+
+
+def _boundaries(solution: AnySolution | AnyTrainingSolution, edges: Iterable[tuple[int, int]]) -> Boundaries:
+    """``edges``: maker and reader; a maker has one output."""
+    edges = list(edges)
+    assert solution.stages is not None, "asked of plans"
+    pairs, transfers = _crossings(solution.stages, edges)
+    if solution.contiguous is None:
+        return Boundaries(pairs, transfers)
+    return Boundaries(pairs, transfers, solution.contiguous_value, *_crossings(solution.contiguous, edges))
+
+
+def _crossings(stages: Sequence[tuple[int, Sequence[int]]], edges: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Ordered pairs of stages of which the one sends to the other, and tensors received, each once per stage."""
+    place = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
+    crossing = [(u, v) for u, v in edges if place[u] != place[v]]
+    return len({(place[u], place[v]) for u, v in crossing}), len({(u, place[v]) for u, v in crossing})
+
+
+__all__ = ["ANY_SECONDS", "any_throughput", "any_training"]

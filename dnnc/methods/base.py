@@ -59,6 +59,18 @@ class SolvedStage:
 
 
 @dataclass(frozen=True, slots=True)
+class Boundaries:
+    """What a split costs to run: ordered ``pairs`` of devices of which one sends to the other, and ``transfers``, tensors that
+    a device receives, for each sample. Beside it the best ``contiguous`` plan found, its objective in seconds."""
+
+    pairs: int
+    transfers: int
+    contiguous: float | None = None
+    contiguous_pairs: int = 0
+    contiguous_transfers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Solved:
     """What a method gives. ``stages`` in pipeline order; ``reason``: how the bound was reached; ``seconds`` by phase,
     ``search`` the whole search. ``options``: what else defines the objective; ``split``: of what sort the plan is, where
@@ -74,6 +86,7 @@ class Solved:
     seconds: dict[str, float] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     split: str = ""
+    boundaries: Boundaries | None = None
 
 
 Method: TypeAlias = Callable[[Module, SolveOptions, Progress], Solved]
@@ -85,18 +98,20 @@ def solved(
     build: float,
     search: float,
     options: dict[str, Any] | None = None,
+    boundaries: Boundaries | None = None,
 ) -> Solved:
     counts = solution.statistics
     return Solved(
         solution.value,
         solution.bound,
         solution.status,
-        solution.reason,
+        solution.reason + ("; interrupted" if solution.interrupted else ""),
         stages,
         counts.ideals,
         counts.transitions,
         {"build": build, **counts.seconds, "search": search},
         options or {},
+        boundaries=boundaries,
     )
 
 
@@ -149,6 +164,7 @@ def does_not_fit(status: str, topology: Topology) -> Infeasible:
 
 
 __all__ = [
+    "Boundaries",
     "Method",
     "Progress",
     "SolveOptions",

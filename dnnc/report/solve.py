@@ -10,6 +10,7 @@ from dnnc.report.tables import Table, columns
 from dnnc.report.units import bytes_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
+    from dnnc.methods import Boundaries
     from dnnc.solve import SolveResult
 
 
@@ -61,9 +62,23 @@ def solve_headline(result: SolveResult) -> str:
             f"{result.kind} ({told}): {number_text(result.objective)} {result.unit} on {devices}",
             f"  {result.status}: lower bound {number_text(result.bound)} {result.unit}, gap {gap_text(result.gap)}",
             f"  {result.reason}",
+            *([_boundaries_text(result.boundaries)] if result.boundaries is not None else []),
             f"  {searched}; {timed}",
         ]
     )
+
+
+def _boundaries_text(boundaries: Boundaries) -> str:
+    """What a split that is not contiguous costs to run, beside the best contiguous one."""
+
+    def told(pairs: int, transfers: int) -> str:
+        return f"{transfers} transfer{'s' * (transfers != 1)} per sample between {pairs} pair{'s' * (pairs != 1)} of devices"
+
+    text = f"  {told(boundaries.pairs, boundaries.transfers)}"
+    if boundaries.contiguous is None:
+        return text
+    known = told(boundaries.contiguous_pairs, boundaries.contiguous_transfers)
+    return f"{text}; contiguous: {number_text(boundaries.contiguous)} with {known}"
 
 
 def compare_table(result: SolveResult) -> Table:

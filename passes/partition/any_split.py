@@ -26,7 +26,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from passes.partition.any_reduce import reduce_any, restrict
 from passes.partition.bounds import best_bound, lower_bound, prices
@@ -50,6 +50,14 @@ _ANEW = 0.002
 """A trial gives way to a lower one when annealing finds a plan better by more than this, relative."""
 
 
+@dataclass(frozen=True)
+class AnySolution(Solution):
+    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
+
+    contiguous: Stages | None = None
+    contiguous_value: float = math.inf
+
+
 def solve_any(
     problem: Problem,
     budget: Budget | None = None,
@@ -58,7 +66,7 @@ def solve_any(
     together: Sequence[Sequence[int]] = (),
     starts: Sequence[Stages] = (),
     sides: Sides | None = None,
-) -> Solution:
+) -> AnySolution:
     """The best plan found within ``budget.seconds``, with a valid lower bound; stages ordered by first node.
 
     ``together``: disjoint classes of nodes that share a device (others stand alone), cyclic or not; none with ``sides``.
@@ -72,10 +80,14 @@ def solve_any(
     for stages in starts:
         search.accept(tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in stages))
     solution = search.run()
-    if solution.stages is None:
-        return solution
-    lifted = [(kind, tuple(sorted(v for g in nodes for v in classes[g]))) for kind, nodes in solution.stages]
-    return replace(solution, stages=tuple(sorted(lifted, key=lambda stage: stage[1])))
+
+    def lifted(plan: Stages | None) -> Stages | None:
+        return plan and tuple((kind, tuple(sorted(v for g in nodes for v in classes[g]))) for kind, nodes in plan)
+
+    stages, contiguous = lifted(solution.stages), lifted(search.contiguous)
+    if stages is not None:
+        stages = tuple(sorted(stages, key=lambda stage: stage[1]))
+    return AnySolution(**{**vars(solution), "stages": stages}, contiguous=contiguous, contiguous_value=search.contiguous_value)
 
 
 def _completed(size: int, together: Sequence[Sequence[int]]) -> Groups:
@@ -94,6 +106,8 @@ class _Search:
         self.statistics = Statistics()
         self.best: Stages | None = None
         self.value = math.inf
+        self.contiguous: Stages | None = None
+        self.contiguous_value = math.inf
         self.bound, self.reason = self._simple_bound()
         self.infeasible = self.interrupted = False
         self.lock = threading.Lock()
@@ -173,12 +187,11 @@ class _Search:
         self.statistics.ideals, self.statistics.transitions = found.statistics.ideals, found.statistics.transitions
         self.interrupted = found.interrupted
         if found.stages is not None:
-            self.accept(
-                tuple(
-                    (kind, tuple(sorted(v for m in nodes for c in merged[m] for v in classes[c])))
-                    for kind, nodes in found.stages
-                )
+            self.contiguous_value = found.value
+            self.contiguous = tuple(
+                (kind, tuple(sorted(v for m in nodes for c in merged[m] for v in classes[c]))) for kind, nodes in found.stages
             )
+            self.accept(self.contiguous)
         if found.interrupted:
             raise KeyboardInterrupt
 

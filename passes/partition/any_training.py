@@ -7,9 +7,10 @@ that of throughput. *split* counts them apart (``Sides``). A contiguous plan is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,12 +26,20 @@ _SHARE = 0.1
 """Part of the time that the contiguous search may take."""
 
 
+@dataclass(frozen=True)
+class AnyTrainingSolution(TrainingSolution):
+    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
+
+    contiguous: Stages | None = None
+    contiguous_value: float = math.inf
+
+
 def solve_any_training(
     graph: TrainingGraph,
     objective: str = "sum",
     budget: Budget | None = None,
     progress: Progress = lambda label, fraction: None,
-) -> TrainingSolution:
+) -> AnyTrainingSolution:
     """The best plan found within ``budget.seconds``, with a valid lower bound; stages ordered by first node. ``objective``: as
     for ``solve_training``. An interrupt from the keyboard returns the best plan so far, if there is one."""
     if objective not in OBJECTIVES:
@@ -48,7 +57,7 @@ def solve_any_training(
     stages = None
     if found.stages is not None:
         stages = tuple((kind, tuple(sorted(v for unit in nodes for v in members[unit]))) for kind, nodes in found.stages)
-    return TrainingSolution(
+    return AnyTrainingSolution(
         found.status,
         stages,
         found.value,
@@ -58,6 +67,8 @@ def solve_any_training(
         found.interrupted or contiguous.interrupted,
         tuple(training_load(training, kind, nodes) for kind, nodes in found.stages or ()),
         graph.kinds,
+        contiguous.stages,
+        contiguous.value,
     )
 
 
