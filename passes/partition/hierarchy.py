@@ -33,17 +33,23 @@ from passes.partition.problem import Floats, Ints, Problem, load, slots
 MOST_NODES = 800
 """Nodes beyond which the matrices (a dozen, 8 n n bytes each) and the programme (size n n n / 3 steps) would take too long."""
 
+ROUNDS = 8
+DISTINCT = 1e-9
+"""Relative difference of values below which a plan is no better."""
+
 Flags: TypeAlias = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
     """Groups of ``size`` devices. A device pays ``latency`` + ``flow[h]`` seconds to send or receive tensor h: the first of
-    both inside its group, the second between groups."""
+    both inside its group, the second between groups. ``once``: a tensor is sent once, however many stages read it, and at
+    the second price if one of them is in another group; else its bytes are sent to each, with the longest latency once."""
 
     size: int
     latency: tuple[float, float]
     flow: tuple[Floats, Floats]
+    once: bool = False
 
     def seconds(self, outer: bool) -> Floats:
         """Of each tensor, to one other device."""
@@ -51,8 +57,13 @@ class Hierarchy:
 
 
 def plan_value(problem: Problem, hierarchy: Hierarchy, stages: Stages) -> float:
-    """The largest load of stages on the devices in order, on both kinds of links: every stage that reads a tensor receives it
-    once from the stage that makes it, and that sends its bytes to each, with the longest latency once."""
+    """The largest load of stages on the devices in order, on both kinds of links."""
+    return max((load(problem.comm, *parts) for parts in stage_parts(problem, hierarchy, stages)), default=0.0)
+
+
+def stage_parts(problem: Problem, hierarchy: Hierarchy, stages: Stages) -> list[tuple[float, float, float]]:
+    """Seconds of compute, receiving and sending of each stage: every stage that reads a tensor receives it once from the one
+    that makes it."""
     group_of = {v: s // hierarchy.size for s, (_, nodes) in enumerate(stages) for v in nodes}
     stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     receive, send = [0.0] * len(stages), [0.0] * len(stages)
@@ -62,20 +73,38 @@ def plan_value(problem: Problem, hierarchy: Hierarchy, stages: Stages) -> float:
         apart = [s // hierarchy.size != group_of[int(maker)] for s in there]
         for s, outer in zip(there, apart, strict=True):
             receive[s] += hierarchy.latency[outer] + hierarchy.flow[outer][h]
-            send[source] += hierarchy.flow[outer][h]
+            send[source] += 0.0 if hierarchy.once else hierarchy.flow[outer][h]
         if there:
             send[source] += max(hierarchy.latency[outer] for outer in apart)
-    return max(
-        (
-            load(problem.comm, float(problem.seconds[0, list(nodes)].sum()), receive[s], send[s])
-            for s, (_, nodes) in enumerate(stages)
-        ),
-        default=0.0,
-    )
+            send[source] += hierarchy.flow[any(apart)][h] if hierarchy.once else 0.0
+    compute = [float(problem.seconds[0, list(nodes)].sum()) for _, nodes in stages]
+    return list(zip(compute, receive, send, strict=True))
 
 
-def reader_stages(problem: Problem, stages: Stages) -> Ints:
-    """How many stages besides its maker's read each tensor; at least one, for what another plan may part."""
+def best_along(problem: Problem, hierarchy: Hierarchy, stages: Stages, enough: float) -> tuple[Stages, float]:
+    """The best plan found along the order of ``stages``, these included, and its value: rounds of ``plans_along``, each told
+    how many stages read each tensor in the best plan so far. Ends when nothing changes, or at a value of ``enough``."""
+    stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
+    order = sorted(range(problem.size), key=lambda v: (stage_of[v], v))
+    best, least = stages, plan_value(problem, hierarchy, stages)
+    for _ in range(ROUNDS):
+        tried = best
+        if least <= enough:
+            break
+        readers = reader_stages(problem, tried, hierarchy.once)
+        for _, found in plans_along(problem, hierarchy, order, problem.devices, readers, least):
+            value = plan_value(problem, hierarchy, found)
+            if value < least * (1 - DISTINCT) and problem.stages in (None, len(found)):
+                best, least = found, value
+        if best is tried:
+            break
+    return best, least
+
+
+def reader_stages(problem: Problem, stages: Stages, once: bool) -> Ints:
+    """To how many stages each tensor is sent; at least one, for what another plan may part."""
+    if once:
+        return np.ones(len(problem.consumers), np.int64)
     stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     makers = [stage_of[int(u)] for u in problem.producer]
     return np.array(
@@ -249,4 +278,4 @@ class _Rectangles:
         return found
 
 
-__all__ = ["MOST_NODES", "Hierarchy", "plan_value", "plans_along", "reader_stages"]
+__all__ = ["MOST_NODES", "Hierarchy", "best_along", "plan_value", "plans_along", "reader_stages", "stage_parts"]

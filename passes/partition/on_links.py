@@ -24,12 +24,9 @@ from ir.topology import Topology
 from passes.analyses.network import Network
 from passes.lower import cuts_of
 from passes.partition.dp import Stages
-from passes.partition.hierarchy import Hierarchy, plan_value, plans_along, reader_stages
+from passes.partition.hierarchy import Hierarchy, best_along
 from passes.partition.problem import Problem, plan_costs
 from passes.partition.throughput import TIGHT, Solution
-
-ROUNDS = 8
-"""Times that plans are made, each with what the one before found out; it ends early when nothing changes."""
 
 
 def hierarchy_of(problem: Problem, topology: Topology, net: Network) -> Hierarchy | None:
@@ -66,19 +63,7 @@ def best_on_links(
     hierarchy = hierarchy_of(problem, topology, net)
     if hierarchy is None or solution.stages is None:
         return solution
-    if plan_value(problem, hierarchy, solution.stages) <= solution.bound * (1 + TIGHT):
-        return solution
-    stage_of = {v: s for s, (_, nodes) in enumerate(solution.stages) for v in nodes}
-    order = sorted(range(problem.size), key=lambda v: (stage_of[v], v))
-    best, least = solution.stages, plan_value(problem, hierarchy, solution.stages)
-    for _ in range(ROUNDS):
-        tried = best
-        for _, stages in plans_along(problem, hierarchy, order, problem.devices, reader_stages(problem, tried), least):
-            value = plan_value(problem, hierarchy, stages)
-            if value < least * (1 - TIGHT) and problem.stages in (None, len(stages)):
-                best, least = stages, value
-        if best is tried:
-            break
+    best, _ = best_along(problem, hierarchy, solution.stages, solution.bound * (1 + TIGHT))
     if best is solution.stages:
         return solution
     here, there = (_on_links(module, topology, net, problem.comm, members(s)) for s in (solution.stages, best))
