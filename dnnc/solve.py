@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,14 +21,23 @@ from ir.topology import Topology
 if TYPE_CHECKING:
     from dnnc.frontends.workloads import Profile
 
-__all__ = ["Compared", "DeviceLoad", "SolveOptions", "SolveResult", "solve_file"]
+__all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult", "solve_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePiece:
+    """What an accelerator runs at one go, under latency: ids of its nodes, sorted; times in the file's unit."""
+
+    nodes: tuple[int | str, ...]
+    start: float
+    finish: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
     """A device and what it does: times in the file's unit, bytes of memory (``limit``: None when unlimited), ids of its nodes,
     sorted. A device without nodes is not used. ``stage``: its place in the pipeline, None when unused; several devices of
-    one stage are replicas."""
+    one stage are replicas. Of latency: ``pieces`` in their order; and all CPUs are one entry, as their number is no limit."""
 
     kind: str
     name: str
@@ -38,6 +48,7 @@ class DeviceLoad:
     limit: int | None
     nodes: tuple[int | str, ...]
     stage: int | None = None
+    pieces: tuple[DevicePiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,7 @@ class SolveResult:
                     "limit": device.limit,
                     "stage": device.stage,
                     "nodes": list(device.nodes),
+                    **({"pieces": [asdict(piece) for piece in device.pieces]} if device.pieces else {}),
                 }
                 for device in self.devices
             ],
@@ -144,7 +156,7 @@ def solve_file(
         raise UsageError("--compare shows every method", hint="leave --method out")
     if options.expert and not options.compare and options.method != EXPERT:
         raise UsageError("--expert is of --method expert, and of --compare")
-    inference = objective == "throughput"
+    inference = objective in ("throughput", "latency")
     if inference and profile.has_backward_nodes and not options.forward:
         raise UsageError(
             f"{options.file} has backward nodes, and {objective} is an objective of inference", hint="--forward leaves them out"
@@ -263,9 +275,15 @@ def _devices(module: Module, solved: Solved) -> tuple[DeviceLoad, ...]:
     free: dict[str, list[str]] = {}
     for device in topology.devices:
         free.setdefault(device.type, []).append(device.name)
+
+    def ids(ops: Sequence[int]) -> tuple[int | str, ...]:
+        found: list[int | str] = [module.entry.ops[v].get("id") for v in ops]
+        return tuple(sorted(found, key=lambda id_: (isinstance(id_, str), id_)))
+
     used = []
     for index, stage in enumerate(solved.stages):
-        ids: list[int | str] = [module.entry.ops[v].get("id") for v in stage.ops]
+        if stage.name:
+            free[stage.kind] = [stage.name]  # the whole kind at once
         for _ in range(stage.replicas):
             used.append(
                 DeviceLoad(
@@ -276,8 +294,11 @@ def _devices(module: Module, solved: Solved) -> tuple[DeviceLoad, ...]:
                     transfer=in_unit(stage.transfer),
                     memory=stage.memory,
                     limit=topology.type(stage.kind).memory,
-                    nodes=tuple(sorted(ids, key=lambda id_: (isinstance(id_, str), id_))),
+                    nodes=ids(stage.ops),
                     stage=index,
+                    pieces=tuple(
+                        DevicePiece(ids(piece.ops), in_unit(piece.start), in_unit(piece.finish)) for piece in stage.pieces
+                    ),
                 )
             )
     idle = {name for names in free.values() for name in names}

@@ -2,6 +2,9 @@
 
 ``{"maxLoad": x, "fpgas": [{"load": y, "nodes": [ids]}], "cpus": [...]}``: "fpga" stands for any accelerator; devices without
 nodes are left out, nodes are sorted, loads are in the file's unit.
+
+Under latency it is ``{"totalLatency": x, "fpgas": [{"nodes": [ids]}], "cpus": [{"nodes": [ids]}]}``: a row of "fpgas" is a
+piece, with q rows for each accelerator one after another (empty ones too), and all CPUs are one row.
 """
 
 from __future__ import annotations
@@ -22,9 +25,22 @@ def placement_result(value: float, devices: Iterable[tuple[str, float, Sequence[
     return {"maxLoad": value, **rows}
 
 
+def latency_result(
+    value: float, pieces: int, devices: Iterable[tuple[str, Sequence[int | str], Sequence[Sequence[int | str]]]]
+) -> dict[str, Any]:
+    """The result of a plan of latency ``value``, up to ``pieces`` per accelerator; ``devices``: (kind, ids, pieces) each."""
+    rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
+    for kind, nodes, own in devices:
+        if kind == CPU:
+            rows["cpus"] += [{"nodes": list(nodes)}] if nodes else []
+        else:
+            rows["fpgas"] += [{"nodes": list(own[i]) if i < len(own) else []} for i in range(pieces)]
+    return {"totalLatency": value, **rows}
+
+
 def placement_text(result: dict[str, Any]) -> str:
     """The result as JSON text; raises ValueError for a number that JSON lacks."""
     return json.dumps(result, indent=2, allow_nan=False) + "\n"
 
 
-__all__ = ["placement_result", "placement_text"]
+__all__ = ["latency_result", "placement_result", "placement_text"]

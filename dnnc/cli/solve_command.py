@@ -26,6 +26,7 @@ class Objective(StrEnum):
     THROUGHPUT = "throughput"
     TRAINING = "training"
     PIPEDREAM = "pipedream"
+    LATENCY = "latency"
 
 
 class Method(StrEnum):
@@ -85,7 +86,7 @@ def solve(
         Objective | None,
         typer.Option(
             help="throughput: inference, the largest load of a device; training: forward and backward nodes; pipedream: "
-            "training by replicated stages (default: what the file is for).",
+            "training by replicated stages; latency: one sample alone (default: what the file is for).",
             show_default=False,
         ),
     ] = None,
@@ -117,6 +118,9 @@ def solve(
             min=1, metavar="R", help="throughput, training: a stage may run on up to R devices, which take samples in turn."
         ),
     ] = 1,
+    pieces: Annotated[
+        int, typer.Option(min=1, max=64, metavar="Q", help="latency: an accelerator runs up to Q pieces, one after another.")
+    ] = 1,
     method: Annotated[Method, typer.Option(help="exact, or a baseline to compare it with.")] = Method.EXACT,
     compare: Annotated[bool, typer.Option("--compare", help="Every method beside the exact one.")] = False,
     expert: Annotated[
@@ -140,7 +144,7 @@ def solve(
 ) -> None:
     """Split the workload of FILE over accelerators and CPUs, optimally, and say how that is proven. Times are in the file's own
     unit, milliseconds."""
-    from dnnc.backend.placement_result import placement_result, placement_text
+    from dnnc.backend.placement_result import latency_result, placement_result, placement_text
     from dnnc.cli.tracing import timing_text
     from dnnc.report.solve import compare_note, compare_table, solve_headline, solve_table
     from dnnc.report.tables import print_table
@@ -162,6 +166,7 @@ def solve(
         schedule=schedule.value if schedule else "",
         microbatches=microbatches,
         replicas=replicas,
+        pieces=pieces,
         method=method.value,
         compare=compare,
         expert=str(expert or ""),
@@ -185,8 +190,13 @@ def solve(
         stages = [device.stage for device in result.devices if device.stage is not None]
         if len(set(stages)) < len(stages):
             raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
-        loads = ((device.kind, device.load, device.nodes) for device in result.devices)
-        write_whole(out, placement_text(placement_result(result.objective, loads)))
+        if result.kind == Objective.LATENCY:
+            rows = ((d.kind, d.nodes, [piece.nodes for piece in d.pieces]) for d in result.devices)
+            placed = latency_result(result.objective, pieces, rows)
+        else:
+            loads = ((device.kind, device.load, device.nodes) for device in result.devices)
+            placed = placement_result(result.objective, loads)
+        write_whole(out, placement_text(placed))
     if not json and not quiet:
         print_table(solve_table(result))
         put("")

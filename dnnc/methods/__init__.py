@@ -10,6 +10,7 @@ from __future__ import annotations
 from dnnc.methods.any_split import any_throughput, any_training
 from dnnc.methods.base import Boundaries, Method, Progress, Solved, SolvedStage, SolveOptions
 from dnnc.methods.baselines import EXACT, EXPERT, NAMES, Row, baseline, compare_all
+from dnnc.methods.latency import latency
 from dnnc.methods.pipedream import pipedream
 from dnnc.methods.throughput import throughput
 from dnnc.methods.training import training
@@ -20,6 +21,7 @@ METHODS: dict[tuple[str, str], Method] = {
     ("training", "contiguous"): training,
     ("training", "any"): any_training,
     ("pipedream", "contiguous"): pipedream,
+    ("latency", "contiguous"): latency,
 }
 """How to solve, by objective and split."""
 

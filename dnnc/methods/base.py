@@ -22,6 +22,7 @@ class SolveOptions:
     ``bandwidth`` (bytes per second) stand over the file's. ``forward``: leave backward nodes out. ``time_limit``: seconds of
     search, None for the method's own. ``replicas``: most devices that a stage may run on. Of PipeDream's objective:
     ``straight``: one machine per stage; ``schedule``: what memory holds; ``microbatches`` between two flushes.
+    ``pieces``: of latency, most that an accelerator runs, one after another.
     ``method``: exact, or a baseline; ``expert``: the file of a split made by hand; ``compare``: all of them."""
 
     file: str
@@ -39,15 +40,26 @@ class SolveOptions:
     schedule: str = ""
     microbatches: int | None = None
     replicas: int = 1
+    pieces: int = 1
     method: str = "exact"
     expert: str = ""
     compare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
+class SolvedPiece:
+    """What an accelerator runs at one go, under latency: positions of its ops, seconds from the arrival of the sample."""
+
+    ops: tuple[int, ...]
+    start: float
+    finish: float
+
+
+@dataclass(frozen=True, slots=True)
 class SolvedStage:
     """A stage on ``replicas`` devices of ``kind``: positions of its ops, seconds that each device is busy per sample, the
-    compute and the transfers in it, and bytes on each."""
+    compute and the transfers in it, and bytes on each. ``name``: of all devices of its kind together, which run it. Of latency:
+    ``pieces``, in their order."""
 
     kind: str
     ops: tuple[int, ...]
@@ -56,6 +68,8 @@ class SolvedStage:
     transfer: float
     memory: int
     replicas: int = 1
+    name: str = ""
+    pieces: tuple[SolvedPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +143,7 @@ def takes(options: SolveOptions, *flags: str) -> None:
         "--schedule": options.schedule,
         "--microbatches": options.microbatches,
         "--replicas": options.replicas > 1,
+        "--pieces": options.pieces > 1,
     }
     wrong = [flag for flag, value in given.items() if value and flag not in flags]
     if wrong:
@@ -140,6 +155,7 @@ _OF = {
     "--straight": "--objective pipedream",
     "--schedule": "--objective training and pipedream",
     "--microbatches": "--objective pipedream, and of training with --replicas",
+    "--pieces": "--objective latency",
     "--replicas": "--objective throughput and training with --split contiguous; pipedream has replicas of itself",
 }
 
@@ -169,6 +185,7 @@ __all__ = [
     "Progress",
     "SolveOptions",
     "Solved",
+    "SolvedPiece",
     "SolvedStage",
     "budget_of",
     "does_not_fit",

@@ -19,6 +19,8 @@ nodes, stages run in the order of their numbers, and a device's load is the larg
 what comes in and of what goes out (Narayanan et al., SOSP 2019); memory is that of the schedule that the
 result names.
 
+Latency has rules of its own too: see ``latency``.
+
 Of a result in ``dnnc.solve/1`` also: the bound is not above the objective, gap and status agree with both, memory is as
 claimed, no device is listed twice. The bound itself is an argument about all splits and is not repeated here.
 """
@@ -30,6 +32,7 @@ from pathlib import Path
 
 from dnnc.verify_plan.claims import Report, claims_of
 from dnnc.verify_plan.devices import verify_devices
+from dnnc.verify_plan.latency import is_latency, verify_latency
 from dnnc.verify_plan.numbers import Malformed
 from dnnc.verify_plan.pipedream import verify_pipedream
 from dnnc.verify_plan.workload import Limits, read_workload
@@ -76,6 +79,9 @@ def verify(
     if forward:
         workload.nodes = {id_: node for id_, node in workload.nodes.items() if not node.backward}
         workload.readers = {id_: readers & workload.nodes.keys() for id_, readers in workload.readers.items()}
+    if is_latency(claimed):
+        assert isinstance(claimed, dict)
+        return verify_latency(workload, claimed)
     devices, largest, statement = claims_of(claimed)
     if statement.get("kind") == "pipedream":
         return verify_pipedream(workload, devices, largest, statement)

@@ -2,14 +2,16 @@
 
 ``problem`` states the model and evaluates a plan from the definition; ``reduce`` makes problems smaller without losing an
 optimum, and relaxes them; ``engine`` searches one family of ideals with the loops of ``kernels`` and ``label_kernels``;
-``bounds`` holds what needs no lattice; ``solver`` puts them together; ``build`` comes from a module or a throughput problem.
+``bounds`` holds what needs no lattice; ``solver`` puts them together; ``build`` comes from a throughput problem.
 """
 
+from passes.partition.latency.build import BuiltLatency, latency_problem
 from passes.partition.latency.engine import TooManyKindsError
 from passes.partition.latency.problem import LatencyProblem, Piece, PieceTimes, Schedule, faults, schedule
 from passes.partition.latency.solver import LatencyBudget, LatencySolution, solve_latency
 
 __all__ = [
+    "BuiltLatency",
     "LatencyBudget",
     "LatencyProblem",
     "LatencySolution",
@@ -18,6 +20,7 @@ __all__ = [
     "Schedule",
     "TooManyKindsError",
     "faults",
+    "latency_problem",
     "schedule",
     "solve_latency",
 ]

@@ -7,6 +7,7 @@ both hold for plans along that part only.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,16 @@ from passes.partition.ideals import csr
 from passes.partition.latency import kernels, label_kernels
 from passes.partition.latency.problem import Piece
 from passes.partition.latency.reduce import Free, Reduced, expanded
+from passes.partition.problem import Floats
 
 HUGE = 1 << 62
 """Stands for no memory limit."""
 WORK = 3_000_000
 """Steps of a kernel between two looks at the clock: some tenths of a second."""
+RATES = 4
+"""Rates of tolls on memory; see ``kernels.toll``."""
+PRICE_STEPS = 100_000_000
+"""Steps that looking for tolls may take: tens of seconds."""
 MOST_STATES = 4096
 """Vectors of pieces used beyond which kinds of accelerators are too many."""
 
@@ -31,7 +37,7 @@ KeepOn = Callable[[float], bool]
 
 
 class TooManyKindsError(Exception):
-    """The pieces used of each kind have more than ``MOST_STATES`` combinations."""
+    """The numbers of pieces left of each kind have more than ``MOST_STATES`` combinations."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +124,17 @@ class Engine:
         # More pieces than nodes are never used.
         room = [min(kind.count * reduced.pieces, len(reduced.groups)) + 1 for kind in reduced.kinds]
         if math.prod(room) > MOST_STATES:
-            raise TooManyKindsError
+            raise TooManyKindsError(
+                f"latency: {len(room)} kinds of accelerators with {math.prod(room)} combinations of pieces left, of at most "
+                f"{MOST_STATES}"
+            )
         self.stride = np.cumprod([1, *room]).astype(np.int64)
         self.states = int(self.stride[-1])
         width = np.diff(lattice.front_ptr) + 1
         self.start = np.concatenate([[0], np.cumsum(width * self.states)]).astype(np.int64)
         self.width = int(width.max())
         self.tail = np.full(int(self.start[-1]), math.inf)
+        self.priced, self.rate, self.stock = np.empty(0), np.zeros((len(reduced.kinds), RATES)), 0.0
         self.queue = np.empty(len(lattice.bits), np.int64)
         self.steps = 0
 
@@ -164,17 +174,55 @@ class Engine:
     def bound(self, most: float, keep_on: KeepOn) -> float | None:
         """Fills the tails. The least latency along the family, or ``most`` when it is not below that, is at least what this
         returns; none when stopped."""
+        if not self._fill(self.tail, most, self.rate, keep_on):
+            return None
+        root = float(self.tail[self.start[0] + self.states - 1])
+        if math.isfinite(root) and self.reduced.pieces > 1:
+            root = max(root, self._price(root, most, keep_on))
+        return min(root, most)
+
+    def _fill(self, tail: Floats, most: float, rate: Floats, keep_on: KeepOn) -> bool:
+        """Fills ``tail`` at a toll; false when stopped."""
         stamp = np.full(self.ideals, -1, np.int64)
         at = self.ideals - 1
         while at >= 0:
             at, done = kernels.tails(
-                self.graph, self.lattice, self.stride, most, self.start, self.tail, self.queue, stamp, at, WORK
+                self.graph, self.lattice, self.stride, most, rate, self.start, tail, self.queue, stamp, at, WORK
             )
             self.steps += done
             if not keep_on(1 - (at + 1) / self.ideals):
-                return None
-        root = float(self.tail[self.start[0] + self.states - 1])
-        return min(root, most)
+                return False
+        return True
+
+    def _price(self, root: float, most: float, keep_on: KeepOn) -> float:
+        """Looks for the tolls that give the best bound at the empty ideal, one rate after another, and keeps their tails for
+        the search. The bound is concave in the rates (but for rounding): steps up and down, halved when none helps."""
+        limited = [t for t, kind in enumerate(self.reduced.kinds) if kind.memory is not None]
+        count = sum(self.reduced.kinds[t].count for t in limited)
+        best, base, tried = root, np.zeros(RATES), np.empty_like(self.tail)
+        step, least = root / max(count, 1), root / max(count, 1) / 100
+        spent = self.steps
+        while limited and step > least:
+            better = False
+            for m, sign in itertools.product(range(RATES), (1.0, -1.0)):
+                rates = base.copy()
+                rates[m] += sign * step
+                if rates[m] < 0 or self.steps - spent > PRICE_STEPS:
+                    continue
+                rate = np.zeros((len(self.reduced.kinds), RATES))
+                rate[limited] = rates
+                if not self._fill(tried, most, rate, keep_on):
+                    return best
+                stock = float(rates.sum() * count)
+                value = float(tried[self.start[0] + self.states - 1]) - stock
+                if math.isinf(value):  # every way takes longer than ``most``
+                    return most
+                if value > best:
+                    best, base, better = value, rates, True
+                    self.priced, self.rate, self.stock = tried.copy(), rate, stock
+            if not better:
+                step /= 2
+        return best
 
     def search(self, most: float, width: int, labels: int, keep_on: KeepOn) -> Pass:
         """Searches for an end before ``most`` with at most ``width`` labels per ideal, ``labels`` in all; after ``bound``."""
@@ -190,6 +238,9 @@ class Engine:
                 self.stride,
                 self.start,
                 self.tail,
+                self.rate,
+                self.priced,
+                self.stock,
                 most,
                 slack,
                 self.reduced.pieces,
@@ -201,6 +252,7 @@ class Engine:
                 WORK,
             )
             steps += done
+            pool.counts[label_kernels.COMPARED] = 0
             if at < self.ideals - 1 and not keep_on(at / self.ideals):
                 stopped = True
                 break
@@ -246,8 +298,9 @@ class Engine:
             bytes=np.zeros((labels, devices), np.int64),
             free=np.zeros((labels, devices)),
             home=np.full((labels, colours), label_kernels.OPEN, np.int64),
+            paid=np.zeros(labels),
             kind_of=np.array(kind_of, np.int64),
-            counts=np.array([1, -1], np.int64),
+            counts=np.array([1, -1, 0], np.int64),
         )
         pool.k[0] = self.states - 1
         pool.head[0] = 0

@@ -8,8 +8,9 @@ is what a beginning of a plan leaves: the ideal, the pieces that may still be us
 to go on, of the time from when u is ready to the end: no way to go on ends before ready[u] + tail(u). Entry 0 of each ideal is
 the same for time 0, when the sample arrives. Taking the least for each u apart makes this a bound, not the truth.
 
-``search`` walks forward with labels, keeps only those that are not dominated, and at most ``width`` per ideal, the most
-promising; ``dropped`` is the least promise among those given up, so the best end found and it bound the optimum.
+Accelerators that run several pieces share their memory among them, which states k do not know. So tails can be taken with a
+toll in seconds on each piece, for what it takes of its accelerator's memory (``toll``). Then no way to go on ends before
+ready[u] + tail(u) less the tolls that all accelerators together can still collect: a Lagrangian relaxation.
 """
 
 from __future__ import annotations
@@ -316,6 +317,22 @@ def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
 
 
 @compiled
+def toll(size: int, limit: int, rate: Any) -> Any:
+    """Seconds for a piece of ``size`` bytes on an accelerator of ``limit``: rate[0] for the part of the memory that it takes,
+    rate[k] for that part rounded down to k-ths by the dual feasible function u_k (Fekete and Schepers, 2001). The pieces of
+    one accelerator never sum to more than 1 under any of these, so it collects at most the sum of its rates."""
+    if limit <= 0 or size <= 0:
+        return 0.0
+    part = size / limit
+    total = rate[0] * part
+    for k in range(1, len(rate)):
+        if rate[k] > 0.0:
+            whole = (size * (k + 1)) // limit
+            total += rate[k] * (part if whole * limit == size * (k + 1) else whole / k)
+    return total
+
+
+@compiled
 def place(lattice: Any, i: int, u: int) -> Any:
     """Where node u stands in the frontier of ideal i, from 1; 0 when it is not there."""
     for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
@@ -326,10 +343,20 @@ def place(lattice: Any, i: int, u: int) -> Any:
 
 @compiled
 def tails(
-    graph: Any, lattice: Any, stride: Any, most: float, start: Any, tail: Any, queue: Any, stamp: Any, begin: int, work: int
+    graph: Any,
+    lattice: Any,
+    stride: Any,
+    most: float,
+    rate: Any,
+    start: Any,
+    tail: Any,
+    queue: Any,
+    stamp: Any,
+    begin: int,
+    work: int,
 ) -> Any:
     """Fills ``tail[start[j] + k * (1 + width of the frontier) + place]`` for ideals from ``begin`` down, until about ``work``
-    steps are done. Nothing that takes more than ``most`` is looked at. Returns (the next ideal, -1 when done; steps)."""
+    steps are done. No piece that takes more than ``most`` is looked at. Returns (the next ideal, -1 when done; steps)."""
     kinds = len(graph.limit)
     states = stride[kinds]
     last = len(lattice.bits) - 1
@@ -392,6 +419,7 @@ def tails(
                 cost = price(graph, lattice, j, i, t, graph.limit[t])
                 if cost > most:
                     continue
+                extra = toll(lattice.size[i] - lattice.size[j], graph.limit[t], rate[t])
                 if not known:
                     known = True
                     for x in range(front):
@@ -407,12 +435,12 @@ def tails(
                     through = 0.0
                     for x in range(fresh):
                         through = max(through, tail[onward + new[x]])
-                    through += cost
-                    if through > most:
+                    through += cost + extra
+                    if through > most and extra == 0.0:
                         continue
-                    tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
+                    tail[base + k * step] = min(tail[base + k * step], max(tail[onward] + extra, through))
                     for x in range(front):
-                        value = tail[onward + stays[x]] if stays[x] else 0.0
+                        value = tail[onward + stays[x]] + extra if stays[x] else 0.0
                         if read[x]:
                             value = max(value, through)
                         at = base + k * step + 1 + x
@@ -433,5 +461,6 @@ __all__ = [
     "sums",
     "supersets",
     "tails",
+    "toll",
     "within",
 ]

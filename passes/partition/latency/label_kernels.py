@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from passes.partition.kernels import compiled
-from passes.partition.latency.kernels import NEVER, digits, leaves, meets, place, price, supersets
+from passes.partition.latency.kernels import NEVER, digits, leaves, meets, place, price, supersets, toll
 
 OPEN, CPU = -1, -2
 """Where a colour lives (``home``) while none of its nodes has run, and when they are on CPUs; else an accelerator."""
-COUNT, SPARE = 0, 1
-"""Entries of ``counts``: labels ever taken from the pool, and the first of the chain of those given back."""
+COUNT, SPARE, COMPARED = 0, 1, 2
+"""Entries of ``counts``: labels ever taken from the pool, the first of the chain of those given back, labels compared."""
 
 
 class Pool(NamedTuple):
     """Labels. ``ready[:, 0]``: the latest end of what nobody reads any more, then the frontier in its order; ``promise``: no
     plan that goes on from here ends before; ``device``: of the step that led here (CPU: -2); ``after``: the next label of the
     ideal, ``head`` the first, ``held`` their number. ``used``, ``bytes``, ``free`` per accelerator and ``home`` per colour are
-    empty when accelerators run one piece. ``kind_of``: of each accelerator."""
+    empty when accelerators run one piece. ``paid``: tolls. ``kind_of``: of each accelerator."""
 
     ready: Any
     promise: Any
@@ -40,6 +40,7 @@ class Pool(NamedTuple):
     bytes: Any
     free: Any
     home: Any
+    paid: Any
     kind_of: Any
     counts: Any
 
@@ -93,6 +94,7 @@ def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -
     i = pool.ideal[x]
     before, y = -1, pool.head[i]
     while y >= 0:
+        pool.counts[COMPARED] += 1
         if dominates(pool, y, x, wide, stride, slack):
             give_back(pool, x)
             return NEVER
@@ -132,13 +134,19 @@ def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -
 
 
 @compiled
-def promise_of(lattice: Any, pool: Any, x: int, start: Any, tail: Any) -> Any:
+def promise_of(lattice: Any, pool: Any, x: int, start: Any, tail: Any, priced: Any, stock: float) -> Any:
+    """No plan that goes on from label x ends before this."""
     i = pool.ideal[x]
     wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
     onward = start[i] + pool.k[x] * wide
     best = max(pool.ready[x, 0], tail[onward])
     for y in range(1, wide):
         best = max(best, pool.ready[x, y] + tail[onward + y])
+    if len(priced):
+        least = priced[onward]
+        for y in range(1, wide):
+            least = max(least, pool.ready[x, y] + priced[onward + y])
+        best = max(best, least + pool.paid[x] - stock)
     return best
 
 
@@ -158,6 +166,7 @@ def inherit(graph: Any, lattice: Any, pool: Any, x: int, parent: int, j: int, i:
     pool.ideal[x] = i
     pool.device[x] = device
     pool.k[x] = k
+    pool.paid[x] = pool.paid[parent]
     for d in range(pool.used.shape[1]):
         pool.used[x, d] = pool.used[parent, d]
         pool.bytes[x, d] = pool.bytes[parent, d]
@@ -188,6 +197,9 @@ def search(
     stride: Any,
     start: Any,
     tail: Any,
+    rate: Any,
+    priced: Any,
+    stock: float,
     most: float,
     slack: float,
     pieces: int,
@@ -207,7 +219,7 @@ def search(
     waits = np.empty(len(graph.cpu) + 1, np.int64)
     j = begin
     while j < last:
-        if done > work:
+        if done + pool.counts[COMPARED] > work:
             return j, dropped, done
         if pool.head[j] < 0:
             j += 1
@@ -239,7 +251,10 @@ def search(
                     else:
                         inherit(graph, lattice, pool, z, x, j, i, CPU, pool.k[x])
                         dropped = min(
-                            dropped, arrive(lattice, pool, z, x, end, source, wide, stride, start, tail, most, width, slack)
+                            dropped,
+                            arrive(
+                                lattice, pool, z, x, end, source, wide, stride, start, tail, priced, stock, most, width, slack
+                            ),
                         )
                 x = pool.after[x]
         count = supersets(graph, lattice, j, most, queue, stamp)
@@ -261,6 +276,7 @@ def search(
                         if meets(graph.follow[lattice.front[lattice.front_ptr[j] + y]], lattice.bits[j], lattice.bits[i]):
                             waits[needed] = y + 1
                             needed += 1
+                tolled = toll(lattice.size[i] - lattice.size[j], graph.limit[t], rate[t])
                 x = pool.head[j]
                 while x >= 0:
                     if digits(pool.k[x], t, stride) == 0:
@@ -293,8 +309,12 @@ def search(
                             pool.used[z, d] += 1
                             pool.bytes[z, d] += np.int64(lattice.size[i] - lattice.size[j])
                             pool.free[z, d] = end
+                            pool.paid[z] += tolled
                         dropped = min(
-                            dropped, arrive(lattice, pool, z, x, end, source, wide, stride, start, tail, most, width, slack)
+                            dropped,
+                            arrive(
+                                lattice, pool, z, x, end, source, wide, stride, start, tail, priced, stock, most, width, slack
+                            ),
                         )
                     x = pool.after[x]
         j += 1
@@ -313,6 +333,8 @@ def arrive(
     stride: Any,
     start: Any,
     tail: Any,
+    priced: Any,
+    stock: float,
     most: float,
     width: int,
     slack: float,
@@ -329,7 +351,7 @@ def arrive(
             pool.ready[z, y] = end
     if not fresh:
         pool.ready[z, 0] = max(pool.ready[z, 0], end)
-    pool.promise[z] = promise_of(lattice, pool, z, start, tail)
+    pool.promise[z] = promise_of(lattice, pool, z, start, tail, priced, stock)
     if pool.promise[z] >= most:
         give_back(pool, z)
         return NEVER
