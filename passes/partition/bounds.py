@@ -29,13 +29,17 @@ import numpy as np
 from passes.partition.problem import Floats, Problem, pools
 
 _STEPS = 200
+_IDLE_STEPS = 20
+"""Steps without a gain of a ten-thousandth after which prices are good enough."""
+_LEAST_SHARE = 1e-9
 _SLACK = 1e-11
 """Relative: sums of seconds are rounded."""
 
 
 def prices(problem: Problem) -> Floats:
-    """Prices l[T] that nearly maximise w(V) under sum l_d count_d = 1, by exponentiated subgradient steps; the best seen.
-    A kind of r devices per stage has r times the price of one: it takes r seconds of work a second."""
+    """Prices l[T] that maximise w(V) under sum l_d count_d = 1: exact for two kinds; for more nearly so, by exponentiated
+    subgradient steps, the best seen. A kind of r devices per stage has r times the price of one: it takes r seconds of work a
+    second."""
     pool_of = pools(problem.kinds)
     alone = sorted(set(pool_of))
     if len(alone) < len(problem.kinds):
@@ -48,13 +52,16 @@ def prices(problem: Problem) -> Floats:
     if kinds == 1 or not problem.size or all(np.array_equal(problem.seconds[0], row) for row in problem.seconds[1:]):
         return uniform
     seconds = problem.seconds
+    if kinds == 2:
+        return _two_prices(seconds, counts)
     shares = np.full(kinds, 1.0 / kinds)
     # Start where every kind alone would be equally loaded: much nearer than equal shares when speeds differ by orders.
     totals = np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=1)
     if (totals > 0).all():
         shares = counts / totals
         shares /= shares.sum()
-    best, best_value = uniform, node_weights(problem, uniform).sum()
+    best, best_value = uniform, float(node_weights(problem, uniform).sum())
+    idle = 0
     for step in range(_STEPS):
         price = shares / counts
         with np.errstate(invalid="ignore"):
@@ -62,8 +69,11 @@ def prices(problem: Problem) -> Floats:
         cheapest = priced.argmin(axis=0)
         taken = priced[cheapest, np.arange(problem.size)]
         value = float(taken[np.isfinite(taken)].sum())
+        idle = 0 if value > best_value * (1 + 1e-4) else idle + 1
         if value > best_value:
             best, best_value = price, value
+        if idle > _IDLE_STEPS:
+            break
         gradient = np.bincount(cheapest, weights=seconds[cheapest, np.arange(problem.size)], minlength=kinds) / counts
         largest = gradient.max()
         if not np.isfinite(largest) or largest <= 0:
@@ -71,6 +81,26 @@ def prices(problem: Problem) -> Floats:
         shares = shares * np.exp(0.5 / (1 + 0.1 * step) * gradient / largest)
         shares /= shares.sum()
     return best
+
+
+def _two_prices(seconds: Floats, counts: Floats) -> Floats:
+    """The best prices of two kinds. With share x of the price on the first, node v weighs min(x a_v, (1 - x) b_v), where a and
+    b are its seconds over the count of the kind. The sum is concave in x, with corners where both are equal, x = b / (a + b):
+    left of its corner a node counts a x. So the best x is the corner at which the slope, sum of a less sum of b, changes sign.
+    The corner of a node that the first kind cannot run is 0, of one that the second cannot, 1."""
+    a, b = seconds / counts[:, None]
+    some = (a + b > 0) & (np.isfinite(a) | np.isfinite(b))
+    if not some.any():
+        return np.full(2, 1.0 / counts.sum())
+    first, second = np.where(np.isfinite(a), a, 0.0)[some], np.where(np.isfinite(b), b, 0.0)[some]
+    both = np.where(first + second > 0, first + second, 1.0)
+    corner = np.where(np.isfinite(a[some]), np.where(np.isfinite(b[some]), second / both, 1.0), 0.0)
+    order = np.argsort(corner, kind="stable")
+    slope = first.sum() - np.cumsum((first + second)[order])
+    share = float(corner[order][min(int(np.searchsorted(-slope, 0.0)), len(slope) - 1)])
+    # A price of nothing is valid but would make the weight of everything nothing.
+    share = min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE)
+    return np.array([share, 1 - share]) / counts
 
 
 def node_weights(problem: Problem, price: Floats) -> Floats:

@@ -40,8 +40,9 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     readers: dict[str, list[int]] = {}
     maker: dict[str, int] = {}
     painted: dict[tuple[int, str], int] = {}
+    read = [reads(op) for op in func.ops]
     for i, op in enumerate(func.ops):
-        for name in reads(op):
+        for name in read[i]:
             readers.setdefault(name, []).append(i)
         maker.update((value.name, i) for value in op.results)
         color = op.facet(Color)
@@ -62,8 +63,9 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             if not _can_travel(value):
                 for reader in readers.get(value.name, ()):
                     classes.join(i, reader)
-    edges = _edges(func)
-    merge_cycles(classes, edges)
+    edges = _edges(func, read)
+    if classes.joined:
+        merge_cycles(classes, edges)
     for name, size in sorted(resource_bytes(module).items()):
         users = readers.get(name, [])
         if len(users) > 1 and size > SMALL:
@@ -71,7 +73,8 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             if near is not None:
                 for user in near:
                     classes.join(users[0], user)
-    merge_cycles(classes, edges)
+    if classes.joined:
+        merge_cycles(classes, edges)
     return classes.listed()
 
 
@@ -83,12 +86,12 @@ def _can_travel(value: Value) -> bool:
     return isinstance(type_, TensorType) and type_.nbytes is not None and type_.dtype is not DType.STRING and not type_.sparse
 
 
-def _edges(func: Func) -> list[list[int]]:
-    """Successors of each op."""
+def _edges(func: Func, read: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Successors of each op, given what each reads."""
     maker: dict[str, int] = {}
     following: list[list[int]] = [[] for _ in func.ops]
     for i, op in enumerate(func.ops):
-        for source in {maker[name] for name in reads(op) if name in maker}:
+        for source in {maker[name] for name in read[i] if name in maker}:
             following[source].append(i)
         maker.update((value.name, i) for value in op.results)
     return following
@@ -109,10 +112,11 @@ def _closure(users: Sequence[int], edges: Sequence[Sequence[int]], limit: int) -
 
 
 class _Classes:
-    """Disjoint sets of positions; the root is the least member."""
+    """Disjoint sets of positions; the root is the least member. ``joined``: some two were."""
 
     def __init__(self, size: int) -> None:
         self.parent = list(range(size))
+        self.joined = False
 
     def root(self, i: int) -> int:
         while self.parent[i] != i:
@@ -123,6 +127,7 @@ class _Classes:
     def join(self, i: int, j: int) -> bool:
         a, b = self.root(i), self.root(j)
         self.parent[max(a, b)] = min(a, b)
+        self.joined = self.joined or a != b
         return a != b
 
     def listed(self) -> tuple[tuple[int, ...], ...]:

@@ -65,6 +65,7 @@ def solve_family(
     link = np.full(value.shape, -1, np.int32)
     head = np.full(len(states.used), -1, np.int32)
     stamp, memo = np.full(count, -1, np.int32), np.empty((count, kinds))
+    priced_at, raw = np.full(count, -1, np.int32), np.empty((count, kinds))
     value[0, 0] = 0.0
     head[0] = 0
     sums, marks = family.sums, family.marks
@@ -73,6 +74,12 @@ def solve_family(
     lacking = np.ascontiguousarray(sums[:, tables.at_lacking : tables.at_weights])
     boundary = np.ascontiguousarray(marks[:, : tables.lanes * classes])
     received = np.ascontiguousarray(marks[:, tables.at_bytes])
+    if tables.lanes == 1:
+        busy, moving = compute[:, :kinds], boundary[:, tables.port]
+    else:
+        parts = compute.reshape(count, -1, kinds), boundary.reshape(count, tables.lanes, classes)[:, :, tables.port]
+        weights = np.array(sides[: parts[0].shape[1]])
+        busy, moving = weights @ parts[0], np.array(sides[:2]) @ parts[1]
     own = np.rint(sums[:, tables.at_weights]).astype(np.int64)
     if allowed is None:
         allowed = possible(tables, family, trial)
@@ -91,6 +98,8 @@ def solve_family(
             compute,
             lacking,
             boundary,
+            np.ascontiguousarray(busy),
+            np.ascontiguousarray(moving),
             received,
             own,
             family.cut_start,
@@ -123,6 +132,8 @@ def solve_family(
             head,
             stamp,
             memo,
+            priced_at,
+            raw,
         )
         tested, priced = tested + int(tests), priced + int(prices)
         if ideal < count and not keep_on(tested, ideal / count):

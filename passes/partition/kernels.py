@@ -9,6 +9,12 @@ inside a window are stored.
 The cost of a stage I - J comes from the two boundaries: sent are the tensors cut by I and made outside J; received are
 those cut by J, less those whose readers all lie outside I, and these are cut by I as well.
 
+*Bounds on a stage from another.* Where seconds p and transfers are added, write B(I) for the transfers of the cut of I. For J
+inside J' inside I: what I - J' parts and I - J does not is cut by J' and not by J; what is cut by J and not by J' is parted by
+I - J and not by I - J'. So load(I - J) >= load(I - J') + p(J' - J) + B(J) - B(J'). In the same way, for J inside I' inside I:
+load(I - J) >= load(I' - J) + p(I - I') + B(I) - B(I'). And a stage parts at least what only one of its boundaries cuts:
+load(I - J) >= p(I - J) + |B(I) - B(J)|. Most pairs are refused by these, from pairs priced before.
+
 This is the only file that imports numba. Compiled code is cached beside the package, or in the user's cache directory when
 that is read-only, or, when neither can be written, in a private folder of the temporary directory (numba itself would stop
 there). ``NUMBA_CACHE_DIR`` overrides all three. Tests hold a slow, obvious twin of each kernel.
@@ -242,8 +248,8 @@ def enumerate_ideals(
     is summed over the nodes of an ideal, first the weight; ``below[v]``: weight of v and all that depends on it.
     ``on_ptr``/``on``: tensors that each node makes or reads; ``pins[h]``: the number of such nodes; an ideal cuts h when
     some of them are in it and some are not. ``tensor_columns[H, B]``: what is summed over the tensors cut. ``low``/``high``:
-    windows, ascending and disjoint. ``band``: an ideal may hold node v only if its least missing node is >= v - band (>= n: no limit).
-    Stops with TOO_MANY after ``max_visits`` ideals, with TOO_MUCH when over ``max_words`` 8-byte words would be held, at
+    windows, ascending and disjoint. ``band``: an ideal may hold node v only if its least missing node is >= v - band (>= n: no
+    limit). Stops with TOO_MANY after ``max_visits`` ideals, with TOO_MUCH when over ``max_words`` 8-byte words would be held, at
     ``words_per_ideal`` each besides their cuts.
 
     Stores as many as there is room for in ``bits[N, W]``, ``sums[N, C]``, ``marks[N, B]``, ``cut_ptr[N+1]`` and ``cut``, the
@@ -469,6 +475,8 @@ def solve_family(
     compute: Any,
     lacking: Any,
     boundary: Any,
+    busy: Any,
+    moving: Any,
     bytes_before: Any,
     own_before: Any,
     cut_start: Any,
@@ -503,6 +511,8 @@ def solve_family(
     head: Any,
     stamp: Any,
     memo: Any,
+    priced_at: Any,
+    raw: Any,
 ) -> Any:
     """Least possible largest load over chains of ideals of the family, for every vector of devices used; with ``additive``, the
     least possible sum of transfers instead.
@@ -516,6 +526,7 @@ def solve_family(
     maker first where it has a direction; ``transfer[P, H]`` goes to lane ``lane_in[h]`` of who receives and ``lane_out[h]`` of
     who sends. ``port[T]`` names the kind's class, ``price[T]`` bounds the weight that it takes per second of load.
 
+    ``busy[N, T]``, ``moving[N, T]``: seconds and transfers of the whole cut, as a load adds them up (unused where it does not).
     ``mode``: how a load adds up. For SIDES the two sides count ``shares[0]`` and ``shares[1]``, each at most its cap, and both
     together are at most ``caps[2]``. States are vectors of devices used, numbered: ``pred[pred_ptr[s]:pred_ptr[s + 1]]`` are
     those that one stage of kind ``pred_kind`` leads from to s; ``idle[S, D]`` are those with a device more, unused (-1: none).
@@ -523,8 +534,9 @@ def solve_family(
 
     Filled in: ``value[N, S]``, ``parent[N, S]`` (ideal before), ``via[N, S]`` (kind of the last stage). ``head[S]`` and
     ``link[N, S]`` chain the ideals reached in a state, the heaviest first: only those where no state with fewer devices is as
-    good. ``stamp[N]``, ``memo[N, T]`` keep what was priced. Works from ideal ``start`` until over ``max_tests`` pairs were
-    met. Returns (the ideal to go on from, pairs met, pairs priced).
+    good. ``stamp[N]``, ``memo[N, T]`` keep what was priced for the ideal at hand, ``priced_at[N]``,
+    ``raw[N, T]`` what was priced last, over the trial value or not. Works from ideal ``start`` until over ``max_tests`` pairs
+    were met. Returns (the ideal to go on from, pairs met, pairs priced).
     """
     count, words = bits.shape
     kinds = port.shape[0]
@@ -533,6 +545,7 @@ def solve_family(
     lanes = boundary.shape[1] // max(classes, 1)
     most = trial * (1.0 + slack)
     edge = slack * weight[count - 1]
+    added = mode == 0 or mode == 3
     one = np.uint64(1)
     infinite = np.inf
     moved = np.zeros((2, max(classes, 1)))
@@ -548,6 +561,7 @@ def solve_family(
     i = start
     while i < count and met <= max_tests:
         here = weight[i]
+        anchor = -1
         least[:] = infinite
         for x in range(states):
             if allowed[i, x] and least[x] > floor:
@@ -564,22 +578,39 @@ def solve_family(
                         met += 1
                         if stamp[j] != i:
                             stamp[j] = i
-                            # Cheap reasons to refuse come first.
+                            # Cheap reasons to refuse come first; the bounds are those of the module.
                             inside = False
                             for k in range(kinds):
                                 memo[j, k] = infinite
-                                busy = compute[i, k] - compute[j, k]
-                                if mode == 3:
-                                    busy = shares[0] * busy + shares[1] * (compute[i, kinds + k] - compute[j, kinds + k])
-                                elif mode == 0:
-                                    busy += abs(boundary[i, port[k]] - boundary[j, port[k]])
-                                    busy -= slack * (boundary[i, port[k]] + boundary[j, port[k]])
-                                inside = inside or (busy <= most and lacking[i, k] == lacking[j, k])
+                                low = busy[i, k] - busy[j, k]
+                                if added:
+                                    low += abs(moving[i, k] - moving[j, k]) - slack * (moving[i, k] + moving[j, k])
+                                inside = inside or (low <= most and lacking[i, k] == lacking[j, k])
                             if inside:
                                 for k in range(words):
                                     if bits[j, k] & ~bits[i, k]:
                                         inside = False
                                         break
+                            if inside and added:
+                                q = priced_at[j]
+                                under = q >= 0
+                                over = anchor >= 0
+                                for k in range(words):
+                                    under = under and bits[q, k] & ~bits[i, k] == 0
+                                    over = over and bits[j, k] & ~bits[anchor, k] == 0
+                                if under or over:
+                                    inside = False
+                                    for k in range(kinds):
+                                        low = 0.0
+                                        edge_of = slack * (busy[i, k] + 2 * moving[i, k] + 2 * moving[j, k])
+                                        if under:
+                                            low = raw[j, k] + busy[i, k] - busy[q, k] + moving[i, k] - moving[q, k]
+                                            edge_of += slack * moving[q, k]
+                                        if over:
+                                            above = busy[anchor, k] - busy[j, k] + moving[j, k] - moving[anchor, k]
+                                            low = max(low, raw[anchor, k] + above)
+                                            edge_of += slack * moving[anchor, k]
+                                        inside = inside or (low - edge_of <= most and lacking[i, k] == lacking[j, k])
                             if inside and forced.shape[0] > 0:
                                 for f in range(forced.shape[0]):
                                     h = forced[f]
@@ -591,6 +622,8 @@ def solve_family(
                                                 inside = False
                             if inside:
                                 priced += 1
+                                priced_at[j] = i
+                                anchor = j
                                 for g in range(lanes):
                                     for p in range(classes):
                                         moved[g, p] = boundary[j, g * classes + p]
@@ -618,24 +651,23 @@ def solve_family(
                                             moved[lane_in[h], p] -= transfer[p, h]
                                 memory = np.int64(-1)
                                 for k in range(kinds):
-                                    if lacking[i, k] != lacking[j, k]:
-                                        continue
                                     first = max(moved[0, port[k]], 0.0)
                                     second = max(moved[1, port[k]], 0.0)
-                                    busy = compute[i, k] - compute[j, k]
+                                    load = compute[i, k] - compute[j, k]
                                     if mode == 0:
-                                        busy += first
+                                        load += first
                                     elif mode == 1:
-                                        busy = max(busy, first)
+                                        load = max(load, first)
                                     elif mode == 2:
-                                        busy = max(busy, max(first, second))
+                                        load = max(load, max(first, second))
                                     else:
-                                        first += busy
+                                        first += load
                                         second += compute[i, kinds + k] - compute[j, kinds + k]
-                                        busy = shares[0] * first + shares[1] * second
-                                        if first > caps[0] or second > caps[1] or first + second > caps[2]:
-                                            continue
-                                    if busy > most:
+                                        load = shares[0] * first + shares[1] * second
+                                    raw[j, k] = load
+                                    if load > most or lacking[i, k] != lacking[j, k]:
+                                        continue
+                                    if mode == 3 and (first > caps[0] or second > caps[1] or first + second > caps[2]):
                                         continue
                                     if limit[k] >= 0:
                                         certain = own_before[i] - own_before[j] + np.int64(np.rint(received))
@@ -662,9 +694,8 @@ def solve_family(
                                                 memory += peak
                                             if memory > limit[k]:
                                                 continue
-                                    memo[j, k] = first + second if additive else busy
-                        busy = memo[j, t]
-                        worst = before + busy if additive else max(max(before, busy), floor)
+                                    memo[j, k] = first + second if additive else load
+                        worst = before + memo[j, t] if additive else max(max(before, memo[j, t]), floor)
                         if worst < best:
                             best = worst
                             value[i, x] = worst

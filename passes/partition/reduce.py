@@ -26,12 +26,13 @@ The rules are applied one at a time until none applies, each to the problem that
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
-from passes.partition.problem import Problem, slots
+from passes.partition.problem import Ints, Joins, Problem, slots
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""
@@ -48,8 +49,9 @@ class _Reducer:
     def __init__(self, problem: Problem) -> None:
         n = problem.size
         self.problem = problem
-        self.seconds = [problem.seconds[:, v].copy() for v in range(n)]
-        self.transfer = [problem.transfer[:, h] for h in range(len(problem.consumers))]
+        self.summed = problem.comm == "sum"
+        self.seconds: list[list[float]] = problem.seconds.T.tolist()
+        self.transfer: list[list[float]] = problem.transfer.T.tolist()
         self.made: list[set[int]] = [set() for _ in range(n)]
         self.read: list[set[int]] = [set() for _ in range(n)]
         self.maker = [int(u) for u in problem.producer]
@@ -95,17 +97,15 @@ class _Reducer:
 
     def _fits(self, v: int, other: int, gained: set[int], lost: set[int]) -> bool:
         """Whether v may join ``other``: seconds and, where it matters, bytes of ``lost`` pay for those of ``gained``."""
-        cost, bonus = self.seconds[v], np.zeros_like(self.seconds[v])
-        for h in gained:
-            bonus = bonus - self.transfer[h]
-        for h in lost:
-            bonus = bonus + self.transfer[h]
-        runs, hosts = np.isfinite(cost), np.isfinite(self.seconds[other])
-        if (hosts & ~runs).any():
-            return False
-        allowance = bonus if self.problem.comm == "sum" else np.minimum(bonus, 0.0)
-        if (cost[runs] > allowance[runs]).any():
-            return False
+        hosts = self.seconds[other]
+        for k, cost in enumerate(self.seconds[v]):
+            if math.isinf(cost):
+                if hosts[k] != cost:
+                    return False
+                continue
+            bonus = sum(self.transfer[h][k] for h in lost) - sum(self.transfer[h][k] for h in gained)
+            if cost > (bonus if self.summed else min(bonus, 0.0)):
+                return False
         if self.binding:
             extra = sum(self.bytes[h] for h in gained) - sum(self.bytes[h] for h in lost)
             return not self.weighted[v] and self.live[v] <= self.live[other] and extra <= 0
@@ -130,7 +130,7 @@ class _Reducer:
     def _join(self, v: int, target: int) -> set[int]:
         """Makes v part of ``target``; returns the nodes whose neighbourhood changed."""
         self.parent[v] = target
-        self.seconds[target] = self.seconds[target] + self.seconds[v]
+        self.seconds[target] = [a + b for a, b in zip(self.seconds[target], self.seconds[v], strict=True)]
         self.live[target] = max(self.live[target], self.live[v])
         self.weighted[target] = self.weighted[target] or self.weighted[v]
         for h in self.read[v]:
@@ -194,6 +194,8 @@ def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
 
 def quotient(problem: Problem, groups: Groups) -> Problem:
     """The problem whose nodes are the groups (in topological order, as ``ordered`` gives them)."""
+    if groups == tuple((v,) for v in range(problem.size)) and all(problem.consumers):
+        return problem
     label = np.empty(problem.size, np.int64)
     for g, nodes in enumerate(groups):
         label[list(nodes)] = g
@@ -222,8 +224,21 @@ def quotient(problem: Problem, groups: Groups) -> Problem:
         comm=problem.comm,
         forced=tuple(position[h] for h in problem.forced),
         stages=problem.stages,
+        joins=None if problem.joins is None else _joins(problem.joins, label, flat, starts),
     )
     return reduced
+
+
+def _joins(joins: Joins, label: Ints, flat: list[int], starts: Ints) -> Joins:
+    """Tensors without a direction that still join several groups."""
+    pins = [tuple(sorted({int(label[v]) for v in nodes})) for nodes in joins.pins]
+    kept = [h for h, nodes in enumerate(pins) if len(nodes) > 1]
+    return Joins(
+        tuple(pins[h] for h in kept),
+        np.ascontiguousarray(joins.transfer[:, kept]),
+        joins.side[kept],
+        np.ascontiguousarray(np.add.reduceat(joins.seconds[:, :, flat], starts, axis=2)) if flat else joins.seconds,
+    )
 
 
 __all__ = ["Groups", "memory_can_bind", "ordered", "quotient", "reduce"]

@@ -82,8 +82,10 @@ class Tables:
             self.tensor_bytes = slots(problem.comm) * problem.tensor_bytes.astype(np.float64)
         self.pins = np.diff(self.pin_ptr)
         self.on_ptr, self.on = grouped(self.pin, np.repeat(np.arange(len(self.pins)), self.pins), n)
-        rows, port = np.unique(transfer, axis=0, return_inverse=True)
-        self.transfer, self.port = np.ascontiguousarray(rows), port.reshape(-1).astype(np.int64)
+        # Kinds whose transfers take equally long are of one port class.
+        classes: dict[bytes, int] = {}
+        self.port = np.array([classes.setdefault(row.tobytes(), len(classes)) for row in transfer], np.int64)
+        self.transfer = np.array([np.frombuffer(row) for row in classes]).reshape(len(classes), transfer.shape[1])
         self.limit = np.array([-1 if k.memory is None else k.memory for k in problem.kinds], np.int64)
         self.own_weights = np.zeros(n, np.int64)
         self._weights()

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
-from passes.partition.ideals import Family, Tables
-from passes.partition.problem import Problem, plan_costs, violations
+from passes.partition.ideals import Family, Tables, csr
+from passes.partition.problem import Floats, Problem, crowding, load, plan_costs, stage_cost, violations
+from passes.partition.reduce import memory_can_bind
 from passes.partition.search import TIGHT, Budget, Progress, Search, Solution, Statistics
 
 
@@ -30,14 +33,46 @@ class Throughput:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.price = prices(problem)
+        self.reader_ptr, self.reader = csr(problem.consumers)
+        self.limited = memory_can_bind(problem)
 
     def bound(self) -> tuple[float, str]:
         return best_bound(self.problem, self.price)
 
     def value(self, stages: Stages) -> float:
-        if violations(self.problem, stages):
+        if not stages or self.limited or self.problem.forced or self.problem.stages is not None:
+            faults = violations(self.problem, stages)
+            return math.inf if faults else max((cost.load for cost in plan_costs(self.problem, stages)), default=0.0)
+        loads = self._loads(stages)
+        if loads is None:
             return math.inf
-        return max((cost.load for cost in plan_costs(self.problem, stages)), default=0.0)
+        # The definition sums more exactly, but over every tensor: only the stages that may be the largest are asked.
+        largest = [stages[s] for s in np.flatnonzero(loads >= loads.max() * (1 - TIGHT)).tolist()]
+        return max(stage_cost(self.problem, nodes, kind).load for kind, nodes in largest)
+
+    def _loads(self, stages: Stages) -> Floats | None:
+        """The load of every stage, by summing arrays; None for a plan that breaks a constraint (of those that may: not memory)."""
+        problem, count = self.problem, len(stages)
+        place = np.full(problem.size, -1, np.int64)
+        for s, (_, nodes) in enumerate(stages):
+            place[list(nodes)] = s
+        whole = sum(len(nodes) for _, nodes in stages) == problem.size and all(nodes for _, nodes in stages)
+        kinds = [kind for kind, _ in stages]
+        if not whole or (place < 0).any() or crowding(problem.kinds, kinds):
+            return None
+        tensor = np.repeat(np.arange(len(problem.consumers)), np.diff(self.reader_ptr))
+        made, read = place[problem.producer], place[self.reader]
+        if (read < made[tensor]).any():
+            return None
+        moved = np.unique((tensor * count + read)[read > made[tensor]])
+        receiver, received = moved % count, moved // count
+        sent = np.unique(received)
+        kind_of = np.array(kinds)
+        compute = np.bincount(place, weights=problem.seconds[kind_of[place], np.arange(problem.size)], minlength=count)
+        into = np.bincount(receiver, weights=problem.transfer[kind_of[receiver], received], minlength=count)
+        out = np.bincount(made[sent], weights=problem.transfer[kind_of[made[sent]], sent], minlength=count)
+        loads = [load(problem.comm, *parts) for parts in zip(compute.tolist(), into.tolist(), out.tolist(), strict=True)]
+        return None if math.inf in loads else np.array(loads)
 
     def programme(
         self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
@@ -48,6 +83,8 @@ class Throughput:
         return bound
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
+        if not self.problem.tensor_bytes.any():
+            return None  # a workload that states seconds: there are no links to spare
         return solve_family(tables, family, value, keep_on, additive=True).stages
 
 

@@ -85,7 +85,7 @@ def solve_replicated(
     and what passes between groups takes ``slower`` times as long. With q = ceil(machines from the stage on / r) it holds
     ``copies[q]`` times its weights and ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited)
     are refused. No stage may take over ``trial``: so an ideal with m machines to come is kept only if ``least_before[m]`` <=
-    its seconds <= ``most_before[m]`` (relative ``slack`` on both), and one stage of at most m machines can take in what it cuts.
+    its seconds <= ``most_before[m]`` (relative ``slack`` on both), and one stage of at most m machines can take in its cut.
 
     Filled in: ``value[N, M+1]`` for exactly m machines from the ideal on, ``following[N, M+1]`` (the next boundary),
     ``replicas[N, M+1]`` (of the stage up to it); ``low_state``, ``high_state``: range of m reached; ``active[:actives]``:
