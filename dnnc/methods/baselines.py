@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXACT, EXPERT = "exact", "expert"
 NAMES = (EXACT, "one-device", "greedy", "topological", "pipedream-style", "local-search", "metis", EXPERT)
 """Names of methods; tests hold them equal to those of ``passes.partition.baselines``, which takes long to load."""
-OBJECTIVES = ("throughput", "training", "pipedream")
+OBJECTIVES = ("throughput", "training", "pipedream", "latency")
 """What baselines are judged by."""
 SECONDS = 10.0
 """Longest search of one baseline unless a limit is given."""
@@ -61,19 +61,26 @@ def baseline(module: Module, objective: str, options: SolveOptions, progress: Pr
         error = Infeasible(f"{options.method} has no plan that fits: {words}", where=options.file, hint=hint)
         error.proven = False
         raise error
-    stages = tuple(
-        SolvedStage(case.kinds[load.kind].type, load.nodes, load.load, load.compute, load.transfer, load.memory, load.replicas)
-        for load in plan.stages
-    )
     return Solved(
         plan.value,
         plan.bound,
         _status(plan),
         f"a baseline proves nothing; {plan.reason}",
-        stages,
+        _stages(module, case, plan, options),
         seconds={"build": built - start, "search": found - built},
         options=defined,
         split=plan.split,
+    )
+
+
+def _stages(module: Module, case: Case, plan: Plan, options: SolveOptions) -> tuple[SolvedStage, ...]:
+    if plan.schedule is not None:
+        from dnnc.methods.latency import read_latency, stages_of
+
+        return stages_of(*read_latency(module, options), plan.schedule)
+    return tuple(
+        SolvedStage(case.kinds[load.kind].type, load.nodes, load.load, load.compute, load.transfer, load.memory, load.replicas)
+        for load in plan.stages
     )
 
 
@@ -150,7 +157,7 @@ def _given(path: str, module: Module, case: Case) -> Stages:
 def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case, dict[str, object]]:
     """What baselines see of the module, and what else defines the objective (as the exact methods say it)."""
     from passes.analyses.network import network
-    from passes.partition.baselines import pipedream_case, throughput_case, training_case
+    from passes.partition.baselines import latency_case, pipedream_case, throughput_case, training_case
     from passes.partition.colocation import colocation
     from passes.partition.from_ir import problem_of
     from passes.partition.from_workload import color_classes
@@ -160,6 +167,12 @@ def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case
 
         profile, machines, defined = read_problem(module, options)
         return pipedream_case(profile, machines), defined
+    if objective == "latency":
+        from dnnc.methods.latency import read_latency
+
+        problem, built = read_latency(module, options)
+        case = throughput_case(problem, colocation(module), color_classes(module.entry))
+        return latency_case(case, built), {"pieces": options.pieces}
     topology = topology_of(module)
     net = network(topology)
     if objective == "training":

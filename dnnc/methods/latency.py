@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from dnnc.methods.base import Progress, Solved, SolvedPiece, SolvedStage, SolveOptions, does_not_fit, takes
+from dnnc.methods.base import Progress, Solved, SolvedPiece, SolvedStage, SolveOptions, does_not_fit, takes, topology_of
 from ir.diagnostics import UsageError
 from ir.module import Module
-from ir.topology import Topology
 
 if TYPE_CHECKING:
-    from passes.partition.latency import LatencyProblem, Schedule
+    from passes.partition.latency import BuiltLatency, LatencyProblem, Schedule
+    from passes.partition.problem import Problem
 
 CPUS = "cpus"
 """Name of all CPUs together in an answer."""
@@ -19,23 +19,11 @@ CPUS = "cpus"
 
 def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """The least time of one sample; exact search over the lattice of ideals."""
-    from passes.analyses.network import network
-    from passes.partition.from_ir import problem_of
-    from passes.partition.from_workload import color_classes
-    from passes.partition.latency import LatencyBudget, TooManyKindsError, latency_problem, solve_latency
+    from passes.partition.latency import LatencyBudget, TooManyKindsError, solve_latency
 
-    takes(options, "--pieces")
-    if options.comm != "sum":
-        raise UsageError("--comm is of throughput; a piece receives, computes and sends, one after the other")
-    topology = module.first(Topology)
-    assert topology is not None, "solve checks it"
+    topology = topology_of(module)
     start = time.perf_counter()
-    throughput = problem_of(module, topology, network(topology))
-    free = [topology.type(kind.type).free_transfers for kind in throughput.kinds]
-    try:
-        built = latency_problem(throughput, free, color_classes(module.entry), options.pieces)
-    except ValueError as error:
-        raise UsageError(str(error), where=topology.name) from None
+    throughput, built = read_latency(module, options)
     loaded = time.perf_counter()
     budget = LatencyBudget() if options.time_limit is None else LatencyBudget(seconds=options.time_limit)
     try:
@@ -45,9 +33,6 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
     found = time.perf_counter()
     if solution.schedule is None:
         raise does_not_fit(solution.status, topology)
-    stages = _stages(built.problem, solution.schedule)
-    if built.cpu is not None and solution.schedule.on_cpu:
-        stages.append(_on_cpus(built.problem, solution.schedule, throughput.kinds[built.cpu].type))
     counts = solution.statistics
     search = sum(counts.seconds.values())
     return Solved(
@@ -55,12 +40,40 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
         solution.bound,
         solution.status,
         solution.reason,
-        tuple(stages),
+        stages_of(throughput, built, solution.schedule),
         counts.ideals,
         counts.transitions,
         {"build": loaded - start, **counts.seconds, "compile": found - loaded - search, "search": search},
         {"pieces": options.pieces},
     )
+
+
+def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltLatency]:
+    """The problem of throughput for the same nodes and devices, and that of latency. Raises UsageError for options that make no
+    sense."""
+    from passes.analyses.network import network
+    from passes.partition.from_ir import problem_of
+    from passes.partition.from_workload import color_classes
+    from passes.partition.latency import latency_problem
+
+    takes(options, "--pieces")
+    if options.comm != "sum":
+        raise UsageError("--comm is of throughput; a piece receives, computes and sends, one after the other")
+    topology = topology_of(module)
+    throughput = problem_of(module, topology, network(topology))
+    free = [topology.type(kind.type).free_transfers for kind in throughput.kinds]
+    try:
+        return throughput, latency_problem(throughput, free, color_classes(module.entry), options.pieces)
+    except ValueError as error:
+        raise UsageError(str(error), where=topology.name) from None
+
+
+def stages_of(throughput: Problem, built: BuiltLatency, plan: Schedule) -> tuple[SolvedStage, ...]:
+    """Accelerators in the order in which they start, then all CPUs together where a node is on them."""
+    stages = _stages(built.problem, plan)
+    if built.cpu is not None and plan.on_cpu:
+        stages.append(_on_cpus(built.problem, plan, throughput.kinds[built.cpu].type))
+    return tuple(stages)
 
 
 def _stages(problem: LatencyProblem, plan: Schedule) -> list[SolvedStage]:
@@ -95,4 +108,4 @@ def _on_cpus(problem: LatencyProblem, plan: Schedule, type_: str) -> SolvedStage
     return SolvedStage(type_, ops, busy, busy, 0.0, sum(int(problem.size[v]) for v in ops), name=CPUS)
 
 
-__all__ = ["CPUS", "latency"]
+__all__ = ["CPUS", "latency", "read_latency", "stages_of"]

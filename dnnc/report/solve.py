@@ -46,7 +46,7 @@ def solve_headline(result: SolveResult) -> str:
     used = sum(1 for device in result.devices if device.nodes)
     idle = len(result.devices) - used
     devices = f"{used} device{'s' if used != 1 else ''}" + (f", {idle} of {len(result.devices)} unused" if idle else "")
-    chosen = [_option_text(name, value) for name, value in result.options.items() if value]
+    chosen = [_option_text(name, value) for name, value in result.options.items() if value and name != "inner_bandwidth"]
     told = ", ".join(
         [
             *([] if result.method == "exact" else [result.method]),
@@ -103,7 +103,8 @@ def compare_table(result: SolveResult) -> Table:
 
 def compare_note(result: SolveResult) -> str:
     """A word on methods that do better than the exact one, which looked among fewer splits; empty when there are none."""
-    better = [row.method for row in result.compare if row.split != result.split and row.ratio < 1 - 1e-9]
+    usable = [row for row in result.compare if row.status in ("optimal", "feasible")]
+    better = [row.method for row in usable if row.split != result.split and row.ratio < 1 - 1e-9]
     if not better:
         return ""
     return f"{' and '.join(better)}: better without contiguity, which the exact method kept; --split any lets it go\n"

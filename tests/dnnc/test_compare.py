@@ -96,6 +96,19 @@ def test_pipedream_plans_verify(tmp_path: Path, name: str, straight: bool) -> No
     assert check(tmp_path, result, accelerators=3) == []
 
 
+@given(seed=st.integers(0, 10**6), pieces=st.integers(1, 3))
+@settings(max_examples=15)
+def test_latency_plans_verify(tmp_path_factory: pytest.TempPathFactory, seed: int, pieces: int) -> None:
+    folder, data = tmp_path_factory.mktemp("workload"), random_placement(seed, most=5)
+    exact = solve(folder, data, objective="latency", pieces=pieces)
+    for name in PLAIN:
+        result = solve(folder, data, objective="latency", pieces=pieces, method=name, time_limit=0.01)
+        if result.why is None:
+            assert result.objective >= exact.objective * (1 - 1e-9)
+            assert result.bound <= exact.objective * (1 + 1e-9)
+            assert check(folder, result) == []
+
+
 def test_a_comparison_has_a_row_for_each_method_and_ratios_to_the_exact_one(tmp_path: Path) -> None:
     result = solve(tmp_path, chain([1.0, 2.0, 1.0, 3.0], cost=0.25, maxFPGAs=3), compare=True)
     rows = {row.method: row for row in result.compare}

@@ -11,6 +11,7 @@ from passes.partition.baselines.case import Case, Limits, NoPlan, Plan, StageLoa
 from passes.partition.baselines.cases import pipedream_case, throughput_case, training_case
 from passes.partition.baselines.expert import expert
 from passes.partition.baselines.greedy import greedy
+from passes.partition.baselines.latency import latency_case
 from passes.partition.baselines.local_search import local_search
 from passes.partition.baselines.metis import metis
 from passes.partition.baselines.one_device import one_device
@@ -43,6 +44,7 @@ __all__ = [
     "StageLoad",
     "expert",
     "judge",
+    "latency_case",
     "pipedream_case",
     "throughput_case",
     "training_case",

@@ -18,12 +18,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from passes.partition.dp import Stages
 from passes.partition.problem import Kind, Problem
 from passes.partition.reduce import Groups
 from passes.partition.search import Objective, Progress
 from passes.partition.training.problem import topological
+
+if TYPE_CHECKING:
+    from passes.partition.latency import Schedule
 
 
 class NoPlan(Exception):
@@ -71,7 +75,8 @@ class StageLoad:
 @dataclass(frozen=True)
 class Case:
     """See the module. ``evaluate``: the objective of stages and each of them evaluated, from the definition, limits left aside
-    (inf where a device cannot run a node). ``bound`` holds for contiguous plans, ``loose_bound`` for any."""
+    (inf where a device cannot run a node). ``bound`` holds for contiguous plans, ``loose_bound`` for any.
+    ``judged`` and ``filled``: of an objective that has its own way to judge stages, and its own greedy filling."""
 
     kinds: tuple[Kind, ...]
     chained: Units
@@ -81,6 +86,8 @@ class Case:
     bound: tuple[float, str]
     loose_bound: tuple[float, str]
     replicated: bool = False
+    judged: Callable[[Stages], Plan] | None = None
+    filled: Callable[[], Stages] | None = None
 
     def label(self, kind: int) -> int:
         """The label of a stage on one device of ``kind``."""
@@ -90,7 +97,8 @@ class Case:
 @dataclass(frozen=True)
 class Plan:
     """A judged plan: ``stages`` in pipeline order where it is ``contiguous``. ``faults``: limits that it breaks, as text, of
-    which ``fits`` tells those of memory apart; empty for a feasible plan. ``bound``: what no plan of its sort goes below."""
+    which ``fits`` tells those of memory apart; empty for a feasible plan. ``bound``: what no plan of its sort goes below.
+    ``schedule``: of latency, in place of ``stages``."""
 
     stages: tuple[StageLoad, ...]
     value: float
@@ -99,6 +107,7 @@ class Plan:
     faults: tuple[str, ...]
     bound: float
     reason: str
+    schedule: Schedule | None = None
 
     @property
     def split(self) -> str:
@@ -111,6 +120,8 @@ def judge(case: Case, stages: Stages) -> Plan:
     stages = tuple((label, tuple(sorted(nodes))) for label, nodes in stages if nodes)
     placed = sorted(v for _, nodes in stages for v in nodes)
     assert placed == list(range(len(placed))), "a baseline places every node once"
+    if case.judged is not None:
+        return case.judged(stages)
     ordered = in_order(case.chained, stages)
     if ordered is None and case.loose is None:
         raise NoPlan("the split is not contiguous, and this objective has no other")

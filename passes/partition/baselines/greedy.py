@@ -4,7 +4,8 @@ A device is full when the next node would take its compute over a level, or its 
 next device is of the fastest kind that runs the next node and has a device left. The level starts at load balance and rises by
 ``STEP`` until every node finds a place; the last tries leave the level, then the memory, out.
 
-Under PipeDream's objective a stage has one machine, and memory, which depends on the stages that follow, is not looked at.
+Under latency, where load is no matter, an accelerator is filled to its memory (``latency``). Under PipeDream's objective a
+stage has one machine, and memory, which depends on the stages that follow, is not looked at.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _STEPS = 120
 
 def greedy(case: Case, limits: Limits) -> Stages:
     """At most one stage per device, in topological order. Raises NoPlan when even without limits a node finds no device."""
+    if case.filled is not None:
+        return case.filled()
     problem = case.chained.problem
     balance = case.bound[0]
     levels = [balance * STEP**step for step in range(_STEPS)] if balance > 0 else []
