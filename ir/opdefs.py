@@ -168,6 +168,8 @@ _DIM = ("dim", AttrDef(AttrKind.INT, True))
 _REDUCTION = ("reduction", AttrDef(AttrKind.STRING))
 _MOVES = frozenset({COMMUNICATION})
 
+_COPY = tuple((key, AttrDef(AttrKind.STRINGS)) for key in ("names", "paths", "nodes", "scopes"))
+
 _COLLECTIVES = (
     ("all_reduce", (*_GROUP, _REDUCTION), "Every device of the group gets the reduction of all their tensors."),
     ("all_gather", (*_GROUP, _DIM), "Every device gets the tensors of all, joined along `dim`."),
@@ -228,8 +230,9 @@ def _definitions() -> Iterable[OpDef]:
     )
     yield OpDef(
         "dnnc.call",
-        attributes=(("callee", AttrDef(AttrKind.SYMBOL, True)),),
-        doc="Calls function `callee`: operands are its arguments, results its results, in order.",
+        attributes=(("callee", AttrDef(AttrKind.SYMBOL, True)), *_COPY),
+        doc="Calls function `callee`: operands are its arguments, results its results, in order. `names`, `paths`, `nodes` and "
+        "`scopes` are what the ops of this copy are called and where they came from, where that differs from the body (INV20).",
     )
     yield OpDef(
         "dnnc.work",

@@ -19,6 +19,8 @@ from passes.base import Pass
 _WHERE: dict[str, str] = {
     "canonicalize": "passes.canonicalize:CanonicalizePass",
     "cost": "passes.cost:CostPass",
+    "fold": "passes.fold:FoldPass",
+    "expand": "passes.expand:ExpandPass",
     "contract": "passes.contract:ContractPass",
     "partition": "passes.partition:PartitionPass",
     "assign": "passes.assign:AssignPass",

@@ -155,7 +155,7 @@ class _Coster:
         for value in op.results:
             self.types[value.name] = value.type
         if op.name == "dnnc.call" and op.get("callee") in self.program.funcs:
-            return op.with_facets(replace(_total(self.program.func(op.get("callee")).ops), kind="control"))
+            return op.with_facets(replace(total_cost(self.program.func(op.get("callee")).ops), kind="control"))
         sizes = self.program.sizes
         operands = tuple(sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
         results = tuple(sizes.number(value.name, value.type) for value in op.results)
@@ -184,7 +184,7 @@ class _Coster:
             self.types.update((arg.name, arg.type) for arg in region.args)
             costed = replace(region, ops=self.body(region.ops))
             regions.append((key, costed))
-            totals.append(_total(costed.ops))
+            totals.append(total_cost(costed.ops))
         trips = self.trips(op)
         if op.name == "onnx.If":
             parts = {name: max(getattr(total, name) for total in totals) for name in _PARTS}
@@ -212,7 +212,7 @@ class _Coster:
 _PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")
 
 
-def _total(ops: Iterable[Op]) -> Cost:
+def total_cost(ops: Iterable[Op]) -> Cost:
     """The sum of the ops of a body, part by part."""
     costs = [op.facet(Cost, Cost()) for op in ops]
     return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in _PARTS})
@@ -302,4 +302,4 @@ class _Sizes:
             context.sink.warn(f"the sizes of {more} more values are not known before running; counted as {self.unknown} each")
 
 
-__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage"]
+__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage", "total_cost"]

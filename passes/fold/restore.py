@@ -1,0 +1,118 @@
+"""Bodies in place of calls: the inverse of ``outline``, by what ``marks.py`` describes.
+
+A body is expanded once, with its own names; a copy is that with names and locations put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from ir.attributes import AttrKind
+from ir.diagnostics import InvalidInput
+from ir.facets import DECISIONS
+from ir.module import Func, Module, Stage, Symbol
+from ir.ops import Location, Op
+from passes.fold import marks
+from passes.fold.names import assigned, locations, rebuild
+
+P = TypeVar("P", Func, Stage)
+
+
+def expand(module: Module) -> Module:
+    """``module`` without fold's blocks; itself where it has none. Raises InvalidInput."""
+    blocks = {func.name: func for func in module.of_type(Func) if marks.is_block(func)}
+    if not blocks:
+        return module
+    expander = _Expander(blocks)
+    symbols: list[Symbol] = []
+    for symbol in module.symbols:
+        if symbol.name in blocks:
+            symbols.append(symbol)
+        elif isinstance(symbol, Func):
+            symbols.append(expander.program(symbol))
+        else:
+            symbols.append(expander.program(symbol) if isinstance(symbol, Stage) else symbol)
+    # A call inside a region is none of fold's; what it needs stays.
+    kept: set[str] = set()
+    todo = [op for s in symbols if isinstance(s, Func | Stage) and s.name not in blocks for op in s.ops]
+    while todo:
+        op = todo.pop()
+        todo += [inner for _, region in op.regions for inner in region.ops]
+        callee = op.get(marks.CALLEE) if op.name == marks.CALL else None
+        if callee in blocks and callee not in kept:
+            kept.add(callee)
+            todo += blocks[callee].ops
+    return Module(module.name, tuple(s for s in symbols if s.name not in blocks or s.name in kept), module.attributes)
+
+
+class _Expander:
+    """Bodies of blocks without calls of blocks, each made once."""
+
+    def __init__(self, blocks: dict[str, Func]) -> None:
+        self.blocks = blocks
+        self.flat: dict[str, tuple[Op, ...]] = {}
+
+    def program(self, program: P) -> P:
+        """``program`` with its calls of blocks expanded, in its own order."""
+        ops = tuple(self.ops(program.ops))
+        order = next((value for key, value in program.attributes if key == marks.ORDER), None)
+        if order is not None:
+            positions = marks.positions(order.value, len(ops)) if order.kind is AttrKind.INTS else None
+            if positions is None:
+                raise InvalidInput(
+                    f"attribute '{marks.ORDER}' of {program.name} does not say where its {len(ops)} ops stood",
+                    where=program.name,
+                    hint="remove the attribute: the ops then stay in the order of their calls",
+                )
+            placed = dict(zip(positions, ops, strict=True))
+            ops = tuple(placed[position] for position in range(len(ops)))
+        kept = tuple((key, value) for key, value in program.attributes if key != marks.ORDER)
+        return replace(program, ops=ops, attributes=kept)
+
+    def ops(self, ops: Iterable[Op]) -> Iterator[Op]:
+        for op in ops:
+            if op.name == marks.CALL and op.get(marks.CALLEE) in self.blocks:
+                yield from self.copy(op, self.blocks[op.get(marks.CALLEE)])
+            else:
+                yield op
+
+    def body(self, block: Func) -> tuple[Op, ...]:
+        if block.name not in self.flat:
+            self.flat[block.name] = self.program(block).ops
+        return self.flat[block.name]
+
+    def copy(self, call: Op, block: Func) -> Iterator[Op]:
+        """The ops that ``call`` stands for."""
+        body = self.body(block)
+        own = list(assigned(body))
+        given = call.get(marks.NAMES, own)
+        places = self.places(call, body)
+        operands = len(call.operands) == len(block.args)
+        if len(given) != len(own) or (places is not None and len(places) != len(list(locations(body)))) or not operands:
+            raise InvalidInput(
+                f"{call.id} calls {block.name}, but gives its copy another number of names or locations than the block has",
+                where=call.id,
+                hint="leave the attributes of a call as fold wrote them, or remove them all",
+            )
+        names = dict(zip(own, given, strict=True))
+        names.update((value.name, name) for value, name in zip(block.args, call.operands, strict=True))
+        following = None if places is None else iter(places)
+        decisions = [facet for facet in call.facets if isinstance(facet, DECISIONS)]
+        for op in body:
+            copied = rebuild(op, names, following)
+            yield copied.with_facets(*decisions) if decisions else copied
+
+    def places(self, call: Op, body: Iterable[Op]) -> list[Location] | None:
+        """Locations of the copy's ops; None where they are those of the body."""
+        if all(call.attribute(key) is None for key in marks.PLACES):
+            return None
+        own = marks.location_lists(locations(body))
+        parts = [call.get(key, own[key]) for key in marks.PLACES]
+        if len({len(part) for part in parts}) != 1:
+            return []
+        return [Location(*part) for part in zip(*parts, strict=True)]
+
+
+__all__ = ["expand"]
