@@ -66,6 +66,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     edges = _edges(func, read)
     if classes.joined:
         merge_cycles(classes, edges)
+    classes.joined = False
     for name, size in sorted(resource_bytes(module).items()):
         users = readers.get(name, [])
         if len(users) > 1 and size > SMALL:
@@ -143,12 +144,13 @@ def merge_cycles(classes: _Classes, edges: Sequence[Sequence[int]]) -> None:
     for i, targets in enumerate(edges):
         mine = classes.root(i)
         following.setdefault(mine, set()).update(r for j in targets if (r := classes.root(j)) != mine)
-    for component in _components({node: sorted(targets) for node, targets in following.items()}):
+    for component in components({node: sorted(targets) for node, targets in following.items()}):
         for node in component[1:]:
             classes.join(component[0], node)
 
 
-def _components(following: dict[int, list[int]]) -> Iterable[list[int]]:
+def components(following: dict[int, list[int]]) -> Iterable[list[int]]:
+    """Strongly connected components (Tarjan, iterative); every target is a key."""
     number: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()
@@ -188,4 +190,4 @@ def _components(following: dict[int, list[int]]) -> Iterable[list[int]]:
                 low[parent] = min(low[parent], low[node])
 
 
-__all__ = ["SMALL", "SPAN", "colocation", "merge_cycles"]
+__all__ = ["SMALL", "SPAN", "colocation", "components", "merge_cycles"]

@@ -79,10 +79,11 @@ def problem_of(
                     for k in range(len(kinds))
                 ]
             )
-    resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
-    live = live_bytes(func)
     stated_memory = stated_bytes(func)
-    if stated_memory is not None:
+    resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
+    if stated_memory is None:
+        live = live_bytes(func)
+    else:
         resources = [(size, (i,)) for i, size in enumerate(stated_memory) if size]
         live, sizes = (0,) * len(func.ops), [0] * len(sizes)
     return Problem(

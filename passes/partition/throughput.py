@@ -51,7 +51,7 @@ class Throughput:
         return max(stage_cost(self.problem, nodes, kind).load for kind, nodes in largest)
 
     def _loads(self, stages: Stages) -> Floats | None:
-        """The load of every stage, by summing arrays; None for a plan that breaks a constraint (of those that may: not memory)."""
+        """The load of every stage, by summing arrays; None for a plan that breaks a constraint (memory is not looked at)."""
         problem, count = self.problem, len(stages)
         place = np.full(problem.size, -1, np.int64)
         for s, (_, nodes) in enumerate(stages):

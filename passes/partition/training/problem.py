@@ -31,6 +31,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from passes.partition.colocation import components
 from passes.partition.problem import Floats, Ints, Kind, crowding
 from passes.partition.reduce import Groups
 
@@ -95,23 +96,22 @@ class TrainingLoad:
 
 def units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
     """The problem over units, and the nodes of each."""
-    import networkx as nx
-
     first: dict[int, int] = {}
     of = [v if colour is None else first.setdefault(colour, v) for v, colour in enumerate(graph.colour)]
     mated = {of[v] for v in range(len(of)) if not graph.backward[v]}
-    precedence: nx.DiGraph[int] = nx.DiGraph()
-    precedence.add_nodes_from(of)
+    following: dict[int, set[int]] = {v: set() for v in of}
+    backward = graph.backward.tolist()
     for u, v in graph.edges:
-        if not graph.backward[u] and not graph.backward[v]:
-            precedence.add_edge(of[u], of[v])
-        elif graph.backward[u] and graph.backward[v] and not {of[u], of[v]} <= mated:
-            precedence.add_edge(of[v], of[u])
-    fused = {v: min(component) for component in nx.strongly_connected_components(precedence) for v in component}
+        a, b = of[u], of[v]
+        if not backward[u] and not backward[v]:
+            following[a].add(b)
+        elif backward[u] and backward[v] and not (a in mated and b in mated):
+            following[b].add(a)
+    fused = {v: min(nodes) for nodes in components({v: sorted(after) for v, after in following.items()}) for v in nodes}
     members: dict[int, list[int]] = {}
     for v, colour_of in enumerate(of):
         members.setdefault(fused[colour_of], []).append(v)
-    return _over_units(graph, list(members.values()), list(precedence.edges))
+    return _over_units(graph, list(members.values()), [(u, v) for u, after in following.items() for v in after])
 
 
 def colour_units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
@@ -136,27 +136,38 @@ def _over_units(
     order = topological(after)
     place = {g: i for i, g in enumerate(order)}
     members = tuple(tuple(groups[g]) for g in order)
-    seconds = np.zeros((2, len(graph.kinds), len(members)))
+    unit = np.empty(len(graph.names), np.int64)
     for i, nodes in enumerate(members):
-        for side in (0, 1):
-            mine = [v for v in nodes if graph.backward[v] == bool(side)]
-            seconds[side, :, i] = graph.seconds[:, mine].sum(axis=1)
+        unit[list(nodes)] = i
+    seconds = np.zeros((2, len(graph.kinds), len(members)))
+    for side in (0, 1):
+        mine = np.flatnonzero(graph.backward == bool(side))
+        for k, row in enumerate(graph.seconds):
+            seconds[side, k] = np.bincount(unit[mine], weights=row[mine], minlength=len(members))
+    unit_of = unit.tolist()
     readers: dict[int, set[int]] = {}
     for u, v in graph.edges:
-        readers.setdefault(u, set()).add(place[label[v]])
-    pins = {u: tuple(sorted(read | {place[label[u]]})) for u, read in sorted(readers.items())}
+        readers.setdefault(u, {unit_of[u]}).add(unit_of[v])
+    pins = {u: tuple(sorted(joined)) for u, joined in sorted(readers.items())}
     parted = [u for u in pins if len(pins[u]) > 1]
     problem = TrainingProblem(
         names=tuple(graph.names[nodes[0]] for nodes in members),
         kinds=graph.kinds,
         seconds=seconds,
-        size=np.array([int(graph.size[list(nodes)].sum()) for nodes in members], np.int64),
+        size=sums_by(unit, graph.size, len(members)),
         following=tuple(tuple(sorted(place[w] for w in after[g])) for g in order),
         pins=tuple(pins[u] for u in parted),
         side=graph.backward[parted].astype(np.int64),
         transfer=np.ascontiguousarray(graph.transfer[:, parted]),
     )
     return problem, members
+
+
+def sums_by(label: Ints, values: Ints, count: int) -> Ints:
+    """Whole numbers added up by label."""
+    result = np.zeros(count, np.int64)
+    np.add.at(result, label, values)
+    return result
 
 
 def topological(after: Sequence[Iterable[int]]) -> list[int]:

@@ -17,10 +17,10 @@ of tensors with a direction.
 from __future__ import annotations
 
 import heapq
+import math
 
 import numpy as np
 
-from passes.partition.problem import Floats
 from passes.partition.reduce import Groups
 from passes.partition.training.problem import TrainingProblem, topological
 
@@ -36,12 +36,13 @@ class _Reducer:
         self.problem = problem
         both = objective == "sum"
         sides = problem.seconds.sum(axis=0, keepdims=True) if both else problem.seconds
-        self.seconds = [sides[:, :, v].copy() for v in range(n)]
-        self.cost: list[Floats] = []
-        for h in range(len(problem.pins)):
-            cost = np.zeros((len(sides), len(problem.kinds)))
-            cost[0 if both else int(problem.side[h])] = problem.transfer[:, h]
-            self.cost.append(cost)
+        kinds = len(problem.kinds)
+        # Flat over sides and kinds: plain numbers, since most sums have a handful of terms.
+        self.seconds: list[list[float]] = np.moveaxis(sides, 2, 0).reshape(n, len(sides) * kinds).tolist()
+        self.runs = [[not math.isinf(x) for x in row] for row in self.seconds]
+        cost = np.zeros((len(problem.pins), len(sides), kinds))
+        cost[np.arange(len(problem.pins)), 0 if both else problem.side] = problem.transfer.T
+        self.cost: list[list[float]] = cost.reshape(len(problem.pins), len(sides) * kinds).tolist()
         self.after = [set(targets) for targets in problem.following]
         self.before: list[set[int]] = [set() for _ in range(n)]
         for v, targets in enumerate(problem.following):
@@ -75,22 +76,24 @@ class _Reducer:
     def _fits(self, v: int, z: int) -> bool:
         if self.limited and self.size[v]:
             return False
-        runs, hosts = np.isfinite(self.seconds[v]).all(axis=0), np.isfinite(self.seconds[z]).all(axis=0)
-        if (hosts & ~runs).any():
+        kinds = len(self.problem.kinds)
+        runs = [all(self.runs[v][k::kinds]) for k in range(kinds)]
+        if any(all(self.runs[z][k::kinds]) and not runs[k] for k in range(kinds)):
             return False
-        grows = self.seconds[v].copy()
-        for h in sorted(self.tensors[v]):
-            if z not in self.pins[h]:
-                grows = grows + self.cost[h]
-            elif len(self.pins[h]) == 2:
-                grows = grows - self.cost[h]
-        return bool((grows[:, runs] <= 0).all())
+        gained = [h for h in self.tensors[v] if z not in self.pins[h]]
+        lost = [h for h in self.tensors[v] if len(self.pins[h]) == 2 and z in self.pins[h]]
+        return all(
+            seconds + sum(self.cost[h][c] for h in gained) - sum(self.cost[h][c] for h in lost) <= 0
+            for c, seconds in enumerate(self.seconds[v])
+            if runs[c % kinds]
+        )
 
     def _join(self, v: int, z: int) -> set[int]:
         """Makes v part of z; returns the units whose neighbourhood changed."""
         self.members[z] += self.members[v]
         self.members[v] = []
-        self.seconds[z] = self.seconds[z] + self.seconds[v]
+        self.seconds[z] = [a + b for a, b in zip(self.seconds[z], self.seconds[v], strict=True)]
+        self.runs[z] = [a and b for a, b in zip(self.runs[z], self.runs[v], strict=True)]
         self.size[z] += self.size[v]
         for u in self.before[v]:
             self.after[u] = (self.after[u] - {v}) | {z}

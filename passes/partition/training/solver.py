@@ -18,16 +18,16 @@ import numpy as np
 
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
-from passes.partition.ideals import Family, Tables, possible
-from passes.partition.problem import Floats, Joins, Kind, Problem
+from passes.partition.ideals import Family, Tables, csr, possible
+from passes.partition.problem import Floats, Joins, Kind, Problem, crowding
 from passes.partition.replicas import Replication, replicate_training
-from passes.partition.search import Budget, Objective, Progress, Search, Solution
+from passes.partition.search import TIGHT, Budget, Objective, Progress, Search, Solution
 from passes.partition.training.problem import (
     OBJECTIVES,
     TrainingGraph,
     TrainingLoad,
     TrainingProblem,
-    training_faults,
+    sums_by,
     training_load,
     training_value,
     units,
@@ -95,6 +95,7 @@ class _Training:
         sides = training.seconds.sum(axis=0, keepdims=True) if objective == "sum" else training.seconds
         self.problem = _precedence(training, sides)
         self.price = prices(self.problem)
+        self.flat = _Flat(training)
 
     def bound(self) -> tuple[float, str]:
         """Of both sides together; for ``split`` also the sum of what holds for either side alone."""
@@ -107,9 +108,44 @@ class _Training:
         return best, reason
 
     def value(self, stages: Stages) -> float:
-        if training_faults(self.training, stages):
+        sides = self._sides(stages)
+        if sides is None:
             return math.inf
-        return training_value(self.objective, [training_load(self.training, kind, nodes) for kind, nodes in stages])
+        # The definition sums more exactly, but over every tensor: only the stages that may be the largest are asked.
+        ranked = sides.sum(axis=0, keepdims=True) if self.objective == "sum" else sides
+        largest = np.flatnonzero((ranked >= ranked.max(axis=1, initial=0.0, keepdims=True) * (1 - TIGHT)).any(axis=0))
+        return training_value(self.objective, [training_load(self.training, *stages[s]) for s in largest.tolist()])
+
+    def _sides(self, stages: Stages) -> Floats | None:
+        """``[2, stages]``: forward and backward loads, by summing arrays; None for a plan that breaks a constraint."""
+        training, tables, count = self.training, self.flat, len(stages)
+        place = np.full(training.count, -1, np.int64)
+        for s, (_, nodes) in enumerate(stages):
+            place[list(nodes)] = s
+        kinds = np.array([kind for kind, _ in stages], np.int64)
+        whole = sum(len(nodes) for _, nodes in stages) == training.count and all(nodes for _, nodes in stages)
+        if not whole or (place < 0).any() or crowding(training.kinds, kinds.tolist()):
+            return None
+        if (place[tables.before] > place[tables.after]).any():
+            return None
+        memory = sums_by(place, training.size, count).tolist()
+        for kind, used in zip(kinds.tolist(), memory, strict=True):
+            limit = training.kinds[kind].memory
+            if limit is not None and used > limit:
+                return None
+        # A tensor is parted by the stages that hold some of its units, when these are several.
+        held = np.unique(tables.tensor * count + place[tables.pin])
+        tensor, stage = held // count, held % count
+        parted = np.bincount(tensor, minlength=len(training.pins))[tensor] > 1
+        tensor, stage = tensor[parted], stage[parted]
+        loads = np.empty((2, count))
+        for side in (0, 1):
+            mine = training.side[tensor] == side
+            cost = training.transfer[kinds[stage[mine]], tensor[mine]]
+            seconds = training.seconds[side, kinds[place], np.arange(training.count)]
+            loads[side] = np.bincount(place, weights=seconds, minlength=count)
+            loads[side] += np.bincount(stage[mine], weights=cost, minlength=count)
+        return loads if np.isfinite(loads).all() else None
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound
@@ -141,6 +177,16 @@ class _Training:
             cap = min(last.value, value - backward) * (1 - STEP)
             if last.stages is None or cap <= 0 or (best is not None and value <= floor):
                 return Found(best, value if best is not None else math.inf, tested, priced, last.complete)
+
+
+class _Flat:
+    """Units by tensor (``tensor``, ``pin``), and pairs of units of which one must not lie after the other."""
+
+    def __init__(self, training: TrainingProblem) -> None:
+        pin_ptr, self.pin = csr(training.pins)
+        self.tensor = np.repeat(np.arange(len(training.pins)), np.diff(pin_ptr))
+        after_ptr, self.after = csr(training.following)
+        self.before = np.repeat(np.arange(training.count), np.diff(after_ptr))
 
 
 class _Sides:
