@@ -37,7 +37,11 @@ PUBLISHED = {
     "layer-gnmt_inference": {"pipedream-style": 33.031, "local-search": 31.783, "expert": 46.208},
     "layer-resnet50_inference": {"pipedream-style": 39.398, "local-search": 35.889, "expert": 43.918},
     "layer-resnet50_training": {"pipedream-style": 83.674, "local-search": 81.605, "expert": 112.108},
+    "latency/layer-bert24_inference": {"greedy": 100.2185},
+    "latency/op-bert_l-3_inference": {"greedy": 416.2044, "topological": 414.441},
 }
+"""By workload (of throughput or training unless it says ``latency/``) and method; under latency the topological row is compared
+with the published latency of the throughput split."""
 EXPERTS = {
     "layer-bert24": "1-8 9-12 13-16 17-20 21-24 25-32",
     "layer-gnmt": "1-2,4-15 16-30 3,31-50 51-69 70-83 84-96",
@@ -57,14 +61,20 @@ def expert_split(text: str) -> dict[str, object]:
     return {"fpgas": devices, "cpus": []}
 
 
+def name_of(path: Path) -> str:
+    """The workload, with ``latency/`` before it where that is its objective."""
+    return f"latency/{path.stem}" if path.parent.name == "latency" else path.stem
+
+
 def compare(path: Path) -> tuple[Compared, ...]:
     """Every method on a workload."""
-    split = EXPERTS.get(path.stem.partition("_")[0]) if path.stem in PUBLISHED else None
+    split = EXPERTS.get(path.stem.partition("_")[0]) if "expert" in PUBLISHED.get(name_of(path), {}) else None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "expert.json"
         file.write_text(json.dumps(expert_split(split or "")))
         options = SolveOptions(
             str(path),
+            objective="latency" if path.parent.name == "latency" else "",
             compare=True,
             expert=str(file) if split else "",
             accelerators=MACHINES if path.suffix == ".txt" else None,
@@ -76,7 +86,7 @@ def verdict(value: float, published: float | None) -> str:
     """How a value stands to the published one, to the digits of that."""
     if published is None or not math.isfinite(value):
         return ""
-    rounded = round(value, 3)
+    rounded = round(value, len(str(published).partition(".")[2]))
     return "same" if rounded == published else "better" if rounded < published else "WORSE"
 
 
@@ -91,15 +101,16 @@ def main() -> None:
         if shared is None:
             parser.error("no ../shared folder beside the checkout; name files")
         folder = shared / "workloads"
-        files = [folder / "device-placement" / "throughput" / f"{name}.json" for name in PUBLISHED]
+        files = [folder / "device-placement" / "throughput" / f"{name}.json" for name in PUBLISHED if "/" not in name]
+        files += sorted((folder / "device-placement" / "latency").glob("*.json"))
         files += sorted((folder / "pipedream").glob("*.txt"))
     if not arguments.json:
         print(header())
-        print(f"{'workload':26} {'method':16} {'ms':>12} {'ratio':>8} {'split':>11} {'fits':>5} {'s':>8} {'published':>10}")
+        print(f"{'workload':30} {'method':16} {'ms':>12} {'ratio':>8} {'split':>11} {'status':>9} {'s':>8} {'published':>10}")
     compare(files[0])  # numba and its cache
     for path in files:
         for row in compare(path):
-            published = PUBLISHED.get(path.stem, {}).get(row.method)
+            published = PUBLISHED.get(name_of(path), {}).get(row.method)
             if arguments.json:
                 fields = {
                     "workload": path.stem,
@@ -108,12 +119,15 @@ def main() -> None:
                     "ratio": row.ratio,
                     "split": row.split,
                 }
-                print(json.dumps(fields | {"fits": row.fits, "seconds": row.seconds, "published": published}))
+                print(
+                    json.dumps(
+                        fields | {"status": row.status, "fits": row.fits, "seconds": row.seconds, "published": published}
+                    )
+                )
                 continue
-            fits = "-" if row.fits is None else "yes" if row.fits else "no"
-            known = "" if published is None else f"{published:.3f}"
+            known = "" if published is None else str(published)
             print(
-                f"{path.stem:26} {row.method:16} {row.objective:12.6f} {row.ratio:8.4f} {row.split or '-':>11} {fits:>5} "
+                f"{name_of(path):30} {row.method:16} {row.objective:12.6f} {row.ratio:8.4f} {row.split or '-':>11} {row.status:>9} "
                 f"{row.seconds:8.3f} {known:>10} {verdict(row.objective, published)}".rstrip(),
                 flush=True,
             )
