@@ -127,8 +127,8 @@ def main() -> None:
                 continue
             known = "" if published is None else str(published)
             print(
-                f"{name_of(path):30} {row.method:16} {row.objective:12.6f} {row.ratio:8.4f} {row.split or '-':>11} {row.status:>9} "
-                f"{row.seconds:8.3f} {known:>10} {verdict(row.objective, published)}".rstrip(),
+                f"{name_of(path):30} {row.method:16} {row.objective:12.6f} {row.ratio:8.4f} {row.split or '-':>11} "
+                f"{row.status:>9} {row.seconds:8.3f} {known:>10} {verdict(row.objective, published)}".rstrip(),
                 flush=True,
             )
 
