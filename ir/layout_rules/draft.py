@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ir.attributes import Attributes
-from ir.layout_rules.adapt import Adapt
+from ir.layout_rules.adapt import Adapt, FixedResult
 from ir.layout_rules.rule import Factor, Kind, LayoutRule, Linear
 from ir.types import Dim, DType, TensorType, Type
 
@@ -125,7 +125,8 @@ class Draft:
         """A factor along ``places``; those of absent tensors are left out, and those of length 1 beside a longer one (they
         broadcast). Nothing is tied where the factor has fewer than two units or a length is not known.
 
-        Raises UnfitError where the lengths are not ``size`` (the longest of them unless given) times a whole unit."""
+        Raises UnfitError where the lengths are not ``size`` (the longest of them unless given) times a whole unit, or where
+        results lie along a reduction."""
         found: list[tuple[Place, Dim]] = []
         for tensor, axis in places:
             if self.present(tensor):
@@ -135,6 +136,7 @@ class Draft:
         lengths = [length for _, length in found if isinstance(length, int)]
         if not lengths or len(lengths) < len(found):
             return
+        adapt = tuple(adapt)
         units = max(lengths) if size is None else size
         if units < 2 or 0 in lengths:
             return
@@ -143,8 +145,11 @@ class Draft:
             raise UnfitError(f"factor '{name}' has lengths {lengths}, not {units}")
         if self._tied.intersection(kept) or len({tensor for tensor, _ in kept}) < len(kept):
             raise UnfitError(f"factor '{name}' lies along a dimension twice")
+        kept_by_results = kind is Kind.PARALLEL and not any(isinstance(change, FixedResult) for change in adapt)
+        if any(tensor < 0 for tensor, _ in kept) != kept_by_results:
+            raise UnfitError(f"factor '{name}' is {kind.value}, which the results contradict")
         self._tied.update(kept)
-        self._add(name, kind, units, kept, tuple(i for i in partial if self.present(i)), tuple(adapt), divided)
+        self._add(name, kind, units, kept, tuple(i for i in partial if self.present(i)), adapt, divided)
 
     def _add(
         self,

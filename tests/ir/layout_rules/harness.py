@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dnnc.frontends.attributes import attribute_proto
 from dnnc.frontends.opdefs import operator_of
 from ir.attributes import Attribute, attributes
-from ir.layout_rules import Constants, Cut, Factor, LayoutRule, Strategy, localise, rule_of
+from ir.layout_rules import Constants, Cut, Factor, FixedResult, Kind, LayoutRule, Strategy, localise, rule_of
 from ir.ops import Op, Value
 from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 
@@ -184,6 +184,7 @@ def check_strategies(case: Case, counts: Sequence[int] = (2, 4), seed: int = 0) 
     rule = case.rule(expected)
     assert rule is not None, f"{case.name} has no rule here: {case}"
     types = [type_of(result) for result in expected]
+    check_rule(rule, case.types(), types)
     runs = Runs(case.opset)
     tried: list[tuple[Strategy, int, list[Callable[[], list[Array]]]]] = []
     for count in counts:
@@ -260,6 +261,26 @@ def check_two_axes(case: Case, seed: int = 0) -> int:
 def _reduction(strategy: Strategy) -> str | None:
     """The reduction that a strategy leaves to be done."""
     return next((placement.reduction for placement in strategy.results if isinstance(placement, Partial)), None)
+
+
+def check_rule(rule: LayoutRule, operands: Sequence[Type | None], results: Sequence[Type | None]) -> None:
+    """The invariants of a rule: every dimension above 1 stands in one factor, in whole units; results lack what is reduced."""
+    names = [factor.name for factor in rule.factors]
+    assert len(set(names)) == len(names)
+    for side, types in (("operands", operands), ("results", results)):
+        for i, type_ in enumerate(types):
+            for dim, length in enumerate((type_.shape or ()) if isinstance(type_, TensorType) else ()):
+                found = [factor for factor in rule.factors if getattr(factor, side)[i] == dim]
+                assert len(found) == (length != 1), (side, i, dim, found)
+                if found and found[0].kind is not Kind.WHOLE:
+                    assert isinstance(length, int)
+                    assert length % found[0].size == 0
+    for factor in rule.shardable:
+        assert factor.size > 1
+        reduced = all(dim is None for dim in factor.results)
+        fixed = any(isinstance(adapt, FixedResult) for adapt in factor.adapt)
+        assert reduced == (factor.kind is not Kind.PARALLEL or fixed)
+        assert not factor.partial or factor.kind is Kind.SUM
 
 
 def check_types(ops: Sequence[Op], op: Op) -> None:
