@@ -73,7 +73,8 @@ class SolveResult:
     costs to run.
     ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
     ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase (``load``: of the
-    compiled search). ``reason``: how the bound was reached."""
+    compiled search). ``reason``: how the bound was reached; ``interrupted``: the search was, from the
+    keyboard."""
 
     workload: str
     format: str
@@ -96,6 +97,7 @@ class SolveResult:
     method: str = EXACT
     compare: tuple[Compared, ...] = ()
     boundaries: Boundaries | None = None
+    interrupted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The fields of ``dnnc.solve/1``."""
@@ -113,6 +115,7 @@ class SolveResult:
             "gap": self.gap,
             "status": self.status,
             "reason": self.reason,
+            "interrupted": self.interrupted,
             "ideals": self.ideals,
             "transitions": self.transitions,
             "nodes": self.nodes,
@@ -208,7 +211,8 @@ def solve_file(
         bound=in_unit(solved.bound),
         gap=solved.value / solved.bound - 1 if solved.bound > 0 else 0.0 if solved.value == 0 else math.inf,
         status=solved.status,
-        reason=solved.reason,
+        reason=f"{solved.reason}; interrupted" if solved.interrupted else solved.reason,
+        interrupted=solved.interrupted,
         ideals=solved.ideals,
         transitions=solved.transitions,
         seconds={"read": read - started, "load": loaded - read, **solved.seconds, "total": time.perf_counter() - started},

@@ -203,6 +203,8 @@ def solve(
         put(solve_headline(result))
         if out is not None:
             put(f"wrote {out}")
+    if result.interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def verify_plan(

@@ -88,7 +88,7 @@ class Boundaries:
 class Solved:
     """What a method gives. ``stages`` in pipeline order; ``reason``: how the bound was reached; ``seconds`` by phase,
     ``search`` the whole search. ``options``: what else defines the objective; ``split``: of what sort the plan is, where
-    not what was asked for."""
+    not what was asked for. ``interrupted``: the search was, from the keyboard."""
 
     value: float
     bound: float
@@ -101,6 +101,7 @@ class Solved:
     options: dict[str, Any] = field(default_factory=dict)
     split: str = ""
     boundaries: Boundaries | None = None
+    interrupted: bool = False
 
 
 Method: TypeAlias = Callable[[Module, SolveOptions, Progress], Solved]
@@ -119,13 +120,14 @@ def solved(
         solution.value,
         solution.bound,
         solution.status,
-        solution.reason + ("; interrupted" if solution.interrupted else ""),
+        solution.reason,
         stages,
         counts.ideals,
         counts.transitions,
         {"build": build, **counts.seconds, "search": search},
         options or {},
         boundaries=boundaries,
+        interrupted=solution.interrupted,
     )
 
 

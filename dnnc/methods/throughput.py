@@ -20,6 +20,7 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     takes(options, "--replicas")
     context = pass_context(DiagnosticSink(), progress)
     solver = PartitionPass(objective="throughput", comm=options.comm, replicas=options.replicas)
+    solver = replace(solver, anytime=True)
     if options.time_limit is not None:
         solver = replace(solver, time_limit=options.time_limit)
     module = PassManager((solver,), verify=False).run(module, context)
@@ -44,12 +45,25 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     )
     counted = context.statistics["partition"]
     phases = {name: value for name, value in counted.items() if isinstance(value, float)}
-    total, build = phases.pop("seconds"), phases.pop("build")
-    seconds = {"build": build, **phases, "search": total - build}
+    del phases["seconds"]  # what is left of them turns the plan into IR
+    build, search = phases.pop("build"), phases.pop("search")
+    seconds = {"build": build, **phases, "search": search}
     reason = dict(plan.certificate).get("bound", "")
+    interrupted = bool(counted["interrupted"])
     ideals, transitions = int(counted["ideals"]), int(counted["transitions"])
     defined = {"replicas": options.replicas} if options.replicas > 1 else {}
-    return Solved(plan.value, plan.bound, plan.status, reason, stages, ideals, transitions, seconds, defined)
+    return Solved(
+        plan.value,
+        plan.bound,
+        plan.status,
+        reason,
+        stages,
+        ideals,
+        transitions,
+        seconds,
+        defined,
+        interrupted=interrupted,
+    )
 
 
 __all__ = ["throughput"]

@@ -58,7 +58,8 @@ class PartitionPass(Pass):
     (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
     ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run
     on, each handling every so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested
-    before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds.
+    before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan
+    instead of the run.
     ``hosts``: look for plans that are better where links between hosts are slower than inside.
     """
 
@@ -74,6 +75,7 @@ class PartitionPass(Pass):
     max_pairs: int = 60_000_000
     memory: int = 512
     time_limit: float = 10.0
+    anytime: bool = False
     hosts: bool = True
 
     def run(self, module: Module, context: PassContext) -> Module:
@@ -105,6 +107,9 @@ class PartitionPass(Pass):
         if solution.stages is None:
             raise explain(problem, solution, topology)
         solution = self._within_memory(module, problem, groups, solution, budget, context, built + self.time_limit)
+        if solution.interrupted and not self.anytime:
+            raise KeyboardInterrupt
+        searched = time.perf_counter()
         if self.hosts and self.split == "contiguous" and self.replicas == 1:
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups))
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
@@ -117,7 +122,9 @@ class PartitionPass(Pass):
             tested=statistics.tested,
             transitions=statistics.transitions,
             stages=len(plan.stages),
+            interrupted=int(solution.interrupted),
             build=built - started,
+            search=searched - built,
             seconds=time.perf_counter() - started,
             **statistics.seconds,
         )

@@ -372,14 +372,13 @@ class Search:
         return False
 
     def _solution(self) -> Solution:
-        reason = f"{self.reason}; interrupted" if self.interrupted else self.reason
         if self.best is None:
             proven = self.exhausted and self.tables.states.every
             status = "infeasible" if proven else "unknown"
-            return Solution(status, None, float("inf"), float("inf"), reason, self.statistics)
+            return Solution(status, None, float("inf"), float("inf"), self.reason, self.statistics)
         status = "optimal" if self.tight() else "feasible"
         bound = self.value if status == "optimal" else min(self.bound, self.value)
-        return Solution(status, self.best, self.value, bound, reason, self.statistics, self.interrupted)
+        return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
 
 
 def per_ideal(family: Family, per_node: Floats) -> Floats:
