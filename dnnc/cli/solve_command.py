@@ -10,7 +10,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from ir.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, UsageError
+from ir.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCode, UsageError
 
 
 class Format(StrEnum):
