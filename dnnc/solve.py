@@ -164,7 +164,10 @@ def solve_file(
         raise UsageError(
             f"{options.file} has backward nodes, and {objective} is an objective of inference", hint="--forward leaves them out"
         )
-    machines = Machines(options.accelerators, options.cpus, options.memory, options.bandwidth)
+    if options.hierarchy is not None or options.inner_bandwidth is not None:
+        options = _in_groups(options, profile)
+    inside = options.bandwidth if options.hierarchy is None else options.inner_bandwidth
+    machines = Machines(options.accelerators, options.cpus, options.memory, inside)
     module = lower(profile, machines, backward=not (inference or options.forward), sink=sink)
     _check_machines(module, options)
     read = time.perf_counter()
@@ -258,6 +261,26 @@ def _suggested(profile: Profile, options: SolveOptions) -> str:
     if profile.format == PIPEDREAM:
         return "pipedream"
     return "training" if profile.has_backward_nodes else "throughput"
+
+
+def _in_groups(options: SolveOptions, profile: Profile) -> SolveOptions:
+    """The options with all that groups of accelerators need. Raises UsageError for what is missing or contradicts them."""
+    if options.hierarchy is None:
+        raise UsageError("--inner-bandwidth is of --hierarchy", hint="add --hierarchy GROUPSxSIZE")
+    count = options.hierarchy[0] * options.hierarchy[1]
+    if options.accelerators not in (None, count):
+        raise UsageError(f"--hierarchy has {count} accelerators, --accelerators {options.accelerators}", hint="leave one out")
+    if options.cpus:
+        raise UsageError("--hierarchy is of accelerators alone", hint="leave --cpus out")
+    if options.compare or options.method != EXACT:
+        raise UsageError("baselines know no groups of accelerators", hint="leave --hierarchy or the baselines out")
+    between = options.bandwidth or profile.machines.bandwidth
+    if between is None or options.inner_bandwidth is None:
+        missing = "--inner-bandwidth" if between is not None else "--bandwidth"
+        raise UsageError("--hierarchy needs both speeds: inside a group and between groups", hint=f"add {missing}")
+    if between > options.inner_bandwidth:
+        raise UsageError("--inner-bandwidth is below --bandwidth, that between groups", hint="exchange the two")
+    return replace(options, accelerators=count, cpus=0, bandwidth=between)
 
 
 def _check_machines(module: Module, options: SolveOptions) -> None:

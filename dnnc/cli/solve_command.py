@@ -118,6 +118,16 @@ def solve(
             min=1, metavar="R", help="throughput, training: a stage may run on up to R devices, which take samples in turn."
         ),
     ] = 1,
+    hierarchy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GxS",
+            help="throughput, pipedream: G groups of S accelerators, joined at --bandwidth, with --inner-bandwidth inside.",
+        ),
+    ] = None,
+    inner_bandwidth: Annotated[
+        str | None, typer.Option("--inner-bandwidth", metavar="RATE", help="Links inside a group of --hierarchy: 100GB/s.")
+    ] = None,
     pieces: Annotated[
         int, typer.Option(min=1, max=64, metavar="Q", help="latency: an accelerator runs up to Q pieces, one after another.")
     ] = 1,
@@ -166,6 +176,8 @@ def solve(
         schedule=schedule.value if schedule else "",
         microbatches=microbatches,
         replicas=replicas,
+        hierarchy=_groups(hierarchy),
+        inner_bandwidth=_rate(inner_bandwidth, "--inner-bandwidth"),
         pieces=pieces,
         method=method.value,
         compare=compare,
@@ -260,7 +272,17 @@ def _bytes(text: str | None) -> int | None:
         raise UsageError(str(error), where="--memory") from None
 
 
-def _rate(text: str | None) -> float | None:
+def _groups(text: str | None) -> tuple[int, int] | None:
+    """``--hierarchy``: groups and accelerators in each. Raises UsageError."""
+    if text is None:
+        return None
+    parts = text.split("x")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65536 for part in parts):
+        raise UsageError(f"found '{text}', expected GROUPSxSIZE, such as 4x8", where="--hierarchy")
+    return int(parts[0]), int(parts[1])
+
+
+def _rate(text: str | None, flag: str = "--bandwidth") -> float | None:
     """``--bandwidth``: a rate with its unit, or plain bytes per second. Raises UsageError."""
     from dnnc.frontends.quantities import Quantity, parse_quantity
 
@@ -269,7 +291,7 @@ def _rate(text: str | None) -> float | None:
     try:
         rate = float(text) if text.isdecimal() else parse_quantity(text, Quantity.BANDWIDTH)
     except ValueError as error:
-        raise UsageError(str(error), where="--bandwidth") from None
+        raise UsageError(str(error), where=flag) from None
     if not 0 < rate < float("inf"):
-        raise UsageError(f"found '{text}', expected a bandwidth above 0", where="--bandwidth")
+        raise UsageError(f"found '{text}', expected a bandwidth above 0", where=flag)
     return rate

@@ -22,6 +22,7 @@ class SolveOptions:
     ``bandwidth`` (bytes per second) stand over the file's. ``forward``: leave backward nodes out. ``time_limit``: seconds of
     search, None for the method's own. ``replicas``: most devices that a stage may run on. Of PipeDream's objective:
     ``straight``: one machine per stage; ``schedule``: what memory holds; ``microbatches`` between two flushes.
+    ``hierarchy``: groups of accelerators and accelerators in each, with ``inner_bandwidth`` inside and ``bandwidth`` between.
     ``pieces``: of latency, most that an accelerator runs, one after another.
     ``method``: exact, or a baseline; ``expert``: the file of a split made by hand; ``compare``: all of them."""
 
@@ -40,6 +41,8 @@ class SolveOptions:
     schedule: str = ""
     microbatches: int | None = None
     replicas: int = 1
+    hierarchy: tuple[int, int] | None = None
+    inner_bandwidth: float | None = None
     pieces: int = 1
     method: str = "exact"
     expert: str = ""
@@ -145,6 +148,7 @@ def takes(options: SolveOptions, *flags: str) -> None:
         "--schedule": options.schedule,
         "--microbatches": options.microbatches,
         "--replicas": options.replicas > 1,
+        "--hierarchy": options.hierarchy,
         "--pieces": options.pieces > 1,
     }
     wrong = [flag for flag, value in given.items() if value and flag not in flags]
@@ -158,6 +162,7 @@ _OF = {
     "--schedule": "--objective training and pipedream",
     "--microbatches": "--objective pipedream, and of training with --replicas",
     "--pieces": "--objective latency",
+    "--hierarchy": "--objective throughput and pipedream with --split contiguous, and not with --replicas",
     "--replicas": "--objective throughput and training with --split contiguous; pipedream has replicas of itself",
 }
 

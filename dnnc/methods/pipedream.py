@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes, topology_of
+from dnnc.methods.groups import hierarchy_told
 from ir.diagnostics import UsageError
 from ir.module import Module
 
@@ -45,7 +46,7 @@ def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machin
     from passes.partition.from_workload import profile_of
     from passes.partition.pipedream import SCHEDULES, Machines
 
-    takes(options, "--straight", "--schedule", "--microbatches")
+    takes(options, "--straight", "--schedule", "--microbatches", "--hierarchy")
     if options.comm != "sum":
         raise UsageError("--comm is of throughput; PipeDream's objective is the largest of compute and transfers")
     schedule = options.schedule or SCHEDULES[0]
@@ -67,8 +68,11 @@ def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machin
         memory=topology.memory(devices[0]),
         schedule=schedule,
         microbatches=options.microbatches,
+        group=0 if options.hierarchy is None else options.hierarchy[1],
+        between=math.inf if options.hierarchy is None or options.bandwidth is None else options.bandwidth,
     )
-    defined = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
+    defined: dict[str, object] = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
+    defined |= hierarchy_told(options)
     return profile, machines, defined
 
 

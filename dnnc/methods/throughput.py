@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes
+from dnnc.methods.groups import in_groups
 from ir.diagnostics import DiagnosticSink
 from ir.facets import StageSet
 from ir.module import Module, Plan
@@ -17,7 +18,9 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     from passes.manager import PassManager
     from passes.partition import PartitionPass
 
-    takes(options, "--replicas")
+    takes(options, *(["--hierarchy"] if options.replicas == 1 else ["--replicas"]))
+    if options.hierarchy is not None:
+        return in_groups(module, options, progress)
     context = pass_context(DiagnosticSink(), progress)
     solver = PartitionPass(objective="throughput", comm=options.comm, replicas=options.replicas)
     solver = replace(solver, anytime=True)

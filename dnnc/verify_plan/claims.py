@@ -9,6 +9,7 @@ from typing import Any
 
 from dnnc.verify_plan.numbers import CLOSE, Malformed, fraction
 from dnnc.verify_plan.workload import Id
+from ir.diagnostics import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,21 @@ def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str,
     return devices, largest, statement
 
 
+def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple[int, Fraction] | None:
+    """Machines in a group and how many times slower links between groups are; None where a result has no ``hierarchy``. The
+    speed between groups is ``bandwidth``, bytes per millisecond; that inside is the result's own, in bytes per second."""
+    options = statement.get("options")
+    if not isinstance(options, dict) or options.get("hierarchy") is None:
+        return None
+    sizes = str(options["hierarchy"]).split("x")
+    inner = fraction(options.get("inner_bandwidth"))
+    if len(sizes) != 2 or not all(size.isascii() and size.isdigit() and int(size) for size in sizes) or not inner:
+        raise Malformed("expected a 'hierarchy' such as 4x8, and its 'inner_bandwidth'", result=True)
+    if bandwidth is None:
+        raise UsageError("groups are joined at an unknown speed", hint="add --bandwidth, as for the result")
+    return int(sizes[1]), inner / (bandwidth * 1000)
+
+
 def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -> Iterable[str]:
     """What a ``dnnc.solve/1`` says of its own proof."""
     bound, gap, status = fraction(statement.get("bound")), fraction(statement.get("gap")), statement.get("status")
@@ -88,4 +104,4 @@ def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -
         yield "the status is optimal, but the bound is below the objective"
 
 
-__all__ = ["Device", "Report", "claims_of", "statement_faults"]
+__all__ = ["Device", "Report", "claims_of", "groups_of", "statement_faults"]

@@ -2,16 +2,19 @@
 
 A result that says ``replicas`` R (in its options) may have up to R devices of one kind with one number of ``stage``: they hold
 the same nodes and take samples in turn, so each is busy for its share of the load. At training they average their gradients:
-4 (r-1) W / (B r), W the bytes of the forward nodes, after each minibatch of their own, or once in so many ``microbatches``."""
+4 (r-1) W / (B r), W the bytes of the forward nodes, after each minibatch of their own, or once in so many ``microbatches``.
+
+A result that says ``hierarchy`` GxS has its stages, by number, in groups of S: what is made and read in one group costs what it
+does at ``inner_bandwidth``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
-from dnnc.verify_plan.claims import Device, Report, statement_faults
+from dnnc.verify_plan.claims import Device, Report, groups_of, statement_faults
 from dnnc.verify_plan.numbers import Malformed, same, some
 from dnnc.verify_plan.workload import Id, Node, Workload
 from ir.diagnostics import UsageError
@@ -62,11 +65,13 @@ def verify_devices(
             wrong.append(
                 f"nodes {first!r} and {id_!r} have colour {color} and are on {devices[home[first]].name} and {devices[at].name}"
             )
+    groups = groups_of(statement, workload.bandwidth)
+    near = _near(rows, groups)
     loads: list[Fraction] = []
     shown: list[tuple[str, float, float]] = []
     for row, inside in zip(rows, members, strict=True):
         device, size = row[0], sum((workload.nodes[v].size for v in inside), Fraction(0))
-        load = _load(workload, device.kind, inside, comm) / len(row)
+        load = _load(workload, device.kind, inside, comm, near=near[device.stage]) / len(row)
         load += _sync(workload, device.kind, inside, len(row), statement)
         stuck = [v for v in inside if _seconds(workload.nodes[v], device.kind) is None]
         if stuck:
@@ -141,22 +146,47 @@ def _sync(workload: Workload, kind: str, inside: set[Id], replicas: int, stateme
     return 4 * (replicas - 1) * weights / (workload.bandwidth * replicas * every)
 
 
+Near: TypeAlias = "tuple[set[Id], Fraction]"
+"""Nodes of one's own group, and how many times cheaper their transfers are."""
+
+
+def _near(rows: Sequence[Sequence[Device]], groups: tuple[int, Fraction] | None) -> dict[object, Near | None]:
+    """By number of stage; None where there are no groups."""
+    if groups is None:
+        return {row[0].stage: None for row in rows}
+    size, faster = groups
+    found: dict[int, set[Id]] = {}
+    for row in rows:
+        if row[0].nodes:
+            if not isinstance(row[0].stage, int):
+                raise Malformed(f"device {row[0].name}: expected the number of its 'stage'", result=True)
+            found.setdefault(row[0].stage // size, set()).update(row[0].nodes)
+    numbers = [row[0].stage for row in rows]
+    return {n: (found.get(n // size, set()), faster) if isinstance(n, int) else None for n in numbers}
+
+
 def _seconds(node: Node, kind: str) -> Fraction | None:
     return node.cpu if kind == "cpu" else node.accelerator
 
 
-def _load(workload: Workload, kind: str, inside: set[Id], comm: str, side: bool | None = None) -> Fraction:
+def _load(
+    workload: Workload, kind: str, inside: set[Id], comm: str, side: bool | None = None, near: Near | None = None
+) -> Fraction:
     """Compute plus transfers of one device; each output that enters or leaves counts once. ``side``: of forward (False) or
-    backward (True) nodes and what these make alone."""
+    backward (True) nodes and what these make alone. ``near``: where transfers inside a group are cheaper."""
     counted = {id_ for id_, node in workload.nodes.items() if side is None or node.backward == side}
     compute = sum((_seconds(workload.nodes[v], kind) or Fraction(0) for v in inside & counted), Fraction(0))
     received, sent = Fraction(0), Fraction(0)
     if kind != "cpu":
         for maker, readers in workload.readers.items():
+            ends = readers if maker in inside else {maker}
+            cost = workload.send[maker] if readers else Fraction(0)
+            if near is not None and ends <= near[0]:
+                cost /= near[1]
             if maker in inside & counted:
-                sent += workload.send[maker] if readers - inside else 0
+                sent += cost if readers - inside else 0
             elif maker in counted and readers & inside:
-                received += workload.send[maker]
+                received += cost
     if comm == "overlap":
         return max(compute, received + sent)
     if comm == "duplex":

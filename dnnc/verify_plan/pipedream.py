@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dnnc.verify_plan.claims import Device, Report, statement_faults
+from dnnc.verify_plan.claims import Device, Report, groups_of, statement_faults
 from dnnc.verify_plan.numbers import Malformed, same, some
 from dnnc.verify_plan.workload import Id, Workload
 
@@ -56,11 +56,12 @@ def verify_pipedream(
     assert isinstance(options, dict)
     if options.get("straight") and any(len(row) > 1 for row in stages):
         wrong.append("a stage has replicas, and the result says straight")
+    groups = groups_of(statement, workload.bandwidth)
     loads: list[tuple[str, float, float]] = []
     objective, before, onward = Fraction(0), set[Id](), used
     for index, row in enumerate(stages):
         inside = {id_ for id_, at in where.items() if at == index}
-        load, needed = _stage(workload, inside, before, len(row), onward, options, 0 < index < len(stages) - 1)
+        load, needed = _stage(workload, inside, before, len(row), onward, options, 0 < index < len(stages) - 1, groups)
         objective = max(objective, load)
         for device in row:
             if device.load is not None and not same(device.load, load):
@@ -80,23 +81,42 @@ def verify_pipedream(
 
 
 def _stage(
-    workload: Workload, inside: set[Id], before: set[Id], replicas: int, onward: int, options: Mapping[str, Any], sends: bool
+    workload: Workload,
+    inside: set[Id],
+    before: set[Id],
+    replicas: int,
+    onward: int,
+    options: Mapping[str, Any],
+    sends: bool,
+    groups: tuple[int, Fraction] | None,
 ) -> tuple[Fraction, Fraction]:
-    """Milliseconds per minibatch and bytes of a stage; ``onward``: machines from it to the end."""
+    """Milliseconds per minibatch and bytes of a stage; ``onward``: machines from it to the end, where groups end too."""
     assert workload.bandwidth is not None, "a profile has a bandwidth"
     share = workload.bandwidth * replicas
+    synced, received, sent = (share * _faster(groups, onward - replicas - low, onward + high) for low, high in _ENDS)
     weights = sum((workload.nodes[v].size for v in inside), Fraction(0))
     compute = sum((workload.both[v] for v in inside), Fraction(0)) / replicas
-    load = compute + 4 * (replicas - 1) * weights / share / replicas
-    load = max(load, 2 * _cut(workload, before) / share)
+    load = compute + 4 * (replicas - 1) * weights / synced / replicas
+    load = max(load, 2 * _cut(workload, before) / received)
     if sends:
-        load = max(load, 2 * _cut(workload, before | inside) / share)
+        load = max(load, 2 * _cut(workload, before | inside) / sent)
     schedule, microbatches = options.get("schedule", "stash"), options.get("microbatches")
     flight = math.ceil(Fraction(onward, replicas))
     if microbatches and schedule in ("flush", "gpipe"):
         flight = int(microbatches) if schedule == "gpipe" else min(flight, int(microbatches))
     copies = {"stash": flight, "2bw": 2}.get(str(schedule), 1)
     return load, copies * weights + flight * sum((workload.output[v] for v in inside), Fraction(0))
+
+
+_ENDS = ((0, 0), (0, 1), (1, 0))
+"""Machines beyond a stage, after and before it, that take part when it synchronises, receives and sends."""
+
+
+def _faster(groups: tuple[int, Fraction] | None, first: int, end: int) -> Fraction:
+    """How many times the speed between groups is that among machines ``first`` to ``end`` - 1 from the last one."""
+    if groups is None or len({machine // groups[0] for machine in range(first, end)}) > 1:
+        return Fraction(1)
+    return groups[1]
 
 
 def _cut(workload: Workload, ideal: set[Id]) -> Fraction:

@@ -230,8 +230,8 @@ def _refused(problem: Problem, order: Sequence[int], place: Ints) -> Flags:
     """Intervals that no stage may be: empty, with a node that cannot run, too large, or not parted where that is demanded."""
     n, limit = problem.size, problem.kinds[0].memory
     wrong = _Rectangles(n)
-    for v in np.flatnonzero(np.isinf(problem.seconds[0])):
-        wrong.touch([int(place[v])], 0, 1.0)
+    for lacking in np.flatnonzero(np.isinf(problem.seconds[0])):
+        wrong.touch([int(place[lacking])], 0, 1.0)
     for h in problem.forced:
         maker = int(place[problem.producer[h]])
         for v in problem.consumers[h]:

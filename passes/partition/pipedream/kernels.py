@@ -81,11 +81,11 @@ def solve_replicated(
     The family is sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full. Per
     ideal: ``bits[N, W]``, ``seconds``, ``weights``, ``stored`` (bytes) of its nodes, ``transfer``: seconds to move its cut
     both ways between single machines. A stage may run on up to ``most_replicas`` of ``machines``; ``sync``: seconds per byte
-    of weights, times (r-1)/r. Where ``group`` is above 0 a stage takes part of a group of so many machines, or whole groups,
-    and what passes between groups takes ``slower`` times as long. With q = ceil(machines from the stage on / r) it holds
-    ``copies[q]`` times its weights and ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited)
-    are refused. No stage may take over ``trial``: so an ideal with m machines to come is kept only if ``least_before[m]`` <=
-    its seconds <= ``most_before[m]`` (relative ``slack`` on both), and one stage of at most m machines can take in its cut.
+    of weights, times (r-1)/r. Where ``group`` is above 0 a stage pays ``slower`` times as much for what does not stay within
+    a group of so many machines. With q = ceil(machines from the stage on / r) it holds ``copies[q]`` times its weights and
+    ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited) are refused. No stage may take over
+    ``trial``: so an ideal with m machines to come is kept only if ``least_before[m]`` <= its seconds <= ``most_before[m]``
+    (relative ``slack`` on both), and one stage of at most m machines can take in what it cuts.
 
     Filled in: ``value[N, M+1]`` for exactly m machines from the ideal on, ``following[N, M+1]`` (the next boundary),
     ``replicas[N, M+1]`` (of the stage up to it); ``low_state``, ``high_state``: range of m reached; ``active[:actives]``:
@@ -146,11 +146,10 @@ def solve_replicated(
                     continue
                 for m in range(max(allowed_low, low_state[i] + r), min(allowed_high, high_state[i] + r) + 1):
                     if group > 0:
-                        if (m - 1) // group != (m - r) // group and (m % group != 0 or r % group != 0):
-                            continue
-                        busy = (step + synced * (slower if r > group else 1.0) * (r - 1) / r) / r
-                        busy = max(busy, incoming * (slower if m % group == 0 else 1.0) / r)
-                        busy = max(busy, outgoing * (slower if (m - r) % group == 0 else 1.0) / r)
+                        parted = (m - 1) // group != (m - r) // group
+                        busy = (step + synced * (slower if parted else 1.0) * (r - 1) / r) / r
+                        busy = max(busy, incoming * (slower if parted or m % group == 0 else 1.0) / r)
+                        busy = max(busy, outgoing * (slower if parted or (m - r) % group == 0 else 1.0) / r)
                         if busy > most:
                             continue
                     if memory >= 0.0:

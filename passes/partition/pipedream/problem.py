@@ -13,9 +13,8 @@ bytes/s, the stage I - J on r machines takes, per minibatch of the pipeline, the
 largest time of a stage; fewer machines than there are may be used.
 
 *Groups.* Machines may stand in groups that are joined at a lower speed. They are filled one after the other so that the last
-stage ends the last group, and a stage lies within a group or is made of whole ones. A border is as fast as the links inside a
-group, or between groups where it lies on the edge of one; replicas synchronise at the speed inside unless they take several
-groups.
+stage ends the last group. A stage whose machines lie in one group synchronises, and crosses the borders inside that group, at
+the speed inside; all else is at the speed between groups.
 
 Memory of a machine, by schedule, with q minibatches in flight = ceil(machines from this stage to the end / r) and Z the bytes
 stored: ``stash`` q (W + Z), ``2bw`` 2 W + q Z, ``flush`` W + q Z, ``gpipe`` W + M Z where M microbatches are in flight at once.
@@ -108,20 +107,14 @@ class Machines:
         """How many times slower links between groups are than those inside."""
         return self.bandwidth / self.between if self.group else 1.0
 
-    def border(self, onward: int) -> float:
-        """Bytes/s over the border with ``onward`` machines behind it."""
-        return self.between if self.group and onward % self.group == 0 else self.bandwidth
-
-    def stands(self, onward: int, replicas: int) -> bool:
-        """Whether a stage may take ``replicas`` machines when ``onward`` work from it to the end: part of a group, or whole
-        groups."""
-        if not self.group or (onward - 1) // self.group == (onward - replicas) // self.group:
-            return True
-        return onward % self.group == 0 and replicas % self.group == 0
-
-    def joint(self, replicas: int) -> float:
-        """Bytes/s at which replicas of a stage synchronise."""
-        return self.between if self.group and replicas > self.group else self.bandwidth
+    def speeds(self, onward: int, replicas: int) -> tuple[float, float, float]:
+        """Bytes/s at which a stage of ``replicas`` machines synchronises, receives and sends; ``onward`` from it to the end."""
+        if not self.group:
+            return self.bandwidth, self.bandwidth, self.bandwidth
+        if (onward - 1) // self.group != (onward - replicas) // self.group:
+            return self.between, self.between, self.between
+        receive, send = (self.between if at % self.group == 0 else self.bandwidth for at in (onward, onward - replicas))
+        return self.bandwidth, receive, send
 
 
 def in_flight(machines: Machines, onward: int, replicas: int) -> int:
@@ -172,14 +165,15 @@ def stage_times(profile: Profile, machines: Machines, stages: Sequence[tuple[int
         after = before | set(inside)
         weights = sum(int(profile.weights[v]) for v in inside)
         flight = in_flight(machines, onward, r)
-        send = 2 * cut_bytes(profile, after) / (machines.border(onward - r) * r) if 0 < position < len(stages) - 1 else 0.0
+        sync, receive, sends = machines.speeds(onward, r)
+        send = 2 * cut_bytes(profile, after) / (sends * r) if 0 < position < len(stages) - 1 else 0.0
         result.append(
             StageTime(
                 r,
                 tuple(inside),
                 math.fsum(profile.seconds[inside]) / r,
-                4 * (r - 1) * weights / (machines.joint(r) * r) / r,
-                2 * cut_bytes(profile, before) / (machines.border(onward) * r) if position else 0.0,
+                4 * (r - 1) * weights / (sync * r) / r,
+                2 * cut_bytes(profile, before) / (receive * r),
                 send,
                 flight,
                 weight_copies(machines, flight) * weights + flight * sum(int(profile.stored[v]) for v in inside),
@@ -202,13 +196,9 @@ def plan_faults(profile: Profile, machines: Machines, stages: Sequence[tuple[int
                 found.append(f"{profile.names[v]} in stage {place[v]} is read by {profile.names[reader]} in {place[reader]}")
     if (used := sum(r for r, _ in stages)) > machines.count:
         found.append(f"{used} machines used, there are {machines.count}")
-    onward = used
     for s, stage in enumerate(stage_times(profile, machines, stages)):
         if not stage.nodes:
             found.append(f"stage {s} is empty")
-        if not machines.stands(onward, stage.replicas):
-            found.append(f"stage {s} takes parts of several groups of {machines.group} machines")
-        onward -= stage.replicas
         if not 1 <= stage.replicas <= machines.most_replicas:
             found.append(f"stage {s} runs on {stage.replicas} machines, expected 1 to {machines.most_replicas}")
         if machines.memory is not None and stage.memory > machines.memory:

@@ -1,0 +1,106 @@
+"""``--hierarchy``: groups of accelerators from a workload's file to a verified result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dnnc.cli import main
+from dnnc.solve import SolveOptions, SolveResult, solve_file
+from dnnc.verify_plan import Limits, verify
+from ir.diagnostics import DiagnosticSink, UsageError
+from tests.dnnc.workload_files import PROFILE, chain, random_placement, text_of
+
+GB = 1e9
+
+
+def solve(folder: Path, data: dict[str, Any] | str, **options: Any) -> SolveResult:
+    path = folder / "workload"
+    path.write_text(data if isinstance(data, str) else text_of(data))
+    return solve_file(SolveOptions(str(path), **options), sink=DiagnosticSink())
+
+
+def told(result: SolveResult) -> dict[str, Any]:
+    data = json.loads(json.dumps(result.to_json()))
+    assert isinstance(data, dict)
+    return data
+
+
+def test_a_border_between_groups_is_dearer(tmp_path: Path) -> None:
+    """Four nodes of 4 ms on 2 groups of 2; a message of 1000 bytes takes 1 ms inside a group and 4 ms outside."""
+    data = chain([4.0] * 4, maxFPGAs=4)
+    result = solve(tmp_path, data, hierarchy=(2, 2), inner_bandwidth=1e6, bandwidth=2.5e5)
+    assert [device.load for device in result.devices] == [5.0, 9.0, 9.0, 5.0]
+    assert (result.objective, result.bound, result.status) == (9.0, 6.0, "feasible")
+    assert result.options == {"hierarchy": "2x2", "inner_bandwidth": 1e6}
+    limits = Limits(bandwidth=2.5e5, accelerators=4, cpus=0)
+    assert verify(text_of(data), told(result), limits).violations == []
+    wrong = told(result) | {"options": {"hierarchy": "1x4", "inner_bandwidth": 1e6}}
+    assert "the load of acc1 is 6, not 9 as claimed" in verify(text_of(data), wrong, limits).violations
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(((1, 3), (2, 2), (3, 1), (2, 3))), st.sampled_from(("sum", "overlap", "duplex")))
+def test_throughput_in_groups_verifies(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, groups: tuple[int, int], comm: str
+) -> None:
+    """Between the two flat answers, and what the verifier finds."""
+    data = random_placement(seed)
+    folder = tmp_path_factory.mktemp("groups")
+    count = groups[0] * groups[1]
+    result = solve(folder, data, hierarchy=groups, inner_bandwidth=8e3, bandwidth=2e3, comm=comm)
+    flat = solve(folder, data, accelerators=count, cpus=0, bandwidth=8e3, comm=comm)
+    assert (result.why is None) == (flat.why is None)
+    if result.why is None:
+        assert flat.objective * (1 - 1e-9) <= result.objective
+        assert result.bound == pytest.approx(flat.bound) or result.status == "optimal"
+        assert result.bound <= result.objective
+        limits = Limits(bandwidth=2e3, accelerators=count, cpus=0)
+        assert verify(text_of(data), told(result), limits).violations == []
+
+
+@pytest.mark.parametrize("straight", [False, True])
+def test_pipedream_in_groups_verifies(tmp_path: Path, straight: bool) -> None:
+    result = solve(tmp_path, PROFILE, hierarchy=(2, 2), inner_bandwidth=4e5, bandwidth=1e5, straight=straight)
+    fast, slow = (solve(tmp_path, PROFILE, accelerators=4, bandwidth=b, straight=straight) for b in (4e5, 1e5))
+    assert result.status == "optimal"
+    assert fast.objective <= result.objective <= slow.objective
+    limits = Limits(bandwidth=1e5, accelerators=4)
+    assert verify(PROFILE, told(result), limits).violations == []
+    if result.objective > fast.objective:
+        assert verify(PROFILE, told(result) | {"options": {"straight": straight}}, limits).violations
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hierarchy": (2, 2)}, "needs both speeds"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB}, "needs both speeds"),
+        ({"inner_bandwidth": GB}, "--inner-bandwidth is of --hierarchy"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": 2 * GB}, "is below --bandwidth"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "accelerators": 3}, "has 4 accelerators"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "cpus": 1}, "of accelerators alone"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "replicas": 2}, "--hierarchy: not an option"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "split": "any"}, "--hierarchy: not an option"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "method": "greedy"}, "baselines know no groups"),
+    ],
+)
+def test_what_groups_need(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        solve(tmp_path, chain([1.0, 2.0]), **options)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "workload.json"
+    path.write_text(text_of(chain([4.0] * 4)))
+    speeds = ["--inner-bandwidth", "1MB/s", "--bandwidth", "250kB/s"]
+    assert main(["solve", str(path), "--hierarchy", "2x2", *speeds]) == 0
+    assert "throughput (contiguous, sum, 2x2): 9 ms on 4 devices" in capsys.readouterr().out
+    for wrong in ("2x", "2", "0x4", "2x2x2", "ax2"):
+        assert main(["solve", str(path), "--hierarchy", wrong, *speeds]) == 2
+        assert "expected GROUPSxSIZE" in capsys.readouterr().err
