@@ -1,8 +1,8 @@
 """Bounds for lattices too large to walk: relaxed contractions (``relax``), each walked exactly.
 
 A relaxed problem with few ideals is solved by the objective's own programme. That no plan of it is better than the best known
-proves that plan; else its optimum is a lower bound, and its plan, valued by the costs that count, may be the better one. How far
-to relax is tried from little to much, the first that leaves few enough ideals is walked: what little is lost is lost where
+proves that plan; else its optimum is a lower bound, and its plan, valued by the costs that count, may be the better one. How
+far to relax is tried from little to much, the first that leaves few enough ideals is walked: what little is lost is lost where
 branches run beside the most other nodes, since those multiply the lattice.
 """
 
@@ -18,12 +18,13 @@ from passes.partition.dp import Found, KeepOn, Stages
 from passes.partition.ideals import Tables, count_ideals, lattice
 from passes.partition.problem import violations
 from passes.partition.relax import Effort, Relaxed, Relaxer, relaxes
+from passes.partition.symmetry import Symmetric, symmetric
 
 if TYPE_CHECKING:
     from passes.partition.search import Objective
 
 PIECES = (0.0, 0.01, 0.02)
-GIVES = (0.03, 0.01, 0.003)
+GIVES = (0.0, 0.03, 0.01, 0.003)
 APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
 """Efforts tried (``relax.Effort``): each piece with each give, at the largest part apart that leaves few ideals."""
 FEW_IDEALS = (20_000, 100_000)
@@ -44,6 +45,22 @@ class Step:
     found: Found
 
 
+@dataclass(frozen=True)
+class _Small:
+    """A relaxed problem, its interchangeable branches sorted where there are any, and its tables."""
+
+    relaxed: Relaxed
+    sorted: Symmetric | None
+    tables: Tables
+
+    def expanded(self, objective: Objective, stages: Stages) -> Stages | None:
+        """The plan in the problem's own nodes; None when it breaks what was relaxed."""
+        if self.sorted is not None:
+            stages = self.sorted.assigned(stages)
+        own = tuple((label, self.relaxed.members(nodes)) for label, nodes in stages)
+        return None if objective.problem.joins is None and violations(objective.problem, own) else own
+
+
 def contraction_bounds(objective: Objective, bound: float, value: float, max_words: int, keep_on: KeepOn) -> Iterator[Step]:
     """Lower bounds on the objective's optimum, not always rising, given one (``bound`` > 0) and the value of a plan; at most
     ``max_words`` 8-byte words are held at once. Ends early where ``keep_on`` says so."""
@@ -55,17 +72,17 @@ def contraction_bounds(objective: Objective, bound: float, value: float, max_wor
         for piece in PIECES:
             for give in GIVES:
                 small = _small(relaxer, value, give, piece, few)
-                if small is None or (small[0].groups, piece) in seen:
+                if small is None or (small.relaxed.groups, piece) in seen:
                     continue
-                relaxed, tables = small
-                seen.add((relaxed.groups, piece))
-                least, found = _least(objective, tables, bound, value, few, max_words, keep_on)
+                seen.add((small.relaxed.groups, piece))
+                least, found = _least(objective, small.tables, bound, value, few, max_words, keep_on)
                 if found is None:
                     return
-                stages = _expanded(objective, relaxed, found.stages)
+                stages = None if found.stages is None else small.expanded(objective, found.stages)
                 if stages is not None:
                     value = min(value, objective.value(stages))
-                words = f"{relaxed.problem.size} groups of nodes, made cheaper by what merging them may cost, were searched"
+                groups = len(small.relaxed.groups)
+                words = f"{groups} groups of nodes, made cheaper by what merging them may cost, were searched"
                 bound = max(bound, least * (1 - ROUNDING))
                 yield Step(least * (1 - ROUNDING), words, stages, found)
 
@@ -95,26 +112,18 @@ def _least(
     return least, last
 
 
-def _expanded(objective: Objective, relaxed: Relaxed, stages: Stages | None) -> Stages | None:
-    """The plan in the problem's own nodes; None when there is none, or when it breaks what was relaxed."""
-    if stages is None:
-        return None
-    own = tuple((label, relaxed.members(nodes)) for label, nodes in stages)
-    if objective.problem.joins is None and violations(objective.problem, own):
-        return None
-    return own
-
-
-def _small(relaxer: Relaxer, value: float, give: float, piece: float, few: int) -> tuple[Relaxed, Tables] | None:
+def _small(relaxer: Relaxer, value: float, give: float, piece: float, few: int) -> _Small | None:
     """The relaxation that merges least of those with few ideals; by bisection, since merging more leaves fewer."""
     best = None
     low, high = 0, len(APART)
     while low < high:
         middle = (low + high) // 2 if best is not None else len(APART) - 1
         relaxed = relaxer.relax(Effort(give, APART[middle], piece))
-        tables = Tables(relaxed.problem, prices(relaxed.problem))
+        branches = symmetric(relaxed.problem)
+        problem = relaxed.problem if branches is None else branches.problem
+        tables = Tables(problem, prices(problem))
         if count_ideals(tables, value, few) is not None:
-            best, high = (relaxed, tables), middle
+            best, high = _Small(relaxed, branches, tables), middle
         elif best is None:
             return None
         else:

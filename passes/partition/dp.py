@@ -81,6 +81,7 @@ def solve_family(
         weights = np.array(sides[: parts[0].shape[1]])
         busy, moving = weights @ parts[0], np.array(sides[:2]) @ parts[1]
     own = np.rint(sums[:, tables.at_weights]).astype(np.int64)
+    turns = np.ascontiguousarray(sums[:, tables.at_turns : tables.at_supports])
     if allowed is None:
         allowed = possible(tables, family, trial)
     shares, caps = np.array(sides[:2]), np.array(sides[2:])
@@ -102,6 +103,9 @@ def solve_family(
             np.ascontiguousarray(moving),
             received,
             own,
+            turns,
+            tables.turn_cost,
+            tables.turn_side,
             family.cut_start,
             family.cut_end,
             family.cut,

@@ -1,7 +1,7 @@
 """The compiled loop of maximum flow: Dinic's algorithm on arrays. Arrays in, arrays out; tests hold a slow, obvious twin.
 
-Arcs come in pairs: arc ``e ^ 1`` is the reverse of arc e. Residual capacities are floats; an augmentation empties at least one arc
-exactly, so every phase ends. The value returned is that of a flow, hence at most that of any cut.
+Arcs come in pairs: arc ``e ^ 1`` is the reverse of arc e. Residual capacities are floats; an augmentation empties at least one
+arc exactly, so every phase ends. The value returned is that of a flow, hence at most that of any cut.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from passes.partition.kernels import compiled
 def max_flow(first: Any, arcs: Any, head: Any, residual: Any, source: int, sink: int, enough: float) -> float:
     """Sends flow from ``source`` to ``sink`` until no path is left, or its value reaches ``enough``; returns the value.
 
-    ``arcs[first[u]:first[u + 1]]``: the arcs that leave u; ``head[e]``: where arc e ends; ``residual[e]``: its capacity, updated in
-    place."""
+    ``arcs[first[u]:first[u + 1]]``: the arcs that leave u; ``head[e]``: where arc e ends; ``residual[e]``: its capacity,
+    updated in place."""
     nodes = first.shape[0] - 1
     level = np.empty(nodes, np.int64)
     queue = np.empty(nodes, np.int64)

@@ -1,10 +1,10 @@
 """A lower bound from single nodes: some stage holds node v, and no stage that holds v is cheaper than a minimum cut says.
 
 The load of a stage S on a device of kind k, transfers added up, is p(S) plus the cost of every tensor with pins (its maker
-and readers) on both sides: a tensor that crosses is either received or sent, never both. This is a cut function, so its minimum over
-all S that hold v is a minimum cut between v and a sink: arcs of capacity p(u) from every node u to the sink, and per tensor the
-hyperedge of Lawler (1973), an arc of its cost that every pin enters and leaves. Neither contiguity nor memory is asked: the
-minimum over more sets is no larger. A node that gathers or feeds much (the sum of a layer of experts, an early
+and readers) on both sides: a tensor that crosses is either received or sent, never both. This is a cut function, so its minimum
+over all S that hold v is a minimum cut between v and a sink: arcs of capacity p(u) from every node u to the sink, and per
+tensor the hyperedge of Lawler (1973), an arc of its cost that every pin enters and leaves. Neither contiguity nor memory is
+asked: the minimum over more sets is no larger. A node that gathers or feeds much (the sum of a layer of experts, an early
 activation) bounds the throughput this way where its compute alone says nothing.
 
 Where transfers overlap with compute, a load is at least any average of compute and transfers, so the same cut with costs scaled

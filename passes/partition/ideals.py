@@ -205,6 +205,7 @@ def permuted(problem: Problem, order: Iterable[int]) -> Problem:
             joins.transfer,
             joins.side,
             np.ascontiguousarray(joins.seconds[:, :, old]),
+            None if joins.turns is None else replace(joins.turns, signs=np.ascontiguousarray(joins.turns.signs[:, old])),
         ),
     )
 

@@ -249,8 +249,8 @@ def enumerate_ideals(
     ``on_ptr``/``on``: tensors that each node makes or reads; ``pins[h]``: the number of such nodes; an ideal cuts h when
     some of them are in it and some are not. ``tensor_columns[H, B]``: what is summed over the tensors cut. ``low``/``high``:
     windows, ascending and disjoint. ``band``: an ideal may hold node v only if its least missing node is >= v - band (>= n: no
-    limit). Stops with TOO_MANY after ``max_visits`` ideals, with TOO_MUCH when over ``max_words`` 8-byte words would be held, at
-    ``words_per_ideal`` each besides their cuts.
+    limit). Stops with TOO_MANY after ``max_visits`` ideals, with TOO_MUCH when over ``max_words`` 8-byte words would be held,
+    at ``words_per_ideal`` each besides their cuts.
 
     Stores as many as there is room for in ``bits[N, W]``, ``sums[N, C]``, ``marks[N, B]``, ``cut_ptr[N+1]`` and ``cut``, the
     tensors cut by each ideal, and counts all. Returns (status, visited, ideals in the windows, entries of ``cut``).
@@ -479,6 +479,9 @@ def solve_family(
     moving: Any,
     bytes_before: Any,
     own_before: Any,
+    turns: Any,
+    turn_cost: Any,
+    turn_side: Any,
     cut_start: Any,
     cut_end: Any,
     cut: Any,
@@ -521,10 +524,11 @@ def solve_family(
     ``trial``: no stage may cost more; what costs at most ``floor`` counts as ``floor``, and where that is reached nothing
     better is looked for. Per ideal: ``bits[N, W]``, ``weight[N]``, ``compute[N, G * T]`` (sums over the kind's supported nodes,
     side by side), ``lacking[N, T]`` (how many are not), ``boundary[N, L * P]`` (transfers of its whole cut per lane and port
-    class), ``bytes_before`` (what its cut takes in buffers), ``own_before`` (bytes of weights with one reader), its cut as
-    ``cut[cut_start:cut_end]``, ``allowed[N, S]`` (``possible_states``). Tensor h joins ``pin[pin_ptr[h]:pin_ptr[h + 1]]``, its
-    maker first where it has a direction; ``transfer[P, H]`` goes to lane ``lane_in[h]`` of who receives and ``lane_out[h]`` of
-    who sends. ``port[T]`` names the kind's class, ``price[T]`` bounds the weight that it takes per second of load.
+    class), ``bytes_before`` (what its cut takes in buffers), ``own_before`` (bytes of weights with one reader), ``turns[N, Q]``
+    (sums of signs; what they change by costs ``turn_cost[T, Q]`` on ``turn_side[Q]``), its cut as ``cut[cut_start:cut_end]``,
+    ``allowed[N, S]`` (``possible_states``). Tensor h joins ``pin[pin_ptr[h]:pin_ptr[h + 1]]``, its maker first where it has a
+    direction; ``transfer[P, H]`` goes to lane ``lane_in[h]`` of who receives and ``lane_out[h]`` of who sends. ``port[T]``
+    names the kind's class, ``price[T]`` bounds the weight that it takes per second of load.
 
     ``busy[N, T]``, ``moving[N, T]``: seconds and transfers of the whole cut, as a load adds them up (unused where it does not).
     ``mode``: how a load adds up. For SIDES the two sides count ``shares[0]`` and ``shares[1]``, each at most its cap, and both
@@ -665,6 +669,13 @@ def solve_family(
                                         second += compute[i, kinds + k] - compute[j, kinds + k]
                                         load = shares[0] * first + shares[1] * second
                                     raw[j, k] = load
+                                    for q in range(turn_side.shape[0]):
+                                        turned = turn_cost[k, q] * abs(turns[i, q] - turns[j, q])
+                                        if turn_side[q] == 0:
+                                            first += turned
+                                        else:
+                                            second += turned
+                                        load += turned if mode != 3 else shares[turn_side[q]] * turned
                                     if load > most or lacking[i, k] != lacking[j, k]:
                                         continue
                                     if mode == 3 and (first > caps[0] or second > caps[1] or first + second > caps[2]):

@@ -78,6 +78,16 @@ def pools(kinds: Sequence[Kind]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, eq=False)
+class Turns:
+    """Costs of interchangeable branches (``symmetry``): of turn q a stage pays ``transfer[T, q]`` times the absolute sum of
+    ``signs[q, n]`` over its nodes, on the side ``side[q]`` of its load."""
+
+    signs: Floats
+    transfer: Floats
+    side: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Joins:
     """Tensors without a direction: h joins the nodes ``pins[h]`` (two or more, ascending), and a stage that holds some of them
     but not all pays ``transfer[T, h]``, on the side ``side[h]`` of its load. ``seconds[G, T, n]``: the problem's,
@@ -87,6 +97,7 @@ class Joins:
     transfer: Floats
     side: Ints
     seconds: Floats
+    turns: Turns | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,6 +258,7 @@ __all__ = [
     "Kind",
     "Problem",
     "StageCost",
+    "Turns",
     "crowding",
     "load",
     "plan_costs",

@@ -1,8 +1,8 @@
 """Relaxed contraction: a small problem whose optimum is a lower bound on that of a problem too large to walk.
 
 Nodes are merged until few ideals are left, and whatever a merge could make dearer is made cheaper, so every plan of the problem
-becomes a plan of the relaxed one whose loads are no larger. A tensor is seen as a *net*: the nodes that make or read it; a stage
-that holds some of them but not all pays for it (received or sent: loads add both up).
+becomes a plan of the relaxed one whose loads are no larger. A tensor is seen as a *net*: the nodes that make or read it; a
+stage that holds some of them but not all pays for it (received or sent: loads add both up).
 
 *Move* v, all of whose successors are the one node w (or all of whose predecessors are), into w's stage. That stage gains p(v)
 and at worst pays the nets that v has without w; it no longer pays those of v and w alone. The stage that v left at worst pays
@@ -14,10 +14,10 @@ by kind of device and side of a load, loads do not grow where need <= 0; where n
 has without w, and off p(v) when they cost too little. Weights of v are dropped where memory can bind. A tensor read by many
 side chains (an encoding by the keys of every decoder layer) gives way once, not once for each.
 
-*Round* pieces of a path. The inner nets of a path cost no less than the nets at its ends, so the whole piece can go to any stage
-that holds a part of it and no stage pays more. Which one: by the rounding of Lenstra, Shmoys and Tardos (1990; Shmoys and
-Tardos 1993, theorem 2.1) every stage ends with at most its load and the largest piece. That needs shares of a piece that are the
-same on every kind (checked), and ignores memory. With D_k the largest piece on kind k and B any lower bound on the value T,
+*Round* pieces of a path. The inner nets of a path cost no less than the nets at its ends, so the whole piece can go to any
+stage that holds a part of it and no stage pays more. Which one: by the rounding of Lenstra, Shmoys and Tardos (1990; Shmoys and
+Tardos 1993, theorem 2.1) every stage ends with at most its load and the largest piece. That needs shares of a piece that are
+the same on every kind (checked), and ignores memory. With D_k the largest piece on kind k and B any lower bound on the value T,
 T + D_k <= T (1 + D_k / B): so all costs of kind k are divided by 1 + D_k / B.
 
 Both keep precedence: a stage takes a node only between its neighbours. Merges are applied one after the other, each to the
@@ -106,7 +106,8 @@ def _apart(problem: Problem) -> Floats:
 
 
 class _Merging:
-    """The problem while nodes merge. A group goes by its root; ``nets[h]``: roots joined, ``cost[h][G, T]``, ``seconds[v][G, T]``."""
+    """The problem while nodes merge. A group goes by its root; ``nets[h]``: roots joined, ``cost[h][G, T]``, ``seconds[v][G,
+    T]``."""
 
     def __init__(self, problem: Problem) -> None:
         n, kinds = problem.size, len(problem.kinds)

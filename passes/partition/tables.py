@@ -109,12 +109,18 @@ class Tables:
         lacking = np.isinf(problem.seconds)
         self.at_lacking = 1 + sides * kinds
         self.at_weights = self.at_lacking + kinds
-        self.at_supports = self.at_weights + 1
+        turns = None if problem.joins is None else problem.joins.turns
+        self.at_turns = self.at_weights + 1
+        self.at_supports = self.at_turns + (0 if turns is None else len(turns.side))
+        self.turn_cost = np.zeros((kinds, 0)) if turns is None else np.ascontiguousarray(turns.transfer)
+        self.turn_side = np.zeros(0, np.int64) if turns is None else turns.side
         self.node_columns = np.empty((n, self.at_supports + len(supports)))
         self.node_columns[:, 0] = self.weight
         self.node_columns[:, 1 : self.at_lacking] = np.where(np.isfinite(seconds), seconds, 0.0).reshape(sides * kinds, n).T
         self.node_columns[:, self.at_lacking : self.at_weights] = lacking.T
         self.node_columns[:, self.at_weights] = self.own_weights
+        if turns is not None:
+            self.node_columns[:, self.at_turns : self.at_supports] = turns.signs.T
         self.at_bytes = lanes
         self.at_marks = lanes + 1
         self.tensor_columns = np.zeros((tensors, self.at_marks + 2 * len(supports)))
