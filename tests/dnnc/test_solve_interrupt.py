@@ -1,0 +1,77 @@
+"""Ctrl-C during ``dnnc solve``: the best plan so far, with a bound that holds, and the exit code of an interrupt."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def chains(path: Path, count: int, length: int, *, backward: bool) -> None:
+    """A workload of ``count`` chains between a source and a sink, no two nodes alike, as device-placement JSON; with mates of
+    every node where there is a backward part. Its lattice has over ``length ** count`` ideals."""
+    rng = random.Random(1)
+    nodes, edges = [], []
+
+    def node(work: float, mate: bool) -> int:
+        identity = len(nodes)
+        times = {"cpuLatency": 10 * work, "fpgaLatency": work}
+        nodes.append({"id": identity, "supportedOnFpga": 1, **times, "isBackwardNode": int(mate), "size": 1.0, "name": "n"})
+        return identity
+
+    def edge(source: int, target: int) -> None:
+        edges.append({"sourceId": source, "destId": target, "cost": 0.01 * (1 + source % 7)})
+
+    source, sink = node(1.0, False), node(1.0, False)
+    for _ in range(count):
+        last = source
+        for _ in range(length):
+            here = node(rng.uniform(1, 3), False)
+            edge(last, here)
+            last = here
+        edge(last, sink)
+    if backward:
+        mates = {v["id"]: node(2 * v["fpgaLatency"], True) for v in list(nodes)}
+        for forward, mate in mates.items():
+            nodes[forward]["colorClass"] = nodes[mate]["colorClass"] = forward
+        for made in list(edges):
+            edge(mates[made["destId"]], mates[made["sourceId"]])
+    document = {"maxSizePerFPGA": 1e9, "maxFPGAs": 5, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(("objective", "backward"), [("throughput", False), ("training", True)])
+def test_ctrl_c_returns_the_best_plan_and_its_bound(tmp_path: Path, objective: str, backward: bool) -> None:
+    workload = tmp_path / "chains.json"
+    chains(workload, 16, 8, backward=backward)
+    options = ["--objective", objective, "--time-limit", "300", "--json"]
+    command = [sys.executable, "-m", "dnnc", "solve", str(workload), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(5.0)
+    assert process.poll() is None, "the search was over too soon for this test"
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    out, told = process.communicate(timeout=30)
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+    result = json.loads(out)
+    assert result["interrupted"]
+    assert result["status"] == "feasible"
+    assert result["reason"].endswith("; interrupted")
+    work = sum(node["fpgaLatency"] for node in json.loads(workload.read_text())["nodes"])
+    assert work / 6 <= result["bound"] < result["objective"] < work
+    (tmp_path / "result.json").write_text(out)
+    checked = subprocess.run(
+        [sys.executable, "-m", "dnnc", "verify-plan", str(workload), str(tmp_path / "result.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
