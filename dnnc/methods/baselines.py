@@ -56,9 +56,9 @@ def baseline(module: Module, objective: str, options: SolveOptions, progress: Pr
     plan = _run(options.method, module, case, options, seconds, progress)
     found = time.perf_counter()
     if isinstance(plan, str) or plan.faults:
-        words = plan if isinstance(plan, str) else "; ".join(plan.faults)
+        told = "has no plan: " + plan if isinstance(plan, str) else "has no plan that fits: " + "; ".join(plan.faults)
         hint = "--method exact finds one if there is any; --compare shows all"
-        error = Infeasible(f"{options.method} has no plan that fits: {words}", where=options.file, hint=hint)
+        error = Infeasible(f"{options.method} {told}", where=options.file, hint=hint)
         error.proven = False
         raise error
     return Solved(

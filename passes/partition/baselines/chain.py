@@ -18,6 +18,8 @@ from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, sequ
 
 MAX_WORDS = 64 << 20
 """Eight-byte words that the chain and the programme over it may take."""
+TRIALS = (1.02, 1.1, 1.5, 4.0)
+"""Trial values before no limit at all, as multiples of the lower bound."""
 
 
 def best_chain(case: Case, chains: Sequence[Sequence[Sequence[int]]], limits: Limits) -> Stages:
@@ -32,25 +34,31 @@ def best_chain(case: Case, chains: Sequence[Sequence[Sequence[int]]], limits: Li
     best, value, complete = None, float("inf"), True
     for groups in chains:
         order = [unit for group in groups for unit in group]
+        ends = set(accumulate(map(len, groups), initial=0))
         for sequence in sequences(case.programme.problem):
-            found = _along(case, order, set(accumulate(map(len, groups), initial=0)), sequence, keep_on)
-            complete = complete and found.complete
-            if found.stages is not None and found.value < value:
-                value = found.value
-                best = tuple((label, tuple(order[v] for v in nodes)) for label, nodes in found.stages)
+            # The windows of a trial value leave few pairs of prefixes; what is found at or below it is the best there is.
+            for trial in [case.bound[0] * factor for factor in TRIALS if case.bound[0] > 0] + [BIG]:
+                found = _along(case, order, ends, sequence, min(trial, value, BIG), keep_on)
+                complete = complete and found.complete
+                if found.stages is not None and found.value < value:
+                    value = found.value
+                    best = tuple((label, tuple(order[v] for v in nodes)) for label, nodes in found.stages)
+                if found.stages is not None or not found.complete or trial >= value:
+                    break
     if best is None:
         raise NoPlan("no cut of the chain satisfies every limit" if complete else "its time ran out")
     return case.chained.stages(best)
 
 
-def _along(case: Case, order: Sequence[int], ends: set[int], sequence: Sequence[int], keep_on: KeepOn) -> Found:
-    """The best plan whose boundaries are prefixes of these lengths; its stages hold positions in the order."""
+def _along(case: Case, order: Sequence[int], ends: set[int], sequence: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
+    """The best plan of value at most ``trial`` whose boundaries are prefixes of these lengths; its stages hold positions in the
+    order."""
     problem = case.programme.problem
     tables = Tables(permuted(problem, order), case.programme.price, sequence)
-    prefixes = lattice(tables, BIG, band=0, max_visits=2 * problem.size + 2, max_words=MAX_WORDS)
+    prefixes = lattice(tables, trial, band=0, max_visits=2 * problem.size + 2, max_words=MAX_WORDS)
     if prefixes is None:
         raise NoPlan("the chain is too long for its budget of memory")
-    return case.programme.programme(tables, _only(prefixes, ends), order, BIG, keep_on)
+    return case.programme.programme(tables, _only(prefixes, ends), order, trial, keep_on)
 
 
 def _only(prefixes: Family, ends: set[int]) -> Family:
