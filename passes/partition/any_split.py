@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 from passes.partition.any_reduce import reduce_any, restrict
 from passes.partition.bounds import best_bound, lower_bound, prices
 from passes.partition.dp import Stages
+from passes.partition.interrupts import interruptible
 from passes.partition.local_search import Assignment, Search, Sides, assignment_of, local_search, sided_value, stages_of
 from passes.partition.problem import Problem, violations
 from passes.partition.reduce import Groups, ordered, quotient, reduce
@@ -117,12 +118,13 @@ class _Search:
     def run(self) -> Solution:
         prover = threading.Thread(target=self._prove, name="trials", daemon=True)
         try:
-            if self.sides is None:
-                self._phase("contiguous", self._contiguous)
-            self._phase("local search", self._first)
-            if not self._done():
-                prover.start()
-                self._phase("trials", lambda: self._beside(prover))
+            with interruptible():
+                if self.sides is None:
+                    self._phase("contiguous", self._contiguous)
+                self._phase("local search", self._first)
+                if not self._done():
+                    prover.start()
+                    self._phase("trials", lambda: self._beside(prover))
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -260,7 +262,8 @@ class _Search:
 
     def _trial(self, below: float, value: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
-        from passes.partition.milp import SAFETY, solve_milp
+        from passes.partition.milp import SAFETY
+        from passes.partition.milp_process import solve_watched
 
         reduced, groups = self._reduced(below)
 
@@ -268,7 +271,7 @@ class _Search:
             return not self._done() and self.value > below and self.value > value * (1 - _ANEW)
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        result = solve_milp(reduced, below=below, seconds=self._left(), gap=1.0, watch=watch, sides=self.sides)
+        result = solve_watched(reduced, below=below, seconds=self._left(), gap=1.0, watch=watch, sides=self.sides)
         self.statistics.tested += result.nodes
         if result.status == "infeasible" and math.isinf(below):
             self.infeasible = True

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from passes.partition.local_search import assignment_of, sided_value
 from passes.partition.milp import heaviest, solve_milp
+from passes.partition.milp_process import solve_apart
 from passes.partition.problem import COMM, Problem, plan_costs, violations
 from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
-from tests.passes.partition.instances import brute_force, random_chains, random_problem
+from tests.passes.partition.instances import brute_force, encoder_decoder, random_chains, random_problem
 
 SEEDS = st.integers(0, 10**6)
 
@@ -118,3 +119,21 @@ def test_two_sides_equal_brute_force(seed: int) -> None:
     assert result.stages is not None
     assert sided_value(problem, result.stages, sides) == pytest.approx(expected, rel=1e-7, abs=1e-9)
     assert result.bound <= expected * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("below", [math.inf, 0.5])
+def test_a_process_apart_says_the_same(below: float) -> None:
+    for problem, sides in [(random_problem(4, nodes=6, demands=False), None), random_sides(8)]:
+        here = solve_milp(problem, below=below, sides=sides)
+        apart = solve_apart(problem, below=below, seconds=60.0, gap=0.0, watch=lambda value, bound: True, sides=sides)
+        assert apart == here
+
+
+def test_a_process_apart_ends_at_once() -> None:
+    problem = encoder_decoder(6, devices=4)
+    asked: list[float] = []
+    result = solve_apart(
+        problem, below=math.inf, seconds=600.0, gap=0.0, watch=lambda value, bound: not asked.append(bound) and len(asked) < 3
+    )
+    assert (result.status, result.stages) == ("unknown", None)
+    assert len(asked) == 3
