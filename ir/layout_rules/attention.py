@@ -21,7 +21,7 @@ def attention(draft: Draft) -> None:
     batch, heads, query = ([(3, -back)] if masks >= back else [] for back in (4, 3, 2))
     draft.tie("batch", (0, 0), (1, 0), (2, 0), *batch, (6, 0), (-1, 0), *caches)
     where = 1 if split else 2
-    adapt = () if split else (LocalAttribute("q_num_heads"), LocalAttribute("kv_num_heads"))
+    adapt = tuple(LocalAttribute(key) for key in ("q_num_heads", "kv_num_heads") if draft.get(key))
     cached = [(tensor, 1) for tensor, _ in caches]
     draft.tie("heads", *((i, where) for i in (0, 1, 2, -1)), *heads, *cached, size=count, adapt=adapt)
     if not draft.get("is_causal", 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from tests.ir.layout_rules.cases import CASES, cases
 from tests.ir.layout_rules.harness import Case, check_strategies, check_two_axes
 
 EXAMPLES = 6
+FLOATS = [np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32) for shape in ((4, 4, 5), (8, 4, 3), (8,), (1, 8))]
 NEVER_SPLIT = {"onnx.Constant", "onnx.EyeLike", "onnx.Range"}
 
 
@@ -29,6 +31,20 @@ def test_shards_make_the_whole(name: str) -> None:
 def test_shards_make_the_whole_at_length(name: str) -> None:
     """As above, many more instances."""
     compare(name, 8 * EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("case", "strategies"),
+    [
+        (Case("onnx.Conv", [FLOATS[0], FLOATS[1], FLOATS[2]]), {"batch", "in", "out", "sum of 0, 2", "sum of 1, 2"}),
+        (Case("onnx.Tile", [FLOATS[3], np.array([4, 1])], constants=(1,)), {"d0", "d1", "sum of 0", "max of 0"}),
+        (Case("onnx.Gemm", [FLOATS[3].T, FLOATS[3], FLOATS[2]]), {"m", "n", "sum of 0, 2", "sum of 1, 2"}),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_these_are_offered_and_right(case: Case, strategies: set[str]) -> None:
+    """What random instances meet only now and then."""
+    assert set(check_strategies(case)) == strategies
 
 
 def compare(name: str, examples: int) -> None:

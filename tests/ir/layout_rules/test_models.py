@@ -23,7 +23,7 @@ SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
 def imported(spec: str, batch: int = 4) -> Module:
     """A model, every free dimension bound: the batch comes last where the exporter named two."""
     free = sorted(free_symbols(load_model(spec, {}, DiagnosticSink()).module.entry))
-    sizes = {name: batch if name == free[-1] else 8 for name in free}
+    sizes = {name: batch if name in (free[-1], "s43") else 8 for name in free}  # s43: bert's batch by its mask
     return load_model(spec, sizes, DiagnosticSink()).module
 
 
@@ -62,12 +62,27 @@ def test_grouped_heads_stay_split_in_an_export(shared_dir: Path) -> None:
     assert sum(placement == Partial("sum") for placement in partial.values()) == 2 * 4
 
 
-def walk(module: Module, count: int, column: tuple[str, ...]) -> Iterator[tuple[str, Placement]]:
+@pytest.mark.parametrize("name", [*(f"zoo:{name},batch=4" for name in ZOO), *SHARED])
+def test_samples_stay_split_through_a_model(name: str, request: pytest.FixtureRequest) -> None:
+    """Data parallel: with the first input split by samples, every op follows and nothing is left to reduce, up to the outputs.
+    Masks stay whole: exporters pick their rows by numbers that count all samples."""
+    zoo = name.startswith("zoo:")
+    module = canonical(imported(name if zoo else str(request.getfixturevalue("shared_dir") / "models" / f"{name}.onnx")))
+    left = dict(walk(module, 4, first=Shard(0)))
+    assert not [name for name, placement in left.items() if isinstance(placement, Partial)]
+    assert {left[result.name] for result in module.entry.results} == {Shard(0)}
+
+
+def walk(
+    module: Module, count: int, column: tuple[str, ...] = (), first: Placement | None = None
+) -> Iterator[tuple[str, Placement]]:
     """Each result with the placement in which its op leaves it, over an axis of ``count``.
 
     The products of ``column`` (by location) are split by column, every other op follows its operands, weights take whatever
     the op asks, and a sum is reduced at once."""
     held: dict[str, Placement] = {arg.name: Replicate() for arg in module.entry.args}
+    if first is not None:
+        held[module.entry.args[0].name] = first
     for op, rule in rules(module):
         assert rule is not None
         wanted = column if op.name == "onnx.MatMul" else ()
@@ -83,7 +98,7 @@ def walk(module: Module, count: int, column: tuple[str, ...]) -> Iterator[tuple[
 
 
 def follows(op: Op, rule: LayoutRule, strategy: Strategy, held: dict[str, Placement]) -> bool:
-    """Whether the strategy takes every operand as it is held, sharding nothing that is whole."""
+    """Whether the strategy takes every operand as it is held, slicing replicated ones beside a sharded one."""
     pairs = [(held[name], wanted) for name, wanted in zip(op.operands, strategy.operands, strict=True) if name in held]
-    kept = all(have == wanted for have, wanted in pairs)
+    kept = all(have == wanted or (have == Replicate() and isinstance(wanted, Shard)) for have, wanted in pairs)
     return kept and (strategy.name == "replicate" or any(isinstance(have, Shard) for have, _ in pairs))
