@@ -78,8 +78,8 @@ def solve_any(
         raise ValueError("classes of nodes are joined before their load is told by side")
     search = _Search(quotient(problem, classes) if together else problem, budget or Budget(), progress, sides)
     label = {v: g for g, nodes in enumerate(classes) for v in nodes}
-    for stages in starts:
-        search.accept(tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in stages))
+    for known in starts:
+        search.accept(tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in known))
     solution = search.run()
 
     def lifted(plan: Stages | None) -> Stages | None:

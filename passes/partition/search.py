@@ -37,6 +37,7 @@ from passes.partition.coarsen import contracted
 from passes.partition.dp import Found, KeepOn, Stages
 from passes.partition.hubs import hub_bound
 from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
+from passes.partition.interrupts import interruptible
 from passes.partition.problem import Floats, Problem
 from passes.partition.reduce import quotient
 
@@ -144,15 +145,16 @@ class Search:
         """Optimal within the budget, else the best plan found; ``stages`` is None when there is none. An interrupt from the
         keyboard ends the search; with no plan yet, it is passed on."""
         try:
-            self._phase("linear", self._linear)
-            if not self.tight():
-                self._phase("exact", self._exact)
-            if not self.exhausted and not self.tight():
-                self._phase("bound", self._raise)
-            if not self.exhausted and not self.tight():
-                self._phase("coarse", self._coarse)
-            if not self.exhausted and not self.tight():
-                self._phase("band", self._band)
+            with interruptible():
+                self._phase("linear", self._linear)
+                if not self.tight():
+                    self._phase("exact", self._exact)
+                if not self.exhausted and not self.tight():
+                    self._phase("bound", self._raise)
+                if not self.exhausted and not self.tight():
+                    self._phase("coarse", self._coarse)
+                if not self.exhausted and not self.tight():
+                    self._phase("band", self._band)
         except KeyboardInterrupt:
             if self.best is None:
                 raise

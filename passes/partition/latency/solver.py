@@ -19,6 +19,7 @@ from functools import cache
 
 import numpy as np
 
+from passes.partition.interrupts import interruptible
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
@@ -103,7 +104,8 @@ class _Search:
 
     def run(self) -> LatencySolution:
         try:
-            self._run()
+            with interruptible():
+                self._run()
         except KeyboardInterrupt:
             if self.best is None:
                 raise
