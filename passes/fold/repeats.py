@@ -31,7 +31,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A stretch of ``length`` that stands at the suffixes ``first .. last`` of the suffix array: ``Repeats.starts`` tells where."""
+    """A stretch of ``length`` that stands at the suffixes ``first .. last`` of the suffix array: ``Repeats.starts`` tells
+    where."""
 
     length: int
     first: int

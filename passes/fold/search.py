@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -70,13 +71,14 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Candidate:
-    """Stretches of one spelling, ``count`` or fewer: at ``starts``, None where that was not asked so far. ``wirings`` of those
-    looked at so far, by place."""
+    """Stretches of one spelling, ``count`` or fewer: at ``starts``, None where that was not asked so far. ``cut`` once a part
+    of it was taken instead. ``wirings`` of the places looked at so far."""
 
     length: int
     count: int
     repeat: Repeat | None
     starts: tuple[int, ...] | None
+    cut: bool = False
     wirings: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def saved(self, copies: int) -> int:
@@ -138,7 +140,7 @@ class _Round:
             if value <= 0:
                 continue
             entry = (-value, -candidate.length, groups[0][0], number, candidate)
-            if heap and heap[0] < entry or start != groups[0][0]:
+            if (heap and heap[0] < entry) or start != groups[0][0]:
                 heapq.heappush(heap, entry)
                 continue
             for copies in groups:
@@ -222,12 +224,14 @@ class _Round:
     def _copies(self, candidate: _Candidate, wanted: int) -> list[list[int]]:
         """Where the candidate's copies begin: free, apart, and by wiring; kinds of wiring that save nothing left out. Not
         compared, when even all of one wiring would save less than ``wanted``: then all, as an upper bound."""
-        length, used = candidate.length, self.used
-        if candidate.repeat is not None and candidate.starts is None:
-            self.work -= candidate.count
-            candidate.starts = self.repeats.starts(candidate.repeat)
-        assert candidate.starts is not None
-        candidate.starts = starts = tuple(s for s in candidate.starts if used.find(1, s, s + length) < 0)
+        used = self.used
+        if candidate.starts is None:
+            candidate.starts = self._places(candidate)
+        free = tuple(s for s in candidate.starts if used.find(1, s, s + candidate.length) < 0)
+        if len(free) < 2 and not candidate.cut:
+            free = self._free_part(candidate)
+        candidate.starts = starts = free
+        length = candidate.length
         apart = _apart(starts, length)
         if candidate.saved(len(apart)) < max(1, wanted):
             return [apart] if len(apart) >= self.min_support else []
@@ -246,6 +250,43 @@ class _Round:
                 groups.append(free)
                 taken += free
         return groups
+
+    def _places(self, candidate: _Candidate) -> tuple[int, ...]:
+        """Where a repeat stands. One that overlaps itself (``L a L``, ``a`` a changed layer) is cut to what fits between its
+        occurrences, less the calls at its ends: there ``a`` is left."""
+        assert candidate.repeat is not None
+        self.work -= candidate.count
+        starts = self.repeats.starts(candidate.repeat)
+        gap = min(after - before for before, after in pairwise(starts))
+        return starts if gap >= candidate.length else self._cut(candidate, starts[0], starts[0] + gap)
+
+    def _free_part(self, candidate: _Candidate) -> tuple[int, ...]:
+        """Where the longest part stands that nothing else has taken of the candidate's first two places."""
+        assert candidate.starts is not None
+        places, length = candidate.starts[:2], candidate.length
+        taken = np.zeros(length + 2, dtype=np.int8)
+        taken[0] = taken[-1] = 1
+        for start in places:
+            taken[1:-1] |= np.frombuffer(self.used, np.int8, length, start)
+        self.work -= length // 10
+        edges = np.flatnonzero(taken)
+        widest = int(np.argmax(np.diff(edges)))
+        first, last = int(edges[widest]), int(edges[widest + 1]) - 1
+        if len(places) < 2 or last - first < self.min_ops:
+            return ()
+        return self._cut(candidate, places[0] + first, places[0] + last)
+
+    def _cut(self, candidate: _Candidate, first: int, last: int) -> tuple[int, ...]:
+        """Makes ``candidate`` the stretch ``first .. last`` without calls at its ends; where that stands free."""
+        while last - first > self.min_ops and self.letters[first] >= self.calls:
+            first += 1
+        while last - first > self.min_ops and self.letters[last - 1] >= self.calls:
+            last -= 1
+        candidate.length, candidate.cut = last - first, True
+        candidate.wirings.clear()
+        self.work -= len(self.letters) // 1000  # what asking for all of them takes
+        used, length = self.used, candidate.length
+        return tuple(s for s in self.repeats.equal_to(first, length) if used.find(1, s, s + length) < 0)
 
     def _wiring(self, start: int, length: int) -> tuple[tuple[int, ...], list[int], list[int]]:
         """Where each read of a stretch comes from, as a number per read (>= 0: the so-manieth value defined inside; < 0: the

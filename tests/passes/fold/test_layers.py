@@ -81,7 +81,8 @@ def test_layers_with_ops_for_their_caches_alone() -> None:
 
 
 def test_encoder_and_decoder() -> None:
-    """The output of the encoder is read by every layer of the decoder, first by the first; parts common to both fold as well."""
+    """The output of the encoder is read by every layer of the decoder, first by the first; parts common to both fold as
+    well."""
     net = Net()
     mask, causal = net.op("Neg", net.arg("mask")), net.op("Abs", net.arg("causal"))
     memory = encoder(net, net.op("Norm", net.arg("source")), mask, 5)
@@ -123,7 +124,8 @@ def test_attention_and_feed_forward_in_parallel() -> None:
 
 
 def test_private_computations_before_the_stream() -> None:
-    """What prepares a weight, or a mask for one layer, stands at the first port: a depth-first order meets it on the way down."""
+    """What prepares a weight, or a mask for one layer, stands at the first port: a depth-first order meets it on the way
+    down."""
     net = Net()
     mask, x = net.arg("mask"), net.op("Norm", net.arg("x"))
     for layer in range(6):
