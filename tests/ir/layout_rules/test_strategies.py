@@ -69,6 +69,41 @@ def test_experts_split_a_batched_product() -> None:
     assert found["b0"] == "S(0) S(0) -> S(0) | S(0) -> S(0) S(0)"
 
 
+def test_experts_stay_split_from_the_router_to_the_sum() -> None:
+    """Every expert on every token, weighed by the gates: split by experts, only the last sum is left to reduce."""
+    spread = texts(rule("onnx.MatMul", [(1, 16, 64), (8, 64, 32)], (8, 16, 32)))
+    assert spread["b0"] == "R S(0) -> S(0) | S(0) -> P(sum) S(0)"
+    turned = texts(rule("onnx.Transpose", [(16, 8)], (8, 16), perm=[1, 0]))
+    assert turned["d1"].startswith("S(1) -> S(0)")
+    weighed = texts(rule("onnx.Mul", [(8, 16, 32), (8, 16, 1)], (8, 16, 32)))
+    assert weighed["d0"].startswith("S(0) S(0) -> S(0)")
+    summed = texts(rule("onnx.ReduceSum", [(8, 16, 32), (1,)], (16, 32), keepdims=0, constants=(None, (0,))))
+    assert summed["d0"].startswith("S(0) R -> P(sum)")
+
+
+def test_the_router_is_split_by_tokens_only() -> None:
+    chosen = rule("onnx.TopK", [(16, 8), (1,)], (16, 2), (16, 2))
+    assert [factor.name for factor in chosen.shardable] == ["d0"]
+    gates = rule("onnx.ScatterElements", [(16, 8), (16, 2), (16, 2)], (16, 8), axis=1)
+    assert [factor.name for factor in gates.shardable] == ["d0"]
+    sent = rule("onnx.OneHot", [(16, 2), (1,), (2,)], (16, 2, 8), constants=(None, (8,), None))
+    assert [factor.name for factor in sent.shardable] == ["i0", "i1"]  # indices that are floats: no shift
+    rows = rule("onnx.ScatterND", [(16, 64), (32, 1), (32, 64)], (16, 64), reduction="add")
+    assert texts(rows)["i0"] == "P(sum) S(0) S(0) -> P(sum) | R -> R S(0) S(0)"
+
+
+def test_a_position_bias_is_split_by_heads() -> None:
+    """The buckets of relative positions pick rows of a table [buckets, heads]."""
+    picked = texts(rule("onnx.Gather", [(32, 8), (16, 16)], (16, 16, 8)))
+    assert picked["d1"].startswith("S(1) R -> S(2)")
+    turned = texts(rule("onnx.Transpose", [(16, 16, 8)], (8, 16, 16), perm=[2, 0, 1]))
+    assert turned["d2"].startswith("S(2) -> S(0)")
+    spread = texts(rule("onnx.Unsqueeze", [(8, 16, 16), (1,)], (1, 8, 16, 16)))
+    assert spread["d0"].startswith("S(0) R -> S(1)")
+    added = texts(rule("onnx.Add", [(4, 8, 16, 16), (1, 8, 16, 16)], (4, 8, 16, 16)))
+    assert added["d1"].startswith("S(1) S(1) -> S(1)")
+
+
 def test_bias_of_a_row_split_stands_on_one_member() -> None:
     found = texts(rule("onnx.Gemm", [(8, 64), (32, 64), (32,)], (8, 32), transB=1))
     assert found["k"] == "S(1) S(1) P(sum) -> P(sum) | R -> S(1) S(1) R"
