@@ -19,10 +19,10 @@ it joins too, since contiguous stages could not separate it anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ir.facets import Color, Phase
-from ir.module import Func, Module
+from ir.module import Module
 from ir.ops import Value
 from ir.types import BytesType, DType, TensorType
 from passes.analyses.memory import reads, resource_bytes
@@ -41,14 +41,19 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     maker: dict[str, int] = {}
     painted: dict[tuple[int, str], int] = {}
     read = [reads(op) for op in func.ops]
+    fixed: list[int] = []
     for i, op in enumerate(func.ops):
         for name in read[i]:
             readers.setdefault(name, []).append(i)
-        maker.update((value.name, i) for value in op.results)
+        for value in op.results:
+            maker[value.name] = i
+        if op.name.endswith("uantizeLinear") or not all(_can_travel(value) for value in op.results):
+            fixed.append(i)
         color = op.facet(Color)
         if color is not None:
             classes.join(i, painted.setdefault((color.color, op.facet(Phase, Phase("fw")).phase), i))
-    for i, op in enumerate(func.ops):
+    for i in fixed:
+        op = func.ops[i]
         kind = op.name.rpartition(".")[2]
         first_reader = min((r for value in op.results for r in readers.get(value.name, ())), default=None)
         if kind == "DequantizeLinear" and first_reader is not None:
@@ -63,7 +68,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             if not _can_travel(value):
                 for reader in readers.get(value.name, ()):
                     classes.join(i, reader)
-    edges = _edges(func, read)
+    edges = _edges(maker, read)
     if classes.joined:
         merge_cycles(classes, edges)
     classes.joined = False
@@ -87,14 +92,12 @@ def _can_travel(value: Value) -> bool:
     return isinstance(type_, TensorType) and type_.nbytes is not None and type_.dtype is not DType.STRING and not type_.sparse
 
 
-def _edges(func: Func, read: Sequence[Sequence[str]]) -> list[list[int]]:
-    """Successors of each op, given what each reads."""
-    maker: dict[str, int] = {}
-    following: list[list[int]] = [[] for _ in func.ops]
-    for i, op in enumerate(func.ops):
-        for source in {maker[name] for name in read[i] if name in maker}:
+def _edges(maker: Mapping[str, int], read: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Successors of each op, given who makes what and what each reads."""
+    following: list[list[int]] = [[] for _ in read]
+    for i, names in enumerate(read):
+        for source in {maker[name] for name in names if name in maker}:
             following[source].append(i)
-        maker.update((value.name, i) for value in op.results)
     return following
 
 

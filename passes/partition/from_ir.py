@@ -73,12 +73,7 @@ def problem_of(
             consumers.append(tuple(readers[value.name]))
             names.append(value.name)
             sizes.append(size)
-            columns.append(
-                [
-                    0.0 if free[k] else stated.seconds[number] if stated is not None else ports[k].seconds(size)
-                    for k in range(len(kinds))
-                ]
-            )
+            columns.append((size, None if stated is None else stated.seconds[number]))
     stated_memory = stated_bytes(func)
     resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
     if stated_memory is None:
@@ -92,7 +87,13 @@ def problem_of(
         seconds=seconds,
         producer=np.array(producer, np.int64),
         consumers=tuple(consumers),
-        transfer=np.array(columns, dtype=np.float64).reshape(len(names), len(kinds)).T.copy(),
+        transfer=np.array(
+            [
+                [0.0 if free[k] else port.seconds(size) if told is None else told for size, told in columns]
+                for k, port in enumerate(ports)
+            ],
+            dtype=np.float64,
+        ).reshape(len(kinds), len(names)),
         tensor_bytes=np.array(sizes, np.int64),
         tensor_names=tuple(names),
         live=np.array(live, np.int64),

@@ -90,8 +90,7 @@ class PartitionPass(Pass):
         cuts = read_cuts(func, self.cuts)
         pins = read_pins(func, topology, self.pins)
         fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
-        groups = self._groups(module, fine, frozenset(pins), context)
-        problem = self._wide(quotient(fine, groups))
+        groups, problem = self._groups(module, fine, frozenset(pins), context)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
@@ -152,17 +151,17 @@ class PartitionPass(Pass):
         if not topology.devices:
             raise InvalidInput("the topology has no device", where=topology.name, hint="list at least one device")
 
-    def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> Groups:
-        """Nodes of the search. A group of ``contract`` stands for what some best plan keeps together when nothing else is
+    def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> tuple[Groups, Problem]:
+        """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together when nothing else is
         asked; where more is asked inside it, its classes stand instead."""
         classes = context.analyses.get(colocation, module)
         func = module.entry
         labels = [op.facet(Group) for op in func.ops]
         usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
         if self.stages or self.split == "any":  # its reductions are of contiguous splits, any split has its own
-            return ordered(fine, classes)
+            return self._over(fine, ordered(fine, classes))
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
-            return self._whole(fine, module, context)[0]
+            return self._whole(fine, module, context)
         by_label: dict[int, list[int]] = {}
         for i, label in enumerate(labels):
             assert label is not None
@@ -175,14 +174,20 @@ class PartitionPass(Pass):
                 result += [c for c in classes if c[0] in inside]
             else:
                 result.append(tuple(members))
-        return ordered(fine, result)
+        return self._over(fine, ordered(fine, result))
+
+    def _over(self, fine: Problem, groups: Groups) -> tuple[Groups, Problem]:
+        return groups, self._wide(quotient(fine, groups))
 
     def _whole(self, fine: Problem, module: Module, context: PassContext) -> tuple[Groups, Problem]:
         """The problem with nothing given up, and its groups."""
         base = ordered(fine, context.analyses.get(colocation, module))
-        merged = reduce(quotient(fine, base))
+        joined = quotient(fine, base)
+        merged = reduce(joined)
+        if len(merged) == len(base):
+            return base, self._wide(joined)
         groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
-        return groups, self._wide(quotient(fine, groups))
+        return self._over(fine, groups)
 
     def _wide(self, problem: Problem) -> Problem:
         """The problem with the replicas that its stages may have."""

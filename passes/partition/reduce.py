@@ -168,16 +168,19 @@ def memory_can_bind(problem: Problem) -> bool:
 
 def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
     """The groups in a topological order of the quotient, ties by least member. Raises ValueError when it has a cycle."""
-    label = {v: g for g, nodes in enumerate(groups) for v in nodes}
+    label = labels(problem.size, groups)
     following: list[set[int]] = [set() for _ in groups]
-    for h, readers in enumerate(problem.consumers):
-        maker = label[int(problem.producer[h])]
-        following[maker].update(label[v] for v in readers if label[v] != maker)
+    for maker, readers in zip(problem.producer.tolist(), problem.consumers, strict=True):
+        mine = label[maker]
+        for v in readers:
+            if label[v] != mine:
+                following[mine].add(label[v])
+    first = [min(nodes) for nodes in groups]
     missing = [0] * len(groups)
     for targets in following:
         for g in targets:
             missing[g] += 1
-    ready = [(min(nodes), g) for g, nodes in enumerate(groups) if not missing[g]]
+    ready = [(first[g], g) for g in range(len(groups)) if not missing[g]]
     heapq.heapify(ready)
     result = []
     while ready:
@@ -186,41 +189,52 @@ def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
         for other in following[g]:
             missing[other] -= 1
             if not missing[other]:
-                heapq.heappush(ready, (min(groups[other]), other))
+                heapq.heappush(ready, (first[other], other))
     if len(result) != len(groups):
         raise ValueError("the groups form a cycle")
     return tuple(result)
+
+
+def labels(size: int, groups: Sequence[Sequence[int]]) -> list[int]:
+    """The group of each node."""
+    label = [0] * size
+    for g, nodes in enumerate(groups):
+        for v in nodes:
+            label[v] = g
+    return label
 
 
 def quotient(problem: Problem, groups: Groups) -> Problem:
     """The problem whose nodes are the groups (in topological order, as ``ordered`` gives them)."""
     if groups == tuple((v,) for v in range(problem.size)) and all(problem.consumers):
         return problem
-    label = np.empty(problem.size, np.int64)
-    for g, nodes in enumerate(groups):
-        label[list(nodes)] = g
+    label = labels(problem.size, groups)
     starts = np.cumsum([0, *(len(nodes) for nodes in groups)])[:-1]
     flat = [v for nodes in groups for v in nodes]
     kept, consumers = [], []
+    makers = [label[v] for v in problem.producer.tolist()]
     for h, readers in enumerate(problem.consumers):
-        maker = label[problem.producer[h]]
-        outside = tuple(sorted({int(label[v]) for v in readers} - {int(maker)}))
+        outside = {label[v] for v in readers}
+        outside.discard(makers[h])
         if outside or h in problem.forced:
             kept.append(h)
-            consumers.append(outside)
+            consumers.append(tuple(sorted(outside)))
     position = {h: i for i, h in enumerate(kept)}
     reduced = Problem(
         names=tuple(problem.names[nodes[0]] for nodes in groups),
         kinds=problem.kinds,
         seconds=np.ascontiguousarray(np.add.reduceat(problem.seconds[:, flat], starts, axis=1)) if flat else problem.seconds,
-        producer=label[problem.producer[kept]],
+        producer=np.array([makers[h] for h in kept], np.int64),
         consumers=tuple(consumers),
         transfer=np.ascontiguousarray(problem.transfer[:, kept]),
         tensor_bytes=problem.tensor_bytes[kept],
         tensor_names=tuple(problem.tensor_names[h] for h in kept),
         live=np.maximum.reduceat(problem.live[flat], starts) if flat else problem.live,
         weight_bytes=problem.weight_bytes,
-        weight_readers=tuple(tuple(sorted({int(label[v]) for v in readers})) for readers in problem.weight_readers),
+        weight_readers=tuple(
+            (label[readers[0]],) if len(readers) == 1 else tuple(sorted({label[v] for v in readers}))
+            for readers in problem.weight_readers
+        ),
         comm=problem.comm,
         forced=tuple(position[h] for h in problem.forced),
         stages=problem.stages,
@@ -229,9 +243,9 @@ def quotient(problem: Problem, groups: Groups) -> Problem:
     return reduced
 
 
-def _joins(joins: Joins, label: Ints, flat: list[int], starts: Ints) -> Joins:
+def _joins(joins: Joins, label: list[int], flat: list[int], starts: Ints) -> Joins:
     """Tensors without a direction that still join several groups."""
-    pins = [tuple(sorted({int(label[v]) for v in nodes})) for nodes in joins.pins]
+    pins = [tuple(sorted({label[v] for v in nodes})) for nodes in joins.pins]
     kept = [h for h, nodes in enumerate(pins) if len(nodes) > 1]
     return Joins(
         tuple(pins[h] for h in kept),

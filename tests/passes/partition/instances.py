@@ -194,6 +194,22 @@ def series_parallel(seed: int, nodes: int = 150, devices: int = 8) -> Problem:
     return build.problem(devices, rate=0.05)
 
 
+def blocks(length: int, devices: int, count: int = 6) -> Problem:
+    """``count`` blocks in a row of two branches of ``length`` nodes each, no two alike: (length + 1) ** 2 ideals a block."""
+    rng = random.Random(length)
+    build = Layers()
+    x = build.op(1.0, 4)
+    for _ in range(count):
+        ends = []
+        for _ in range(2):
+            y = x
+            for _ in range(length):
+                y = build.op(rng.uniform(0.5, 2), rng.choice((1, 2, 4)), y)
+            ends.append(y)
+        x = build.op(1.0, 4, *ends)
+    return build.problem(devices, rate=0.05)
+
+
 def random_chains(seed: int, *, comm: str = "sum") -> Problem:
     """Mostly chains, with transfers of about the size of compute and limits that just bind: where reductions apply, and where
     they must not."""
