@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,17 +96,27 @@ def solve_milp(
     watch: Watch = lambda value, bound: True,
     options: dict[str, Any] | None = None,
     sides: Sides | None = None,
+    precedence: Sequence[tuple[int, int]] | None = None,
 ) -> MilpResult:
     """The best plan at or below ``below``, which must be finite when a plan is known. ``start``: an assignment to begin from
-    (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop. ``sides``: where
-    the value is the largest forward load plus the largest backward load."""
-    model = _Model(problem, contiguous, below, lower, sides)
+    (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop. ``sides``: where the value is the
+    largest forward load plus the largest backward load. ``precedence`` (contiguous only): pairs of nodes of which the first
+    must not lie after the second, where the tensors do not say so."""
+    model = _Model(problem, contiguous, below, lower, sides, precedence)
     return model.solve(start, seconds, gap, threads, seed, watch, options or {})
 
 
 class _Model:
-    def __init__(self, problem: Problem, contiguous: bool, below: float, lower: float, sides: Sides | None) -> None:
-        self.problem, self.contiguous, self.sides = problem, contiguous, sides
+    def __init__(
+        self,
+        problem: Problem,
+        contiguous: bool,
+        below: float,
+        lower: float,
+        sides: Sides | None = None,
+        precedence: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        self.problem, self.contiguous, self.sides, self.precedence = problem, contiguous, sides, precedence
         devices = kind_of(problem)
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
@@ -221,8 +231,10 @@ class _Model:
             rows.row([(self.taken[s], 1.0) for s in here], upper=1.0)
             if position:
                 rows.row([*((self.taken[s], -1.0) for s in here), *((self.taken[s], 1.0) for s in at[position - 1])], lower=0.0)
-        edges = {(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers}
-        for u, v in sorted(edges):
+        edges = self.precedence
+        if edges is None:
+            edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
+        for u, v in sorted(set(edges)):
             for position in range(problem.devices - 1):
                 upto = [s for place in at[: position + 1] for s in place]
                 rows.row([*((self.x[u][s], 1.0) for s in upto), *((self.x[v][s], -1.0) for s in upto)], lower=0.0)

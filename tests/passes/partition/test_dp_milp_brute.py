@@ -1,0 +1,127 @@
+"""Three ways to one answer: dynamic programme, mixed-integer programme and brute force agree, for every objective and option.
+
+The programme for contiguous stages (``milp``: positions in a pipeline, ``z[u] >= z[v]`` on edges) shares nothing with the walk
+over ideals but the problem."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.any_split import solve_any
+from passes.partition.any_training import problem_of_units
+from passes.partition.local_search import Sides
+from passes.partition.milp import MilpResult, solve_milp
+from passes.partition.pipedream import Machines, Profile, solve_pipedream
+from passes.partition.problem import COMM, Kind, Problem, violations
+from passes.partition.throughput import Budget, Solution, solve
+from passes.partition.training import OBJECTIVES, solve_training, training_load, training_value, units
+from tests.passes.partition.any_brute import brute_force_any, dear_transfers
+from tests.passes.partition.instances import brute_force, random_problem
+from tests.passes.partition.test_training import brute_force as brute_force_training
+from tests.passes.partition.test_training import random_graph
+
+SEEDS = st.integers(0, 10**6)
+PATIENT = Budget(seconds=600.0)
+
+
+def agree(optimum: float, solution: Solution, programme: MilpResult) -> None:
+    """Both say ``optimum`` with a bound that holds, or both that nothing fits, exactly when brute force does."""
+    if math.isinf(optimum):
+        assert (solution.status, solution.stages, programme.status) == ("infeasible", None, "infeasible")
+        return
+    assert (solution.status, programme.status) == ("optimal", "optimal")
+    assert solution.value == pytest.approx(optimum, rel=1e-7, abs=1e-12)
+    assert solution.bound <= optimum * (1 + 1e-7)
+    assert programme.bound <= optimum * (1 + 1e-12) + 1e-12
+    assert programme.bound == pytest.approx(optimum, rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=60)
+@given(SEEDS, st.sampled_from(COMM), st.booleans())
+def test_throughput(seed: int, comm: str, dear: bool) -> None:
+    problem = dear_transfers(seed, comm) if dear else random_problem(seed, nodes=5, comm=comm)
+    agree(brute_force(problem), solve(problem), solve_milp(problem, contiguous=True))
+
+
+@settings(max_examples=30)
+@given(SEEDS, st.sampled_from(COMM))
+def test_throughput_of_any_split(seed: int, comm: str) -> None:
+    problem = random_problem(seed, nodes=5, comm=comm)
+    agree(brute_force_any(problem), solve_any(problem, PATIENT), solve_milp(problem))
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
+def test_training(seed: int, objective: str) -> None:
+    graph = random_graph(random.Random(seed))
+    problem, _ = units(graph)
+    sides = Sides(problem.seconds, problem.side) if objective == "split" else None
+    precedence = [(v, w) for v, after in enumerate(problem.following) for w in after]
+    programme = solve_milp(problem_of_units(problem), contiguous=True, sides=sides, precedence=precedence)
+    optimum = brute_force_training(graph)[objective]
+    agree(optimum, solve_training(graph, objective), programme)
+    if programme.stages is not None:
+        loads = [training_load(problem, kind, nodes) for kind, nodes in programme.stages]
+        assert training_value(objective, loads) == pytest.approx(optimum, rel=1e-7, abs=1e-9)
+
+
+@settings(max_examples=30)
+@given(SEEDS)
+def test_straight_pipedream_on_a_chain(seed: int) -> None:
+    """Where each output goes to the next node only, PipeDream's straight pipeline is a split with both directions apart."""
+    rng = random.Random(seed)
+    n, machines = rng.randint(1, 6), rng.randint(1, 4)
+    seconds = np.array([float(rng.choice((0, 1, 2, 3, 5))) for _ in range(n)])
+    output = np.array([rng.choice((0, 1, 2, 4)) for _ in range(n)], np.int64)
+    readers = tuple((v + 1,) if v + 1 < n else () for v in range(n))
+    profile = Profile(tuple(f"n{v}" for v in range(n)), seconds, output, output, np.zeros(n, np.int64), readers)
+    solution = solve_pipedream(profile, Machines(count=machines, bandwidth=1.0, straight=True, memory=None))
+    chain = Problem(
+        names=profile.names,
+        kinds=(Kind("machine", tuple(f"m{i}" for i in range(machines))),),
+        seconds=seconds[None],
+        producer=np.arange(n - 1),
+        consumers=readers[:-1],
+        transfer=2.0 * output[None, :-1],
+        tensor_bytes=np.zeros(n - 1, np.int64),
+        tensor_names=profile.names[:-1],
+        live=np.zeros(n, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+        comm="duplex",
+    )
+    agree(brute_force(chain), solution, solve_milp(chain, contiguous=True))
+
+
+@settings(max_examples=40)
+@given(SEEDS, st.sampled_from(COMM), st.booleans(), st.sampled_from((0.0, 0.02)))
+def test_bounds_hold_whatever_stops_the_search(seed: int, comm: str, contiguous: bool, seconds: float) -> None:
+    problem = random_problem(seed, nodes=5, comm=comm)
+    optimum = brute_force(problem) if contiguous else brute_force_any(problem)
+    found = (solve if contiguous else solve_any)(problem, Budget(seconds=seconds, ideals=3, pairs=5))
+    assert found.bound <= optimum * (1 + 1e-7)
+    assert found.value >= optimum * (1 - 1e-9)
+    if found.stages is not None:
+        assert violations(problem, found.stages, ordered=contiguous) == []
+    if found.status == "infeasible":
+        assert math.isinf(optimum)
+
+
+@settings(max_examples=20)
+@given(SEEDS, st.sampled_from(COMM))
+def test_kinds_may_come_in_any_order(seed: int, comm: str) -> None:
+    problem = random_problem(seed, nodes=5, comm=comm)
+    turned = replace(
+        problem, kinds=problem.kinds[::-1], seconds=problem.seconds[::-1].copy(), transfer=problem.transfer[::-1].copy()
+    )
+    one, two = solve(problem), solve(turned)
+    assert (one.status, one.value) == (two.status, pytest.approx(two.value, rel=1e-9))
+    one, two = solve_any(problem, PATIENT), solve_any(turned, PATIENT)
+    assert (one.status, one.value) == (two.status, pytest.approx(two.value, rel=1e-7))
