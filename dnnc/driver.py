@@ -41,8 +41,9 @@ class CompileOptions:
 
     ``dims`` binds symbolic dimensions. ``cuts``: tensors after which a new stage begins; ``pins``: device by op; ``stages``:
     how many, None for the best. ``plan``: a plan to replay instead of searching. ``objective``, ``split`` (empty: throughput,
-    contiguous), ``replicas`` (most devices of a stage), ``comm`` (empty: ``sum``) and ``time_limit`` (seconds of search) stand
-    over those of ``pipeline``, which is pipeline text, empty for the default one."""
+    contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of a device, of latency), ``comm`` (empty:
+    ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``, which is pipeline text, empty for the
+    default one."""
 
     model: str
     topology: str
@@ -60,6 +61,7 @@ class CompileOptions:
     objective: str = ""
     split: str = ""
     replicas: int | None = None
+    pieces: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
     if options.stages is not None:
         changes["stages"] = options.stages
-    for name in ("time_limit", "replicas"):
+    for name in ("time_limit", "replicas", "pieces"):
         if getattr(options, name) is not None:
             changes[name] = getattr(options, name)
     for name in ("objective", "split"):
@@ -211,6 +213,7 @@ _FLAGS = {
     "stages": "--stages",
     "time_limit": "--time-limit",
     "replicas": "--replicas",
+    "pieces": "--pieces",
     "objective": "--objective",
     "split": "--split",
 }
@@ -227,6 +230,7 @@ def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, 
         "--stages": options.stages is not None,
         "--time-limit": options.time_limit,
         "--replicas": options.replicas,
+        "--pieces": options.pieces,
         "--objective": options.objective,
         "--split": options.split,
     }

@@ -28,7 +28,7 @@ from passes.base import Pass, PassContext
 from passes.lower import describe, insert_symbols, listing, stage_members
 
 COMM = ("sum", "overlap", "duplex")
-OBJECTIVES = ("throughput",)
+OBJECTIVES = ("throughput", "latency")
 SHOWN = 5
 """How many faults of one kind are listed; the rest are counted."""
 

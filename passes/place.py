@@ -10,6 +10,8 @@ type, each channel the route between its two devices, and the plan the numbers t
 - the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
   port model's, hence not below the bound, which stays as it is.
 
+The value of a latency plan is the time of one sample alone (``PlacementProblem.latency``); its stages have their devices.
+
 Which device: stages that a plan or a pin put on devices stay there; the others are chosen to minimise the value. Of placements
 of one value those with fewer seconds of transfers are preferred where the search meets them, which is not proven. The start is
 the better of two greedy placements, improved by exchanging and moving stages; if that does not reach the least value that
@@ -89,8 +91,10 @@ class PlacePass(Pass):
                 )
             )
             _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
-        value = problem.value(chosen)
-        port_value = plan.port_value if math.isfinite(plan.port_value) else problem.port_value(chosen)
+        alone = plan.objective == "latency"
+        value = problem.latency(chosen) if alone else problem.value(chosen)
+        of_ports = problem.latency(chosen, ports=True) if alone else problem.port_value(chosen)
+        port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports
         if value < plan.bound * (1 - TIGHT):
             found = f"the plan states that no plan is below {plan.bound!r} s, and takes {value!r} s itself"
             raise InvalidInput(found, where=plan.name, hint="a bound that was edited proves nothing: take it out")

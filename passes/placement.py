@@ -168,6 +168,35 @@ class PlacementProblem:
                     total[name] += seconds / len(pairs)
         return dict(total)
 
+    def latency(self, chosen: Placement, ports: bool = False) -> float:
+        """Seconds of one sample alone: stages in order, each when its devices are free and all it reads is ready; it receives,
+        computes and sends, each tensor once (to its slowest reader), and what it makes is ready at its end. What passes
+        within a device goes through its port, and so does all with ``ports``: then no route makes a difference."""
+        ready: list[float] = []
+        free: dict[int, float] = {}
+        for stage, devices in enumerate(chosen):
+            makers = [self.messages[channel].source for channel in self.received[stage]]
+            start = max((*(ready[source] for source in makers), *(free.get(d, 0.0) for d in devices)), default=0.0)
+            needed = 0.0
+            for here in devices:
+                arriving = zip(self.received[stage], makers, strict=True)
+                receive = math.fsum(max(self._moved(c, here, d, ports) for d in chosen[source]) for c, source in arriving)
+                send = math.fsum(
+                    max(self._moved(c, here, d, ports) for c in channels for d in chosen[self.messages[c].target])
+                    for channels in self.sent[stage]
+                )
+                needed = max(needed, receive + self.compute[stage][here] + send)
+            ready.append(start + needed)
+            free.update(dict.fromkeys(devices, start + needed))
+        return max(ready, default=0.0)
+
+    def _moved(self, channel: int, here: int, there: int, ports: bool) -> float:
+        """Seconds of device ``here`` for a message of ``channel`` from or to ``there``, or at its best with ``ports``."""
+        message = self.messages[channel]
+        if ports or here == there or self.free[here] or message.stated is not None:
+            return self.port_seconds(channel, here)
+        return self.network.seconds(self.names[here], self.names[there], message.size)
+
     def value(self, chosen: Placement) -> float:
         """Seconds per sample in the steady state: the largest load of a device or medium."""
         return max((*self.loads(chosen), *self.busy(chosen).values()), default=0.0)

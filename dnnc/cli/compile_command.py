@@ -22,6 +22,7 @@ class Objective(StrEnum):
     """What is minimised; of training, a model without a backward pass says what it lacks."""
 
     THROUGHPUT = "throughput"
+    LATENCY = "latency"
     TRAINING = "training"
     PIPEDREAM = "pipedream"
 
@@ -51,7 +52,10 @@ def compile_(
     ] = opt.Weights.SHARED,
     objective: Annotated[
         Objective | None,
-        typer.Option(help="What is minimised (default: throughput, the largest load of a device).", show_default=False),
+        typer.Option(
+            help="throughput: the largest load of a device (default); latency: the time of one sample alone.",
+            show_default=False,
+        ),
     ] = None,
     split: Annotated[
         opt.Split | None,
@@ -66,6 +70,9 @@ def compile_(
         typer.Option(
             min=1, metavar="R", help="A stage may run on up to R devices, which take microbatches in turn (default: 1)."
         ),
+    ] = None,
+    pieces: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: a device runs up to Q stages, one after another.")
     ] = None,
     comm: Annotated[
         opt.Comm | None, typer.Option(help="How compute and transfers of a device add up (default: sum).", show_default=False)
@@ -107,6 +114,7 @@ def compile_(
         objective=objective.value if objective else "",
         split=split.value if split else "",
         replicas=replicas,
+        pieces=pieces,
     )
     sink = DiagnosticSink()
     try:

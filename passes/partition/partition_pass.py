@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 from ir.diagnostics import InvalidInput, UsageError
@@ -33,6 +34,7 @@ from passes.partition.control import read_cuts, read_pins
 from passes.partition.dp import Stages
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
+from passes.partition.latency.split import PieceSolution, solve_pieces
 from passes.partition.on_links import best_on_links
 from passes.partition.pieces import pieces
 from passes.partition.problem import COMM, Kind, Problem, StageCost, plan_costs, pools, stage_cost
@@ -42,9 +44,15 @@ from passes.partition.throughput import TIGHT, Budget, Solution, solve
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: position in the solution's, nodes."""
+Solver: TypeAlias = Callable[..., Solution]
+"""A function of (problem, budget, progress); that of latency takes ``pieces`` as well."""
 _ROUNDS = 4
-SOLVERS = {("throughput", "contiguous"): solve, ("throughput", "any"): solve_any}
-"""Solver by objective and split: a function of (problem, budget, progress)."""
+SOLVERS: dict[tuple[str, str], Solver] = {
+    ("throughput", "contiguous"): solve,
+    ("throughput", "any"): solve_any,
+    ("latency", "contiguous"): solve_pieces,
+}
+"""How to solve, by objective and split."""
 OBJECTIVES = tuple(dict.fromkeys(objective for objective, _ in SOLVERS))
 SPLITS = tuple(dict.fromkeys(split for _, split in SOLVERS))
 
@@ -53,19 +61,21 @@ SPLITS = tuple(dict.fromkeys(split for _, split in SOLVERS))
 class PartitionPass(Pass):
     """Split the model into stages, one per device, by dynamic programming over the lattice of ideals.
 
-    ``objective``: ``throughput`` (least largest load per sample). ``split``: ``contiguous`` (data flows forward only between
-    devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute and transfers of a device add up
-    (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
-    ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run
-    on, each handling every so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested
-    before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan
-    instead of the run.
-    ``hosts``: look for plans that are better where links between hosts are slower than inside.
+    ``objective``: ``throughput`` (least largest load per sample) or ``latency`` (least time of one sample alone; a device runs
+    up to ``pieces`` stages, one after another). ``split``: ``contiguous`` (data flows forward only between devices) or ``any``
+    (back and forth; several stages on a device). ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``,
+    ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``: ``NODE=DEVICE``. ``stages``:
+    exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run on, each handling every
+    so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested before the search turns to
+    those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from
+    the keyboard ends the search with its best plan instead of the run. ``hosts``: look for plans that are better where links
+    between hosts are slower than inside.
     """
 
     name: ClassVar[str] = "partition"
     objective: str = "throughput"
     split: str = "contiguous"
+    pieces: int = 1
     comm: str = "sum"
     cuts: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
@@ -94,7 +104,7 @@ class PartitionPass(Pass):
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
-        search = SOLVERS[self.objective, self.split]
+        search = self._solver(topology)
         solution = search(problem, budget, context.progress)
         if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
@@ -105,11 +115,11 @@ class PartitionPass(Pass):
                 solution = _against(solution, whole[1])
         if solution.stages is None:
             raise explain(problem, solution, topology)
-        solution = self._within_memory(module, problem, groups, solution, budget, context, built + self.time_limit)
+        solution = self._within_memory(module, problem, groups, solution, budget, context, built + self.time_limit, search)
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
         searched = time.perf_counter()
-        if self.hosts and self.split == "contiguous" and self.replicas == 1:
+        if self.hosts and (self.objective, self.split, self.replicas) == ("throughput", "contiguous", 1):
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups))
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
@@ -136,10 +146,9 @@ class PartitionPass(Pass):
             raise InvalidInput(f"objective is '{self.objective}', expected {', '.join(OBJECTIVES)}", where=self.name)
         if self.split not in SPLITS:
             raise InvalidInput(f"split is '{self.split}', expected {', '.join(SPLITS)}", where=self.name)
-        given = {"--stages": self.stages > 0, "--replicas": self.replicas > 1}
-        if self.split == "any" and any(given.values()):
-            flags = ", ".join(flag for flag, value in given.items() if value)
-            raise UsageError(f"{flags}: not an option of split=any", where=self.name, hint="it is of contiguous splits")
+        if (self.objective, self.split) not in SOLVERS:
+            raise UsageError(f"there is no split={self.split} of objective={self.objective}", where=self.name)
+        self._check_together()
         if self.comm not in COMM:
             raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
         if self.stages < 0:
@@ -151,6 +160,36 @@ class PartitionPass(Pass):
         if not topology.devices:
             raise InvalidInput("the topology has no device", where=topology.name, hint="list at least one device")
 
+    def _check_together(self) -> None:
+        """Raises UsageError for options that the objective or the split has no use for."""
+        latency = self.objective == "latency"
+        pipeline = not latency and self.split == "contiguous"
+        refused = {
+            "--stages": self.stages > 0 and not pipeline,
+            "--replicas": self.replicas > 1 and not pipeline,
+            "--cut": bool(self.cuts) and latency,
+            "--comm": self.comm != "sum" and latency,
+            "--pieces": self.pieces != 1 and not latency,
+        }
+        if any(refused.values()):
+            flags = ", ".join(flag for flag, wrong in refused.items() if wrong)
+            chosen = f"objective={self.objective}" if latency or refused["--pieces"] else f"split={self.split}"
+            raise UsageError(f"{flags}: not an option of {chosen}", where=self.name, hint="leave it out")
+        if self.pieces < 1:
+            raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
+
+    def _solver(self, topology: Topology) -> Solver:
+        if self.objective != "latency":
+            return SOLVERS[self.objective, self.split]
+        free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
+        if free:
+            raise UsageError(
+                f"{', '.join(free)}: latency of a model is of devices that pay for transfers",
+                where=self.name,
+                hint="give the type no free transfers; 'dnnc solve' takes the CPUs of profiles",
+            )
+        return partial(solve_pieces, pieces=self.pieces)
+
     def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> tuple[Groups, Problem]:
         """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together when nothing else is
         asked; where more is asked inside it, its classes stand instead."""
@@ -158,7 +197,8 @@ class PartitionPass(Pass):
         func = module.entry
         labels = [op.facet(Group) for op in func.ops]
         usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
-        if self.stages or self.split == "any":  # its reductions are of contiguous splits, any split has its own
+        # What contract joins is for throughput and contiguous splits; others have reductions of their own.
+        if self.stages or self.split == "any" or self.objective != "throughput":
             return self._over(fine, ordered(fine, classes))
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
             return self._whole(fine, module, context)
@@ -202,6 +242,7 @@ class PartitionPass(Pass):
         budget: Budget,
         context: PassContext,
         deadline: float,
+        search: Solver,
     ) -> Solution:
         """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
 
@@ -233,7 +274,7 @@ class PartitionPass(Pass):
             )
             tightened = replace(tightened, kinds=kinds)
             left = replace(budget, seconds=max(0.5, deadline - time.perf_counter()))
-            again = SOLVERS[self.objective, self.split](tightened, left, context.progress)
+            again = search(tightened, left, context.progress)
             if again.stages is None:
                 break
             solution = again
@@ -245,6 +286,8 @@ class PartitionPass(Pass):
     def _parts(self, problem: Problem, solution: Solution) -> Parts:
         """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
         stages = solution.stages or ()
+        if isinstance(solution, PieceSolution):
+            return solution.parts
         return pieces(problem, [nodes for _, nodes in stages]) if self.split == "any" else _in_order(stages)
 
     def _plan(
@@ -264,7 +307,8 @@ class PartitionPass(Pass):
         pool_of = pools(problem.kinds)
         # What a device does for a sample of its own: the kind without replicas says that.
         costs = plan_costs(problem, [(pool_of[solution.stages[owner][0]], nodes) for owner, nodes in parts])
-        devices = _named(problem, solution) if len(parts) > len(solution.stages) else [()] * len(parts)
+        shared = self.objective == "latency" or len(parts) > len(solution.stages)
+        devices = _named(problem, solution) if shared else [()] * len(parts)
         pinned_devices = set(pins.values())
         stages = []
         for index, (cost, (owner, _)) in enumerate(zip(costs, parts, strict=True)):
@@ -289,7 +333,15 @@ class PartitionPass(Pass):
             certificate["replicas"] = str(self.replicas)
         if self.split != "contiguous":
             certificate["split"] = self.split
-        asked = self.cuts or self.pins or self.stages or self.replicas > 1 or self.split != "contiguous"
+        if self.objective == "latency":
+            certificate["pieces"] = str(self.pieces)
+        asked = (
+            self.cuts
+            or self.pins
+            or self.stages
+            or self.replicas > 1
+            or (self.objective, self.split) != ("throughput", "contiguous")
+        )
         if not asked:  # the bound holds for every plan of this problem
             certificate["problem"] = problem_digest(module, self.comm)
         taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}

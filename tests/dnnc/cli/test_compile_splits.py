@@ -97,3 +97,15 @@ def test_shared_model_in_any_split(name: str, shared_dir: Path, tmp_path: Path) 
     assert 0 < result.plan.bound <= result.plan.value
     report = check_build(tmp_path / "build", CheckOptions(samples=1))
     assert report.passed, report.error()
+
+
+def test_latency_runs_as_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Up to two stages of a device; the plan replays to the same value, and what is built computes what the model does."""
+    topology = "preset:cpu-3,cores=3"
+    data = compiled(capsys, MODEL, "-t", topology, "-o", tmp_path / "b", "--objective", "latency", "--pieces", "2")
+    assert (data["kind"], data["certificate"]["pieces"]) == ("latency", "2")
+    assert data["bound"] <= data["objective"] <= data["single"] * (1 + 1e-9)
+    assert main(["check", str(tmp_path / "b"), "--quiet"]) == 0
+    assert main(["run", str(tmp_path / "b"), "--quiet"]) == 0
+    again = compiled(capsys, MODEL, "-t", topology, "-o", tmp_path / "r", "--plan", tmp_path / "b" / "plan.json")
+    assert (again["kind"], again["objective"]) == ("latency", pytest.approx(data["objective"]))

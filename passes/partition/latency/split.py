@@ -1,0 +1,46 @@
+"""The latency of a module's problem on ordinary devices, answered as stages: what the pass ``partition`` takes.
+
+Every piece is a stage; pieces of one device are stages on that device, in the order in which they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from passes.partition.latency.build import latency_problem
+from passes.partition.latency.solver import LatencyBudget, solve_latency
+from passes.partition.problem import Problem
+from passes.partition.search import Budget, Solution
+
+
+@dataclass(frozen=True)
+class PieceSolution(Solution):
+    """``stages`` holds the nodes of each device; ``parts``: (device, by its place in ``stages``, nodes) of each piece, in the
+    order in which data flows."""
+
+    parts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+def solve_pieces(problem: Problem, budget: Budget, progress: Callable[[str, float | None], None], pieces: int) -> PieceSolution:
+    """The least latency with up to ``pieces`` pieces per device, none of which transfers for free. Raises TooManyKindsError,
+    ValueError for demands that a single sample cannot meet."""
+    built = latency_problem(problem, [False] * len(problem.kinds), (), pieces)
+    limits = LatencyBudget(seconds=budget.seconds, ideals=min(budget.ideals, LatencyBudget().ideals), memory=budget.memory)
+    found = solve_latency(built.problem, limits, progress)
+    if found.schedule is None:
+        # Bytes of an ONNX model are counted too high here, so that nothing fits is no proof.
+        status = found.status if built.exact_memory else "unknown"
+        return PieceSolution(status, None, float("inf"), float("inf"), found.reason, found.statistics)
+    devices: dict[tuple[int, int], list[int]] = {}
+    parts = []
+    for piece in found.schedule.pieces:
+        devices.setdefault((piece.kind, piece.device), []).extend(piece.nodes)
+        parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
+    stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
+    limited = not built.exact_memory and any(kind.memory is not None for kind in problem.kinds)
+    reason = f"{found.reason}; of plans that fit with all inputs of an op held at once" if limited else found.reason
+    return PieceSolution(found.status, stages, found.value, found.bound, reason, found.statistics, parts=tuple(parts))
+
+
+__all__ = ["PieceSolution", "solve_pieces"]
