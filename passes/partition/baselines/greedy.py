@@ -2,7 +2,8 @@
 
 A device is full when the next node would take its compute over a level, or its memory over the limit, or cannot run on it. The
 next device is of the fastest kind that runs the next node and has a device left. The level starts at load balance and rises by
-``STEP`` until every node finds a place; the last tries leave the level, then the memory, out.
+``STEP``; of the first ``MOST_PLANS`` that find a place for every node the best is kept. The last tries leave the level, then
+the memory, out.
 
 Under latency, where load is no matter, an accelerator is filled to its memory (``latency``). Under PipeDream's objective a
 stage has one machine, and memory, which depends on the stages that follow, is not looked at.
@@ -18,6 +19,7 @@ from passes.partition.dp import Stages
 from passes.partition.problem import Problem
 
 STEP = 1.02
+MOST_PLANS = 16
 _STEPS = 120
 """The level rises to ten times load balance before it is left out."""
 
@@ -31,14 +33,22 @@ def greedy(case: Case, limits: Limits) -> Stages:
     levels = [balance * STEP**step for step in range(_STEPS)] if balance > 0 else []
     limited = not case.replicated
     started = time.perf_counter()
+    plans: dict[Stages, float] = {}
     for level, memory in [*((level, limited) for level in levels), (math.inf, limited), (math.inf, False)]:
         limits.progress("partition: greedy", None)
-        if level < math.inf and time.perf_counter() - started > limits.seconds:
+        late = time.perf_counter() - started > limits.seconds
+        if len(plans) == MOST_PLANS or (plans and (late or (limited and not memory))):
+            break
+        if late and level < math.inf:
             continue
         filled = _fill(problem, level * (1 + 1e-12), memory)
         if filled is not None:
-            return case.chained.stages(tuple((case.label(kind), units) for kind, units in filled))
-    raise NoPlan("in topological order, a node finds no device left that can run it")
+            stages = case.chained.stages(tuple((case.label(kind), units) for kind, units in filled))
+            if stages not in plans:
+                plans[stages] = case.evaluate(stages)[0]
+    if not plans:
+        raise NoPlan("in topological order, a node finds no device left that can run it")
+    return min(plans, key=plans.__getitem__)
 
 
 def _fill(problem: Problem, level: float, memory: bool) -> Stages | None:
