@@ -21,8 +21,10 @@ from passes.partition.tables import Tables, csr
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
+TOO_MUCH = 2
+"""Status of a walk that would hold more words than allowed."""
 ROOM = 4096
-"""Ideals for which there is room before they are counted: a walk over few is not made twice."""
+"""Ideals for which there is room at first; when they are more, there is as much as the budget allows. Untouched memory is free."""
 CUTS = 12
 """Entries of a cut per ideal for which there is room then."""
 
@@ -146,15 +148,18 @@ def lattice(
     """Every ideal that can be a boundary of a plan of load at most ``trial``; None when over budget: ``max_visits`` ideals
     walked over, ``max_words`` 8-byte words held by the family and the programme over it. With ``band``, only those in which
     no node is in while one more than ``band`` places before it is out: near the problem's own order."""
-    walk = _walk(tables, trial, band, max_visits, max_words)
-    room = min(ROOM, max(1, max_words // tables.words_per_ideal))
-    stored = _storage(tables, room, CUTS * room)
-    status, visited, count, entries = walk(*stored)
+    most = max_words // tables.words_per_ideal + 1
+    for room in sorted({min(ROOM, most), most}):
+        words = max_words if room == most else room * tables.words_per_ideal
+        stored = _storage(tables, room, CUTS * room)
+        status, visited, count, entries = _walk(tables, trial, band, max_visits, words)(*stored)
+        if status != TOO_MUCH:
+            break
     if status:
         return None
-    if count > room or entries > len(stored[-1]):
+    if entries > len(stored[-1]):
         stored = _storage(tables, count, entries)
-        walk(*stored)
+        _walk(tables, trial, band, max_visits, max_words)(*stored)
     bits, sums, marks, cut_ptr, cut = stored
     complete = band is None or band >= tables.problem.size
     start, end = cut_ptr[:count], cut_ptr[1 : count + 1]
