@@ -28,6 +28,8 @@ from passes.fold.repeats import Repeat, Repeats, Run
 
 WORK = 10
 """Nodes whose wiring is compared in a round, per node of the string."""
+MOST_CUTS = 3
+"""How often a candidate is cut to a part of it."""
 MOST_CYCLES = 2000
 """Kinds of chains that a round looks at, longest first."""
 _NEVER = 1 << 62
@@ -71,14 +73,14 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Candidate:
-    """Stretches of one spelling, ``count`` or fewer: at ``starts``, None where that was not asked so far. ``cut`` once a part
-    of it was taken instead. ``wirings`` of the places looked at so far."""
+    """Stretches of one spelling, ``count`` or fewer: at ``starts``, None where that was not asked so far. ``cuts``: how often a
+    part of it was taken instead. ``wirings`` of the places looked at so far."""
 
     length: int
     count: int
     repeat: Repeat | None
     starts: tuple[int, ...] | None
-    cut: bool = False
+    cuts: int = 0
     wirings: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def saved(self, copies: int) -> int:
@@ -228,7 +230,7 @@ class _Round:
         if candidate.starts is None:
             candidate.starts = self._places(candidate)
         free = tuple(s for s in candidate.starts if used.find(1, s, s + candidate.length) < 0)
-        if len(free) < 2 and not candidate.cut:
+        if len(free) < 2 and candidate.cuts < MOST_CUTS:
             free = self._free_part(candidate)
         candidate.starts = starts = free
         length = candidate.length
@@ -282,7 +284,7 @@ class _Round:
             first += 1
         while last - first > self.min_ops and self.letters[last - 1] >= self.calls:
             last -= 1
-        candidate.length, candidate.cut = last - first, True
+        candidate.length, candidate.cuts = last - first, candidate.cuts + 1
         candidate.wirings.clear()
         self.work -= len(self.letters) // 1000  # what asking for all of them takes
         used, length = self.used, candidate.length
@@ -352,16 +354,19 @@ def _apart_from(starts: Sequence[int], length: int, taken: Iterable[int]) -> lis
 
 
 def _tidy(grammar: Grammar) -> Grammar:
-    """Bodies of blocks that one call is left of stand at that call; blocks are numbered as they are met from outside in."""
+    """Bodies of blocks that one call is left of, or that are one call, stand at their calls; blocks are numbered as they are
+    met from outside in."""
     calls = [0] * len(grammar.bodies)
-    for items in (grammar.outer, *grammar.bodies):
+    for items in (grammar.outer, *(body for body in grammar.bodies if len(body) > 1)):
         for item in items:
+            while item.block >= 0 and len(grammar.bodies[item.block]) == 1:
+                item = grammar.bodies[item.block][0]
             if item.block >= 0:
                 calls[item.block] += 1
 
     def spliced(items: Iterable[Item], shift: int) -> Iterable[Item]:
         for item in items:
-            if item.block >= 0 and calls[item.block] == 1:
+            if item.block >= 0 and (calls[item.block] == 1 or len(grammar.bodies[item.block]) == 1):
                 body = grammar.bodies[item.block]
                 yield from spliced(body, shift + item.start - body[0].start)
             else:

@@ -12,7 +12,7 @@ from ir.facets import Color, Cost, Group, Phase, StageSet, Time
 from ir.module import Module
 from ir.ops import Op
 from ir.types import DType, TensorType
-from tests.passes.fold.graphs import STREAM, Net, changed, copies_with, of, retyped, round_trip, transformer
+from tests.passes.fold.graphs import MATRIX, STREAM, Net, changed, copies_with, of, retyped, round_trip, transformer
 
 LAYERS = 6
 LAYER = 22
@@ -117,17 +117,21 @@ def affected(module: Module, mutated: Module, layer: int) -> list[int]:
 
 
 def test_a_tie_between_layers_takes_both_out() -> None:
-    """The weight of two layers is of another class than the weights of one; the two fold with each other."""
+    """The weight of two layers is of another class than the weights of one; the ops that read it fold with each other."""
     module = transformer(LAYERS)
-    tied = changed(module, ids(module, 4, "MatMul")[5], weight(1, "@layer.2.down"))
+    tied = changed(module, ids(module, 4, "MatMul")[7], weight(1, "@layer.2.down"))
     found = of(tied)
-    layers = [block for block in found.blocks if block.size == LAYER]
-    assert sorted(len(block.copies) for block in layers) == [2, 4]
-    pair = next(block for block in layers if len(block.copies) == 2)
-    assert {found.func.ops[copy.ops[0]].location.scope for copy in pair.copies} == {"layer.2.", "layer.4."}
-    assert [pair.copies[0].operands[i] for i, given in enumerate(pair.inputs) if given.kind == "shared"][1:] == [
-        "@layer.2.down"
+    whole = [block for block in found.blocks if block.size == LAYER]
+    assert [len(block.copies) for block in whole] == [LAYERS - 2]
+    scopes = {found.func.ops[op].location.scope for copy in whole[0].copies for op in copy.ops}
+    assert scopes == {f"layer.{layer}." for layer in (0, 1, 3, 5)}
+    shared = [
+        (len(block.copies), block.copies[0].operands[i])
+        for block in found.blocks
+        for i, given in enumerate(block.inputs)
+        if given.kind == "shared" and given.type == MATRIX
     ]
+    assert shared == [(2, "@layer.2.down")]
     round_trip(tied)
 
 
