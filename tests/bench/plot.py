@@ -9,6 +9,8 @@ from xml.sax.saxutils import escape
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#000000", "#d55e00", "#56b4e9", "#666666")
 """Okabe and Ito's, which the colour-blind tell apart."""
+PUBLIC = "public workloads"
+"""The series that is dots alone: what it holds has nothing else in common."""
 WIDTH, HEIGHT, LEFT, TOP = 440, 330, 62, 46
 """Of a panel's area, and the margins before it."""
 
@@ -27,8 +29,8 @@ def plots(points: Sequence[Point]) -> str:
     """Both panels. Series are joined by lines against ideals; against devices, the largest lattice of each size is."""
     series = list(dict.fromkeys(point.series for point in points))
     shown = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(series)}
-    sizes = sorted({point.ideals for point in points if point.series != series[-1]})
-    by_size = {f"{size} ideals": [p for p in points if p.ideals == size and p.series != series[-1]] for size in sizes}
+    sizes = sorted({point.ideals for point in points if point.series != PUBLIC})
+    by_size = {f"{size} ideals": [p for p in points if p.ideals == size and p.series != PUBLIC] for size in sizes}
     tinted = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(by_size)}
     by_series = {name: [p for p in points if p.series == name] for name in series}
     total = 2 * (WIDTH + LEFT) + 300
@@ -78,7 +80,7 @@ def _panel(
     for number, (name, group) in enumerate(groups.items()):
         colour = colours[name]
         spots = [place(point) for point in sorted(group, key=lambda p: (along(p), p.seconds))]
-        if name != "public workloads":
+        if name != PUBLIC:
             line = " ".join(f"{px:.1f},{py:.1f}" for px, py in spots)
             out.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         out += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{colour}"/>' for px, py in spots]
@@ -94,4 +96,4 @@ def _ticks(low: float, high: float, base: int) -> list[float]:
     return [float(base) ** k for k in range(first, last + 1)]
 
 
-__all__ = ["Point", "plots"]
+__all__ = ["PUBLIC", "Point", "plots"]
