@@ -1,9 +1,9 @@
 """Local search over any assignment, with restarts: ``passes.partition.local_search`` alone, from random assignments.
 
 The published baseline moves one node at a time to where the largest load falls most, ten times from random assignments to
-accelerators. Ours anneals (it may go uphill for a while), keeps to memory, and uses every kind of device. Of training it anneals
-the largest FW + BW, whatever the schedule; of latency the largest load. No contiguity is asked of it, so its plan may be better
-than any contiguous one, and no bound comes with it.
+accelerators. Ours anneals (it may go uphill for a while), keeps to memory, and uses every kind of device. Of training it
+anneals the largest FW + BW, whatever the schedule; of latency the largest load. No contiguity is asked of it, so its plan
+may be better than any contiguous one, and no bound comes with it.
 """
 
 from __future__ import annotations
