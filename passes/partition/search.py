@@ -45,6 +45,8 @@ TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 IDEALS_PER_SECOND = 2_000_000
 """What a fast machine walks over and stores: only there to keep a time limit when the budget of ideals is large."""
+WIDE = 4_096
+"""Nodes times devices from which on the first order is not tried without any upper bound: that of one stage comes before."""
 MANY = 4_000
 """Ideals from which on trial values rise from the lower bound: with fewer, one run of the programme costs less than several."""
 TRIALS = (1e-4, 0.01, 0.1, 0.4)
@@ -219,6 +221,10 @@ class Search:
                 if family.size * tables.words_per_ideal > self.budget.memory // 8:
                     return
                 keep_on = self._keep_on("linear", self.budget.seconds)
+                if self.best is None and self.objective.problem.size * self.objective.problem.devices > WIDE:
+                    ends = family.only(np.array([0, family.size - 1]))
+                    self._accept(self.objective.programme(tables, ends, identity, trial, keep_on).stages)
+                    family, trial = prefixes(tables, order, self._better()), self._better()
                 found = self.objective.programme(tables, family, identity, trial, keep_on, self.bound)
                 self._count(family, found)
                 if found.complete and self._accept(found.stages):
