@@ -112,6 +112,53 @@ def test_a_node_joins_only_where_it_can_run() -> None:
     assert solve_any(problem, PATIENT).value == 5.0
 
 
+def plain(
+    kinds: tuple[Kind, ...], seconds: list[list[float]], tensors: list[tuple[int, tuple[int, ...], list[float]]], **more: object
+) -> Problem:
+    """A problem without bytes; ``tensors``: maker, readers and the transfer on each kind."""
+    n = len(seconds[0])
+    base = Problem(
+        names=tuple(f"%{v}" for v in range(n)),
+        kinds=kinds,
+        seconds=np.array(seconds),
+        producer=np.array([maker for maker, _, _ in tensors]),
+        consumers=tuple(readers for _, readers, _ in tensors),
+        transfer=np.array([cost for _, _, cost in tensors]).T,
+        tensor_bytes=np.zeros(len(tensors), np.int64),
+        tensor_names=tuple(f"%t{h}" for h in range(len(tensors))),
+        live=np.zeros(n, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+    )
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+def test_what_others_read_too_is_still_sent() -> None:
+    """Both directions apart: node 1 joined to 0 would save 0 the sending of the first tensor alone, not of the second, which
+    node 2 reads too, and would add the third."""
+    problem = plain(
+        (Kind("acc", ("a", "b", "c")),),
+        [[4.0, 0.0, 4.0, 4.0]],
+        [(0, (1,), [1.0]), (0, (1, 2), [4.0]), (1, (2, 3), [3.0])],
+        comm="duplex",
+    )
+    assert brute_force_any(problem) == 5.0
+    assert reduce_any(problem) == ((0,), (1,), (2,), (3,))
+    assert solve_any(problem, PATIENT).value == 5.0
+
+
+def test_the_device_that_loses_a_node_may_have_other_rates() -> None:
+    """Node 2 runs on the first kind only, where joining node 1 to it saves; the second kind would pay dearly for node 0's."""
+    problem = plain(
+        (Kind("gpu", ("g",)), Kind("npu", ("n",))),
+        [[10.0, 0.0, 3.0], [1.0, 0.0, math.inf]],
+        [(0, (1,), [0.0, 5.0]), (1, (2,), [1.0, 0.0])],
+    )
+    assert brute_force_any(problem) == 4.0
+    assert (1, 2) not in reduce_any(problem)
+    assert solve_any(problem, PATIENT).value == 4.0
+
+
 def test_reductions_apply() -> None:
     """One case a rule, so that none is idle: a free reader, a source dear to send, a tensor too dear to cut."""
 
