@@ -67,13 +67,6 @@ class AssignPass(Pass):
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
         devices = self._devices(topology, problems)
-        for index, names in sorted(devices.items()):
-            if len(names) > 1:
-                context.sink.warn(
-                    f"{len(names)} devices share its samples in the plan's numbers, 'dnnc run' starts it on {names[0]} only",
-                    where=self._where(index),
-                    hint="give it one device to have numbers that a run can reach",
-                )
         count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
         problems += [
             Diagnostic(f"stage {index} has a device but no op", where=self._where(index), hint="remove it or give it ops")

@@ -1,4 +1,5 @@
-"""The starter's side of a run: starts one process per stage, feeds them, collects, watches over them, and ends them.
+"""The starter's side of a run: starts one process per stage (per replica of one), feeds them, collects, watches over them, and
+ends them.
 
 One thread, one selector: tokens of the edges that the feeder shares with stages, the control and error pipes of the
 processes. A run is data-driven; several microbatches are in flight because each stage starts its next as soon as its edges
@@ -24,6 +25,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -85,7 +87,7 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """Outputs per microbatch, and when things happened (seconds since the run began). ``completed``: when the last output of
-    each microbatch was there. ``cpu``: processor seconds of each stage's process since it started, loading included."""
+    each microbatch was there. ``cpu``: processor seconds of each stage's processes since they started, loading included."""
 
     outputs: tuple[dict[str, Any], ...]
     seconds: float
@@ -96,9 +98,10 @@ class RunResult:
     @property
     def throughput(self) -> float:
         """Microbatches a second, once the pipeline is full; of the whole run when there is one microbatch."""
-        if len(self.completed) < 2 or self.completed[-1] <= self.completed[0]:
+        first, last = min(self.completed), max(self.completed)
+        if len(self.completed) < 2 or last <= first:
             return len(self.completed) / self.seconds
-        return (len(self.completed) - 1) / (self.completed[-1] - self.completed[0])
+        return (len(self.completed) - 1) / (last - first)
 
     @property
     def latency(self) -> float:
@@ -169,9 +172,10 @@ def assign_cores(devices: Sequence[str], threads: int, pin: bool = True) -> tupl
 
 @dataclass(slots=True)
 class _Stage:
-    """A stage's process as the starter sees it."""
+    """A stage's process as the starter sees it, one of its replicas; ``number``: of the process."""
 
     index: int
+    number: int
     device: str
     process: subprocess.Popen[bytes]
     control: int
@@ -204,6 +208,7 @@ class Pipeline:
         self._stages: list[_Stage] = []
         self._feeds: list[Sender] = []
         self._sinks: list[Receiver] = []
+        self._turns: dict[int, tuple[int, int]] = {}  # replica and number of replicas behind each feed and sink
         self._descriptors: list[int] = []
         self._status = np.zeros((0, STATUS_WORDS), np.int64)
         self._selector = selectors.DefaultSelector()
@@ -232,45 +237,41 @@ class Pipeline:
 
     def _start(self) -> None:
         build, options = self.build, self.options
-        count = len(build.stages)
-        cores, own = assign_cores([stage.device for stage in build.stages], options.threads, options.pin)
+        replicas = [len(stage.devices) for stage in build.stages]
+        members = [(index, a) for index, width in enumerate(replicas) for a in range(width)]
+        count = len(members)
+        cores, own = assign_cores([build.stages[s].devices[a] for s, a in members], options.threads, options.pin)
         status = self._own(anonymous_memory(8 * STATUS_WORDS * count))
         self._status = map_memory(status, 8 * STATUS_WORDS * count).view(np.int64).reshape(-1)[: STATUS_WORDS * count]
         self._status = self._status.reshape(count, STATUS_WORDS)
         self._status[:, 2] = time.monotonic_ns()
         edges = build_edges(build, options.slots)
-        ends: dict[int, tuple[list[Any], list[Any]]] = {i: ([], []) for i in range(count)}
+        ends: dict[tuple[int, int], tuple[list[Any], list[Any]]] = {member: ([], []) for member in members}
         for edge in edges:
-            memory = self._own(anonymous_memory(edge.slots * edge.slot_bytes))
-            (data_read, data_write), (free_read, free_write) = (tuple(map(self._own, os.pipe())) for _ in range(2))
-            sender, receiver = Descriptors(memory, free_read, data_write), Descriptors(memory, data_read, free_write)
-            if edge.producer == FEEDER:
-                self._feeds.append(Sender(edge, sender))
-            else:
-                ends[edge.producer][1].append((edge.to_json(), (sender.memory, sender.read, sender.write)))
-            if edge.consumer == FEEDER:
-                self._sinks.append(Receiver(edge, receiver))
-            else:
-                ends[edge.consumer][0].append((edge.to_json(), (receiver.memory, receiver.read, receiver.write)))
-        for program in build.stages:
-            receives, sends = ends[program.index]
+            sources, targets = (1 if end == FEEDER else replicas[end] for end in (edge.producer, edge.consumer))
+            self._connect(edge, sources, targets, ends)
+        for number, (index, replica) in enumerate(members):
+            program, (receives, sends) = build.stages[index], ends[index, replica]
             control_read, control_write = map(self._own, os.pipe())
             config = {
-                "stage": program.index,
-                "stages": count,
+                "process": number,
+                "processes": count,
+                "replica": replica,
+                "replicas": replicas[index],
                 "model": str(program.model),
                 "outputs": [[s.name, s.element, s.shape] for s in output_specs(build, program.index)],
                 "receives": receives,
                 "sends": sends,
                 "control": control_write,
                 "status": status,
-                "cores": cores[program.index],
+                "cores": cores[number],
                 "threads": options.threads,
                 "spin": own and options.threads > 1,
                 "optimize": options.optimize,
             }
-            passed = [control_write, status, *(d for _, side in (*receives, *sends) for d in side)]
-            self._stages.append(_Stage(program.index, program.device, _spawn(config, passed), control_read))
+            passed = [control_write, status, *(d for sides in (*receives, *sends) for side in sides if side for d in side[1])]
+            device = program.devices[replica]
+            self._stages.append(_Stage(index, number, device, _spawn(config, passed), control_read))
         kept = {s.control for s in self._stages}
         for side in (*self._feeds, *self._sinks):
             kept |= {side.descriptors.read, side.descriptors.write}
@@ -288,6 +289,36 @@ class Pipeline:
             self._selector.register(sink.descriptors.read, selectors.EVENT_READ, ("data", sink))
         while not all(stage.ready for stage in self._stages):
             self._turn()
+
+    def _connect(
+        self, edge: Edge, sources: int, targets: int, ends: dict[tuple[int, int], tuple[list[Any], list[Any]]]
+    ) -> None:
+        """The edge between every replica of the producer and every one of the consumer that has a microbatch of it: microbatch
+        m goes from replica m modulo ``sources`` to replica m modulo ``targets``."""
+        sent: list[list[Any]] = [[None] * targets for _ in range(sources)]
+        received: list[list[Any]] = [[None] * sources for _ in range(targets)]
+        for a in range(sources):
+            for b in range(a % gcd(sources, targets), targets, gcd(sources, targets)):
+                memory = self._own(anonymous_memory(edge.slots * edge.slot_bytes))
+                (data_read, data_write), (free_read, free_write) = (tuple(map(self._own, os.pipe())) for _ in range(2))
+                sender, receiver = Descriptors(memory, free_read, data_write), Descriptors(memory, data_read, free_write)
+                if edge.producer == FEEDER:
+                    self._feeds.append(Sender(edge, sender))
+                    self._turns[id(self._feeds[-1])] = b, targets
+                if edge.consumer == FEEDER:
+                    self._sinks.append(Receiver(edge, receiver))
+                    self._turns[id(self._sinks[-1])] = a, sources
+                sent[a][b] = edge.to_json(), (sender.memory, sender.read, sender.write)
+                received[b][a] = edge.to_json(), (receiver.memory, receiver.read, receiver.write)
+        for a, sides in enumerate(sent if edge.producer != FEEDER else ()):
+            ends[edge.producer, a][1].append(sides)
+        for b, sides in enumerate(received if edge.consumer != FEEDER else ()):
+            ends[edge.consumer, b][0].append(sides)
+
+    def _mine(self, side: Sender | Receiver) -> tuple[int, int]:
+        """The first microbatch of this run that goes through a feed or sink, and the step to the next."""
+        replica, replicas = self._turns[id(side)]
+        return (replica - self._base) % replicas, replicas
 
     def _own(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)
@@ -312,6 +343,7 @@ class Pipeline:
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._feeding.clear()
+        self._turns.clear()
         self._status = np.zeros((0, STATUS_WORDS), np.int64)
         for side in (*self._feeds, *self._sinks):
             side.close()
@@ -327,24 +359,27 @@ class Pipeline:
         self._base, self._count = base, base + count
         raw = [{name: from_user(value) for name, value in microbatch.items()} for microbatch in microbatches]
         outputs: list[dict[str, Any]] = [{} for _ in raw]
-        arrived = [0] * len(self._sinks)
-        missing = [len(self._sinks)] * count
+        upcoming = [self._mine(sink)[0] for sink in self._sinks]
+        left = sum(len(range(first, count, step)) for first, step in map(self._mine, self._sinks))
         completed = [0.0] * count
         begin = time.monotonic()
         self._begun = time.monotonic_ns()
-        self._feeding = {id(feed): _feed_all(feed, raw) for feed in self._feeds}
+        turns = {id(feed): self._mine(feed) for feed in self._feeds}
+        self._feeding = {
+            id(feed): _feed_all(feed, raw[slice(turns[id(feed)][0], None, turns[id(feed)][1])]) for feed in self._feeds
+        }
         try:
             for feed in self._feeds:
                 self._pump(feed)
-            while missing[-1]:
+            while left:
                 for sink in self._turn():
                     which = self._sinks.index(sink)
                     while (message := sink.poll()) is not None:
-                        microbatch = arrived[which]
+                        microbatch = upcoming[which]
                         outputs[microbatch].update((name, to_user(value)) for name, value in message.values.items())
                         sink.release(message)
-                        arrived[which] += 1
-                        missing[microbatch] -= 1
+                        upcoming[which] += self._mine(sink)[1]
+                        left -= 1
                         completed[microbatch] = time.monotonic() - begin
         except EOFError:
             self._blame()
@@ -439,21 +474,24 @@ class Pipeline:
             if microbatch >= base
         ]
         found.sort(key=lambda e: (e.start, e.stage, e.end))
-        return tuple(found), tuple(answer["cpu"] for answer in answers)
+        cpu = [0.0] * len(self.build.stages)
+        for stage, answer in zip(self._stages, answers, strict=True):
+            cpu[stage.index] += answer["cpu"]
+        return tuple(found), tuple(cpu)
 
     # Failing
 
     def _doing(self, stage: _Stage) -> str:
         """What the stage was last seen doing. Stages number microbatches through all runs, messages from the current one's
         start."""
-        state, microbatch = int(self._status[stage.index, 0]), int(self._status[stage.index, 1])
+        state, microbatch = int(self._status[stage.number, 0]), int(self._status[stage.number, 1])
         return _DOING[state].format(max(0, microbatch - self._base))
 
     def _check_time(self, limit: float) -> None:
         """Raises RuntimeFailure when a stage is busy, or all of them are idle, for longer than ``limit`` seconds."""
         now = time.monotonic_ns()
         for stage in self._stages:
-            state, _, since, _ = (int(word) for word in self._status[stage.index])
+            state, _, since, _ = (int(word) for word in self._status[stage.number])
             allowed = max(limit, START_SECONDS) if state in (STARTING, LOADING) else limit
             if state in (STARTING, LOADING, RUNNING) and now - since > allowed * 1e9:
                 raise RuntimeFailure(

@@ -150,10 +150,10 @@ class Worker:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
         self.control = int(config["control"])
-        self.status = map_memory(config["status"], 8 * STATUS_WORDS * config["stages"]).view(np.int64)
-        self.status = self.status[config["stage"] * STATUS_WORDS :][:STATUS_WORDS]
+        self.status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
+        self.status = self.status[config["process"] * STATUS_WORDS :][:STATUS_WORDS]
         self.events: list[tuple[str, int, float, float]] = []
-        self.done = 0
+        self.done = int(config["replica"])  # the microbatch to do next; a replica does every so-many-th
         self.write_lock = threading.Lock()
         self.fixed = False
         self.bound: dict[tuple[int, ...], Bound] = {}  # by the slots of all edges; a stream goes through few combinations
@@ -195,16 +195,17 @@ class Worker:
         self.mark(LOADING)
         outputs = tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in config["outputs"])
         program = Program(config["model"], outputs, threads=config["threads"], spin=config["spin"], optimize=config["optimize"])
-        receivers = [Receiver(Edge.from_json(e), Descriptors(*d)) for e, d in config["receives"]]
-        senders = [Sender(Edge.from_json(e), Descriptors(*d)) for e, d in config["sends"]]
-        values = [value for side in (*receivers, *senders) for value in side.edge.values]
+        # Of each edge one side per replica of the stage there, None where that never has a microbatch of this one.
+        receivers = [[end and Receiver(Edge.from_json(end[0]), Descriptors(*end[1])) for end in e] for e in config["receives"]]
+        senders = [[end and Sender(Edge.from_json(end[0]), Descriptors(*end[1])) for end in e] for e in config["sends"]]
+        values = [value for sides in (*receivers, *senders) for side in sides if side for value in side.edge.values]
         self.fixed = program.in_place and all(value.size is not None for value in values)
         self.say({"ready": True})
         try:
             while True:
-                self.step(program, receivers, senders)
-                self.done += 1
-                self.status[3] = self.done
+                self.step(program, _turn(receivers, self.done), _turn(senders, self.done))
+                self.done += int(config["replicas"])
+                self.status[3] += 1
         except EOFError:
             os._exit(PEER_GONE)
 
@@ -217,7 +218,7 @@ class Worker:
         start = time.monotonic()
         self.mark(RUNNING)
         if self.fixed:
-            key = (*(message.slot for message in messages), *slots)
+            key = (*map(id, (*receivers, *senders)), *(message.slot for message in messages), *slots)
             bound = self.bound.get(key)
             if bound is None:
                 bound = self.bound[key] = self.bind(program, messages, senders, slots)
@@ -258,6 +259,11 @@ class Bound:
 
     binding: Any
     copies: tuple[tuple[Array, Array], ...]
+
+
+def _turn(edges: list[list[Any]], microbatch: int) -> list[Any]:
+    """The side of each edge whose replica has this microbatch."""
+    return [sides[microbatch % len(sides)] for sides in edges]
 
 
 def _feeds(messages: list[Received]) -> dict[str, Any]:

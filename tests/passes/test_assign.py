@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ir.diagnostics import InvalidInput, Severity, UsageError
+from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import StageSet
 from ir.module import Func, Module, Plan
 from ir.ops import Location
@@ -77,14 +77,6 @@ def test_replicas_share_the_load_and_the_bound_allows_it() -> None:
     plan = PlacePass().run(module, PassContext()).first(Plan)
     assert plan is not None
     assert (plan.bound, plan.value) == (0.5, 0.5)
-
-
-def test_replicas_that_no_run_starts_are_warned_of() -> None:
-    context = PassContext()
-    AssignPass(("0:v0", "1:v1"), ("0:d0", "1:d1", "1:d2"), source="plan.json").run(bare_chain(2, devices(3)), context)
-    (warning,) = context.sink.diagnostics
-    assert (warning.severity, warning.where) == (Severity.WARNING, "plan.json: stage 1")
-    assert "'dnnc run' starts it on d1 only" in warning.message
 
 
 def test_a_model_that_fits_no_device_has_no_single_value() -> None:
