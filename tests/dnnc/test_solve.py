@@ -260,6 +260,23 @@ def test_any_split_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, 
     assert verify(json.dumps(data), result.to_json(), Limits()).violations == []
 
 
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**9))
+def test_any_split_of_training_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    data = random_training(seed)
+    best = brute_force(data, contiguous=False)
+    result = solve(tmp_path_factory.mktemp("any"), data, objective="training", split="any", forward=False)
+    if math.isinf(best):
+        assert result.status == "infeasible"
+        return
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(best, rel=1e-7, abs=1e-9)
+    assert verify(json.dumps(data), result.to_json(), Limits()).violations == []
+    apart = solve(tmp_path_factory.mktemp("any"), data, objective="training", split="any", forward=False, schedule="gpipe")
+    assert apart.objective >= result.objective * (1 - 1e-7)
+    assert verify(json.dumps(data), apart.to_json(), Limits()).violations == []
+
+
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**9))
 def test_order_and_ids_do_not_matter(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:

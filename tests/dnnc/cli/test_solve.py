@@ -175,6 +175,30 @@ def test_any_split_may_go_back_and_forth(tmp_path: Path, capsys: pytest.CaptureF
     assert dnnc(capsys, "verify-plan", path, solved)[0] == 0
     code, _, err = dnnc(capsys, "verify-plan", path, solved, "--split", "contiguous")
     assert (code, "the split is not contiguous" in err) == (5, True)
+    boundaries = {"pairs": 2, "transfers": 2, "contiguous": 6.0, "contiguous_pairs": 1, "contiguous_transfers": 1}
+    assert data["boundaries"] == boundaries
+    text = "".join(dnnc(capsys, "solve", path, "--split", "any")[1:])
+    assert "2 transfers per sample between 2 pairs of devices; contiguous: 6 with 1 transfer per sample between 1 pair" in text
+
+
+def test_any_split_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The outer two of three layers on one device: no contiguous split is as even."""
+    nodes = [node(v, t, colorClass=v) for v, t in enumerate((1.0, 2.0, 1.0))]
+    nodes += [node(v + 10, t, colorClass=v, isBackwardNode=True) for v, t in enumerate((1.0, 2.0, 1.0))]
+    edges = [edge(0, 1), edge(1, 2), edge(2, 12), edge(12, 11), edge(11, 10)]
+    path, solved = tmp_path / "training.json", tmp_path / "solved.json"
+    path.write_text(text_of(placement(nodes, edges)))
+    for schedule in ("1f1b", "gpipe"):
+        data = answer(capsys, "solve", path, "--split", "any", "--schedule", schedule)
+        assert (data["objective"], data["status"], data["options"]) == (4.0, "optimal", {"schedule": schedule})
+        assert sorted(device["nodes"] for device in data["devices"]) == [[0, 2, 10, 12], [1, 11]]
+        assert data["boundaries"]["contiguous"] == 6.0
+        solved.write_text(json.dumps(data))
+        assert dnnc(capsys, "verify-plan", path, solved)[0] == 0
+    code, _, err = dnnc(capsys, "solve", path, "--split", "any", "--objective", "pipedream")
+    assert (code, "no method for --objective pipedream --split any" in err) == (2, True)
+    code, _, err = dnnc(capsys, "solve", path, "--split", "any", "--comm", "duplex")
+    assert (code, "--comm is of throughput" in err) == (2, True)
 
 
 def test_import_prints_a_workload(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
