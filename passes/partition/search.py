@@ -43,8 +43,8 @@ from passes.partition.reduce import quotient
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
-IDEALS_PER_SECOND = 2_000_000
-"""What a fast machine walks over and stores: only there to keep a time limit when the budget of ideals is large."""
+IDEALS_PER_SECOND = 500_000
+"""What a slow machine walks over and stores: nothing stops a walk, so its length keeps the time limit."""
 WIDE = 4_096
 """Nodes times devices from which on the first order is not tried without any upper bound: that of one stage comes before."""
 MANY = 4_000
