@@ -1,4 +1,4 @@
-"""INV01, INV03 to INV12: the bodies of functions and stages."""
+"""INV01, INV03 to INV12, INV20: the bodies of functions and stages."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class _Checker:
         self.handles: dict[str, Op]
         self.log: list[str]
         self.shared: bool
+        self.sizes = _ExpandedSizes(findings)
 
     def program(self, program: Func | Stage, shared: bool) -> None:
         self.program_, self.shared = program, shared
@@ -205,6 +206,17 @@ class _Checker:
                 if type_ is not None and not compatible(type_, value.type):
                     message = f"the call gives {type_} where {callee.name} declares {value.name} as {value.type}"
                     self.add("INV12", message, op, about=callee.name)
+        if len(op.attributes) > 1:
+            self.copy(op, callee)
+
+    def copy(self, op: Op, callee: Func) -> None:
+        """What a call says of the ops of its copy."""
+        names, ops = self.sizes.of(callee.name)
+        for key, attribute in op.attributes:
+            expected = {"names": names, "paths": ops, "nodes": ops, "scopes": ops}.get(key, len(attribute.value))
+            if len(attribute.value) != expected:
+                message = f"the call gives {len(attribute.value)} {key} to a copy of {callee.name}, which has {expected}"
+                self.add("INV20", message, op, about=key, hint="they are as `fold` wrote them for the body that it wrote")
 
     def value_type(self, name: str) -> Type | None:
         return self.visible.get(name) or self.resource_type(name)
@@ -212,6 +224,51 @@ class _Checker:
     def resource_type(self, name: str) -> Type | None:
         symbol = self.findings.symbols.get(name)
         return symbol.type if isinstance(symbol, Resource) else None
+
+
+FOLDED = "fold.copies"
+"""Attribute of a function that ``fold`` wrote: a call of it stands for its ops."""
+
+
+class _ExpandedSizes:
+    """How many names a function assigns and how many ops it has, regions included, calls of folded functions expanded."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.funcs = {func.name: func for func in findings.module.of_type(Func)}
+        self.known: dict[str, tuple[int, int]] = {}
+
+    def of(self, name: str) -> tuple[int, int]:
+        """Names and ops of function ``name``. A cycle of calls, which INV12 tells, counts once."""
+        todo, met = [name], {name}
+        while todo:
+            func = self.funcs[todo[-1]]
+            inner = [callee for op in func.ops if (callee := self.folded(op)) and callee not in self.known and callee not in met]
+            if inner:
+                met.update(inner)
+                todo += inner
+            else:
+                self.known.setdefault(todo.pop(), self.count(func.ops, calls=True))
+        return self.known[name]
+
+    def folded(self, op: Op) -> str:
+        """The folded function that ``op`` calls; empty for none."""
+        callee = self.funcs.get(op.get("callee", "")) if op.name == "dnnc.call" else None
+        return callee.name if callee and any(key == FOLDED for key, _ in callee.attributes) else ""
+
+    def count(self, ops: Iterable[Op], calls: bool) -> tuple[int, int]:
+        """Names and ops of a body; calls stand for what they call in the body itself, not in regions."""
+        names = number = 0
+        for op in ops:
+            callee = self.folded(op) if calls else ""
+            if callee:
+                inner = self.known.get(callee, (0, 0))
+            else:
+                inner = (sum(bool(value.name) for value in op.results), 1)
+                for _, region in op.regions:
+                    found = self.count(region.ops, calls=False)
+                    inner = (inner[0] + found[0] + sum(bool(value.name) for value in region.args), inner[1] + found[1])
+            names, number = names + inner[0], number + inner[1]
+        return names, number
 
 
 def _kind(symbol: Symbol) -> str:

@@ -18,6 +18,8 @@ from passes.fold import marks
 from passes.fold.names import assigned, locations, rebuild
 
 P = TypeVar("P", Func, Stage)
+MOST_OPS = 20_000_000
+"""Ops made in all; a text of a few lines can ask for more than any machine holds."""
 
 
 def expand(module: Module) -> Module:
@@ -53,6 +55,7 @@ class _Expander:
     def __init__(self, blocks: dict[str, Func]) -> None:
         self.blocks = blocks
         self.flat: dict[str, tuple[Op, ...]] = {}
+        self.made = 0
 
     def program(self, program: P) -> P:
         """``program`` with its calls of blocks expanded, in its own order."""
@@ -74,18 +77,36 @@ class _Expander:
     def ops(self, ops: Iterable[Op]) -> Iterator[Op]:
         for op in ops:
             if op.name == marks.CALL and op.get(marks.CALLEE) in self.blocks:
-                yield from self.copy(op, self.blocks[op.get(marks.CALLEE)])
+                block = self.blocks[op.get(marks.CALLEE)]
+                body = self.flat[block.name] if block.name in self.flat else self.body(block)
+                self.made += len(body)
+                if self.made > MOST_OPS:
+                    raise InvalidInput(f"the blocks expand to more than {MOST_OPS:,} ops", where=block.name)
+                yield from self.copy(op, block, body)
             else:
                 yield op
 
     def body(self, block: Func) -> tuple[Op, ...]:
-        if block.name not in self.flat:
-            self.flat[block.name] = self.program(block).ops
+        """The ops of ``block``, those of the blocks that it calls first: nesting may be deeper than Python's stack."""
+        todo, met = [block], {block.name}
+        while todo:
+            inner = [
+                self.blocks[callee]
+                for op in todo[-1].ops
+                if op.name == marks.CALL and (callee := op.get(marks.CALLEE)) in self.blocks and callee not in self.flat
+            ]
+            if not inner:
+                done = todo.pop()
+                self.flat[done.name] = self.program(done).ops
+            elif inner[0].name in met:
+                raise InvalidInput(f"{inner[0].name} calls itself", where=inner[0].name)
+            else:
+                met.add(inner[0].name)
+                todo.append(inner[0])
         return self.flat[block.name]
 
-    def copy(self, call: Op, block: Func) -> Iterator[Op]:
-        """The ops that ``call`` stands for."""
-        body = self.body(block)
+    def copy(self, call: Op, block: Func, body: tuple[Op, ...]) -> Iterator[Op]:
+        """The ops that ``call`` stands for: those of ``body``, the expanded ``block``, under its own names."""
         own = list(assigned(body))
         given = call.get(marks.NAMES, own)
         places = self.places(call, body)
