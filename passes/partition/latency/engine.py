@@ -23,7 +23,7 @@ from passes.partition.problem import Floats
 
 HUGE = 1 << 62
 """Stands for no memory limit."""
-WORK = 3_000_000
+WORK = 500_000
 """Steps of a kernel between two looks at the clock: some tenths of a second."""
 RATES = 4
 """Rates of tolls on memory; see ``kernels.toll``."""
@@ -64,6 +64,16 @@ def _rows(sets: Sequence[Iterable[int]], n: int) -> Any:
 def _attended(free: Free) -> bool:
     """Whether it may cost something although memory does not overflow."""
     return not all(free.inside) or (len(free.groups) > 1 and not free.sink)
+
+
+def _longest(reduced: Reduced) -> float:
+    """No plan takes longer: every node alone, every tensor sent, and received by every reader."""
+    times = np.vstack([reduced.seconds, reduced.cpu[None, :]])
+    total = float(np.where(np.isfinite(times), times, 0.0).max(axis=0).sum())
+    for h, readers in enumerate(reduced.consumers):
+        total += float(reduced.transfer[:, h].max(initial=0.0)) * (1 + len(readers))
+    total += sum(float(free.transfer.max(initial=0.0)) * (1 + len(free.groups)) for free in reduced.free)
+    return 1.001 * total
 
 
 def graph_of(reduced: Reduced) -> kernels.Graph:
@@ -135,6 +145,7 @@ class Engine:
         self.width = int(width.max())
         self.tail = np.full(int(self.start[-1]), math.inf)
         self.priced, self.rate, self.stock = np.empty(0), np.zeros((len(reduced.kinds), RATES)), 0.0
+        self.longest = _longest(reduced)
         self.queue = np.empty(len(lattice.bits), np.int64)
         self.steps = 0
 
@@ -174,20 +185,20 @@ class Engine:
     def bound(self, most: float, keep_on: KeepOn) -> float | None:
         """Fills the tails. The least latency along the family, or ``most`` when it is not below that, is at least what this
         returns; none when stopped."""
-        if not self._fill(self.tail, most, self.rate, keep_on):
+        if not self._fill(self.tail, most, self.rate, 0.0, keep_on):
             return None
         root = float(self.tail[self.start[0] + self.states - 1])
         if math.isfinite(root) and self.reduced.pieces > 1:
             root = max(root, self._price(root, most, keep_on))
         return min(root, most)
 
-    def _fill(self, tail: Floats, most: float, rate: Floats, keep_on: KeepOn) -> bool:
-        """Fills ``tail`` at a toll; false when stopped."""
+    def _fill(self, tail: Floats, most: float, rate: Floats, stock: float, keep_on: KeepOn) -> bool:
+        """Fills ``tail`` with tolls of at most ``stock`` in all; false when stopped."""
         stamp = np.full(self.ideals, -1, np.int64)
         at = self.ideals - 1
         while at >= 0:
             at, done = kernels.tails(
-                self.graph, self.lattice, self.stride, most, rate, self.start, tail, self.queue, stamp, at, WORK
+                self.graph, self.lattice, self.stride, most, rate, stock, self.start, tail, self.queue, stamp, at, WORK
             )
             self.steps += done
             if not keep_on(1 - (at + 1) / self.ideals):
@@ -202,26 +213,27 @@ class Engine:
         best, base, tried = root, np.zeros(RATES), np.empty_like(self.tail)
         step, least = root / max(count, 1), root / max(count, 1) / 100
         spent = self.steps
-        while limited and step > least:
+        while limited and step > least and self.steps - spent < PRICE_STEPS:
             better = False
             for m, sign in itertools.product(range(RATES), (1.0, -1.0)):
                 rates = base.copy()
                 rates[m] += sign * step
-                if rates[m] < 0 or self.steps - spent > PRICE_STEPS:
+                if rates[m] < 0:
                     continue
                 rate = np.zeros((len(self.reduced.kinds), RATES))
                 rate[limited] = rates
-                if not self._fill(tried, most, rate, keep_on):
-                    return best
                 stock = float(rates.sum() * count)
+                if not self._fill(tried, most, rate, stock, keep_on):
+                    return best
                 value = float(tried[self.start[0] + self.states - 1]) - stock
-                if math.isinf(value):  # every way takes longer than ``most``
+                if math.isinf(value) or value >= most:  # every way takes longer than ``most``
                     return most
+                if value > self.longest:  # and every way takes more memory than there is
+                    return math.inf
                 if value > best:
                     best, base, better = value, rates, True
                     self.priced, self.rate, self.stock = tried.copy(), rate, stock
-            if not better:
-                step /= 2
+            step *= 2 if better else 0.5
         return best
 
     def search(self, most: float, width: int, labels: int, keep_on: KeepOn) -> Pass:

@@ -348,6 +348,7 @@ def tails(
     stride: Any,
     most: float,
     rate: Any,
+    stock: float,
     start: Any,
     tail: Any,
     queue: Any,
@@ -356,7 +357,8 @@ def tails(
     work: int,
 ) -> Any:
     """Fills ``tail[start[j] + k * (1 + width of the frontier) + place]`` for ideals from ``begin`` down, until about ``work``
-    steps are done. No piece that takes more than ``most`` is looked at. Returns (the next ideal, -1 when done; steps)."""
+    steps are done. What takes more than ``most``, or with tolls more than ``most`` and the ``stock`` of all tolls, is left out.
+    Returns (the next ideal, -1 when done; steps)."""
     kinds = len(graph.limit)
     states = stride[kinds]
     last = len(lattice.bits) - 1
@@ -436,7 +438,7 @@ def tails(
                     for x in range(fresh):
                         through = max(through, tail[onward + new[x]])
                     through += cost + extra
-                    if through > most and extra == 0.0:
+                    if through > most + stock:
                         continue
                     tail[base + k * step] = min(tail[base + k * step], max(tail[onward] + extra, through))
                     for x in range(front):

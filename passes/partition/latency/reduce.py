@@ -292,8 +292,9 @@ def _topological(count: int, rank: Sequence[int], edges: Iterable[tuple[int, int
 
 
 def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]]) -> list[Piece]:
-    """The pieces (kind, device, groups) as nodes. Free sources join the piece that holds all their readers while its
-    accelerator has room, those that save the most seconds per byte first."""
+    """The pieces (kind, device, groups) as nodes. Free sources and sinks join the piece that holds all their groups while its
+    accelerator has room, those that save the most seconds per byte first; those that save nothing stay on CPUs, where
+    whatever else reads a source finds it."""
     found = [[v for g in groups for v in reduced.groups[g]] for _, _, groups in pieces]
     used: dict[tuple[int, int], int] = {}
     home: dict[int, int] = {}
@@ -311,7 +312,7 @@ def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]])
         if len(places) == 1 and -1 not in places:
             p = places.pop()
             kind, device, _ = pieces[p]
-            if source.inside[kind]:
+            if source.inside[kind] and source.transfer[kind] > 0:
                 candidates.append((-worth(source, kind), number, p, kind, device, source))
     for _, _, p, kind, device, source in sorted(candidates, key=lambda found: found[:2]):
         limit = reduced.kinds[kind].memory

@@ -124,7 +124,7 @@ class _Search:
         if not small.groups or self._tight():
             return
         self._along(small, 0, "plan along one order")
-        if self._tight():
+        if self._tight() or self._late():
             return
         engine = self._open(small, self.budget.ideals, None)
         if engine is not None:

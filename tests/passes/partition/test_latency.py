@@ -1,0 +1,236 @@
+"""Latency: the solver beside trying everything, its evaluator, its bounds, and the public workloads."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, faults, schedule, solve_latency
+from passes.partition.latency import solver as latency_solver
+from passes.partition.latency.bounds import critical_path, kept
+from passes.partition.latency.engine import Engine
+from passes.partition.latency.reduce import reduced
+from passes.partition.problem import Kind
+from tests.passes.partition.latency_brute import least_latency, random_latency
+
+QUIET = LatencyBudget(seconds=60)
+
+
+def check(problem: LatencyProblem) -> None:
+    """The answer is the optimum by brute force, its plan is feasible and takes as long as said."""
+    best = least_latency(problem)
+    found = solve_latency(problem, QUIET)
+    if math.isinf(best):
+        assert found.status == "infeasible"
+        assert found.schedule is None
+        return
+    assert found.schedule is not None
+    assert faults(problem, found.schedule.pieces) == []
+    assert schedule(problem, found.schedule.pieces).latency == found.value
+    assert found.value >= best * (1 - 1e-9)
+    assert found.bound <= best * (1 + 1e-12)
+    if found.status == "optimal":
+        assert found.value <= best * (1 + 1e-9)
+    else:
+        assert any(kind.memory is not None for kind in problem.kinds), "only a choice of bytes leaves a gap"
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=50)
+def test_one_piece_is_brute_force(seed: int) -> None:
+    check(random_latency(seed, nodes=5, pieces=1))
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=40)
+def test_several_pieces_are_brute_force(seed: int) -> None:
+    check(random_latency(seed, nodes=5, pieces=2))
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=20)
+def test_three_pieces_on_one_accelerator_are_brute_force(seed: int) -> None:
+    check(random_latency(seed, nodes=5, pieces=3, kinds=1, devices=1))
+
+
+@pytest.mark.parametrize(
+    ("seed", "pieces", "kinds", "devices"),
+    [
+        (1066, 3, 1, 1),  # a piece without bytes pays no toll, what follows does
+        (1077, 2, 2, 2),  # tolls grow without end where memory cannot be enough
+        (1199, 2, 2, 2),  # a free source is read by another
+    ],
+)
+def test_what_once_went_wrong(seed: int, pieces: int, kinds: int, devices: int) -> None:
+    check(random_latency(seed, nodes=6, pieces=pieces, kinds=kinds, devices=devices))
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+@settings(max_examples=30)
+def test_value_and_bound_do_not_depend_on_names_and_order(seed: int, shuffle: int) -> None:
+    """Nodes in another topological order, with other names: the same value, bound and status."""
+    problem = random_latency(seed, nodes=8, pieces=1)
+    other = _reordered(problem, random.Random(shuffle))
+    first, second = solve_latency(problem, QUIET), solve_latency(other, QUIET)
+    assert first.status == second.status
+    if first.status == "optimal":
+        assert second.value == pytest.approx(first.value, rel=1e-9)
+        assert second.bound == pytest.approx(first.bound, rel=1e-9)
+
+
+def _reordered(problem: LatencyProblem, rng: random.Random) -> LatencyProblem:
+    makers: list[set[int]] = [set() for _ in range(problem.nodes)]
+    for u, readers in zip(problem.producer, problem.consumers, strict=True):
+        for v in readers:
+            makers[v].add(int(u))
+    order: list[int] = []
+    while len(order) < problem.nodes:
+        ready = [v for v in range(problem.nodes) if v not in order and makers[v] <= set(order)]
+        order.append(rng.choice(ready))
+    new = {v: i for i, v in enumerate(order)}
+    return replace(
+        problem,
+        names=tuple(f"%x{v}" for v in order),
+        seconds=np.ascontiguousarray(problem.seconds[:, order]),
+        cpu=problem.cpu[order],
+        size=problem.size[order],
+        producer=np.array([new[int(u)] for u in problem.producer], np.int64),
+        consumers=tuple(tuple(sorted(new[v] for v in readers)) for readers in problem.consumers),
+        colours=tuple(tuple(sorted(new[v] for v in colour)) for colour in problem.colours),
+    )
+
+
+@given(st.integers(0, 10**6), st.integers(1, 5))
+@settings(max_examples=40)
+def test_leaving_nodes_out_is_a_lower_bound(seed: int, count: int) -> None:
+    problem = random_latency(seed, nodes=5, pieces=1)
+    best = least_latency(problem)
+    small = reduced(problem)
+    assert critical_path(problem) <= best
+    if not small.groups:
+        return
+    engine = Engine.open(kept(small, min(count, len(small.groups))), most=1000)
+    assert engine is not None
+    least = engine.bound(math.inf, lambda part: True)
+    assert least is not None
+    assert least <= best * (1 + 1e-12)
+
+
+def chain(
+    times: list[float], sends: list[float], *, kinds: tuple[Kind, ...], cpu: float = 100.0, pieces: int = 1
+) -> LatencyProblem:
+    """v0 -> v1 -> ...; ``sends``: seconds to transfer what each makes; a byte per node."""
+    n = len(times)
+    return LatencyProblem(
+        names=tuple(f"%v{v}" for v in range(n)),
+        kinds=kinds,
+        seconds=np.array([times for _ in kinds]).reshape(len(kinds), n),
+        cpu=np.full(n, cpu),
+        size=np.ones(n, np.int64),
+        producer=np.arange(n - 1),
+        consumers=tuple((v + 1,) for v in range(n - 1)),
+        transfer=np.array([sends for _ in kinds]).reshape(len(kinds), n - 1),
+        pieces=pieces,
+    )
+
+
+def test_a_tensor_between_two_pieces_is_sent_and_received() -> None:
+    """On one accelerator too: 1 + 5 to send, 5 to receive + 2."""
+    problem = chain([1.0, 2.0], [5.0], kinds=(Kind("a", ("a0",)),), pieces=2)
+    plan = schedule(problem, [Piece(0, 0, (0,)), Piece(0, 0, (1,))])
+    assert [(times.start, times.finish) for times in plan.times] == [(0.0, 6.0), (6.0, 13.0)]
+    assert plan.latency == 13.0
+    assert schedule(problem, [Piece(0, 0, (0, 1))]).latency == 3.0
+
+
+def test_a_cpu_waits_for_the_end_of_a_piece() -> None:
+    problem = chain([1.0, 2.0], [5.0], kinds=(Kind("a", ("a0",)),), cpu=4.0)
+    assert schedule(problem, [Piece(0, 0, (0,))]).latency == 10.0
+
+
+def test_a_piece_that_waits_for_itself_is_refused() -> None:
+    """v0 -> v1 -> v2 with v0 and v2 in one piece, v1 outside."""
+    problem = chain([1.0, 1.0, 1.0], [0.0, 0.0], kinds=(Kind("a", ("a0",)),))
+    with pytest.raises(ValueError, match="reads what is made after it"):
+        schedule(problem, [Piece(0, 0, (0, 2))])
+
+
+def test_memory_is_of_all_pieces_together() -> None:
+    problem = chain([1.0, 1.0, 1.0], [0.0, 0.0], kinds=(Kind("a", ("a0",), 2),), cpu=3.0, pieces=2)
+    assert faults(problem, [Piece(0, 0, (0,)), Piece(0, 0, (1, 2))]) == ["accelerator (0, 0) holds 3 bytes of at most 2"]
+    assert solve_latency(problem, QUIET).value == 5.0
+
+
+def test_unequal_accelerators() -> None:
+    """The faster one is too small for both nodes: it takes one, the slower the other."""
+    problem = replace(
+        chain([1.0, 1.0], [0.5], kinds=(Kind("fast", ("f",), 1), Kind("slow", ("s",), 2))),
+        seconds=np.array([[1.0, 1.0], [4.0, 4.0]]),
+    )
+    found = solve_latency(problem, QUIET)
+    assert (found.status, found.value) == ("optimal", 6.0)
+
+
+def test_infeasible_says_so() -> None:
+    problem = replace(chain([1.0], [], kinds=(Kind("a", ("a0",), 0),)), cpu=np.array([math.inf]))
+    found = solve_latency(problem, QUIET)
+    assert (found.status, found.bound) == ("infeasible", math.inf)
+
+
+def test_no_nodes() -> None:
+    problem = chain([], [], kinds=(Kind("a", ("a0",)),))
+    problem = replace(problem, producer=np.empty(0, np.int64), consumers=(), transfer=np.empty((1, 0)))
+    found = solve_latency(problem, QUIET)
+    assert (found.status, found.value) == ("optimal", 0.0)
+
+
+def grid(lanes: int, length: int) -> LatencyProblem:
+    """Lanes side by side between a first and a last node: (length + 1) ** lanes ideals."""
+    rng = random.Random(lanes)
+    n = lanes * length + 2
+    readers: list[tuple[int, ...]] = [tuple(1 + lane * length for lane in range(lanes))]
+    for lane in range(lanes):
+        readers += [(1 + lane * length + i + 1,) if i + 1 < length else (n - 1,) for i in range(length)]
+    seconds = np.array([[rng.uniform(1, 2) for _ in range(n)]])
+    return LatencyProblem(
+        names=tuple(f"%v{v}" for v in range(n)),
+        kinds=(Kind("a", ("a0", "a1", "a2"), n // 3),),
+        seconds=seconds,
+        cpu=seconds[0] * 3,
+        size=np.ones(n, np.int64),
+        producer=np.arange(n - 1),
+        consumers=tuple(readers),
+        transfer=np.full((1, n - 1), 0.3),
+    )
+
+
+def test_a_lattice_over_budget_still_has_a_plan_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency_solver, "NARROW", 500)
+    problem = grid(5, 5)
+    found = solve_latency(problem, LatencyBudget(ideals=1000, seconds=5))
+    assert found.schedule is not None
+    assert faults(problem, found.schedule.pieces) == []
+    assert critical_path(problem) <= found.bound <= found.value
+    assert found.value < schedule(problem, []).latency
+
+
+def test_the_time_limit_ends_the_search() -> None:
+    found = solve_latency(grid(5, 6), LatencyBudget(seconds=0.0))
+    assert found.status == "feasible"
+    assert 0 < found.bound <= found.value
+
+
+def test_interrupted_search_keeps_the_plan() -> None:
+    def progress(label: str, fraction: float | None) -> None:
+        if label == "bound over the lattice":
+            raise KeyboardInterrupt
+
+    found = solve_latency(grid(4, 5), QUIET, progress)
+    assert found.status == "feasible"
+    assert found.schedule is not None
