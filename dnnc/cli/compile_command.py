@@ -68,7 +68,10 @@ def compile_(
     replicas: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="R", help="A stage may run on up to R devices, which take microbatches in turn (default: 1)."
+            min=1,
+            max=1024,
+            metavar="R",
+            help="A stage may run on up to R devices, which take microbatches in turn (default: 1).",
         ),
     ] = None,
     pieces: Annotated[

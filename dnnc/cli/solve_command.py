@@ -115,7 +115,10 @@ def solve(
     replicas: Annotated[
         int,
         typer.Option(
-            min=1, metavar="R", help="throughput, training: a stage may run on up to R devices, which take samples in turn."
+            min=1,
+            max=1024,
+            metavar="R",
+            help="throughput, training: a stage may run on up to R devices, which take samples in turn.",
         ),
     ] = 1,
     hierarchy: Annotated[

@@ -61,7 +61,7 @@ def solve_family(
     count, kinds, classes = family.size, len(problem.kinds), len(tables.transfer)
     value = np.full((count, len(states.used)), np.inf)
     parent = np.full(value.shape, -1, np.int32)
-    via = np.full(value.shape, -1, np.int8)
+    via = np.full(value.shape, -1, np.int16)
     link = np.full(value.shape, -1, np.int32)
     head = np.full(len(states.used), -1, np.int32)
     stamp, memo = np.full(count, -1, np.int32), np.empty((count, kinds))

@@ -39,7 +39,7 @@ from passes.partition.on_links import best_on_links
 from passes.partition.pieces import pieces
 from passes.partition.problem import COMM, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.partition.reduce import Groups, ordered, quotient, reduce
-from passes.partition.replicas import replicate
+from passes.partition.replicas import MOST_REPLICAS, replicate
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -153,8 +153,8 @@ class PartitionPass(Pass):
             raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
         if self.stages < 0:
             raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
-        if self.replicas < 1:
-            raise InvalidInput(f"replicas is {self.replicas}, expected a number above 0", where="--replicas")
+        if not 1 <= self.replicas <= MOST_REPLICAS:
+            raise InvalidInput(f"replicas is {self.replicas}, expected 1 to {MOST_REPLICAS}", where="--replicas")
         if not (0 < self.time_limit < math.inf):
             raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
         if not topology.devices:
@@ -191,8 +191,8 @@ class PartitionPass(Pass):
         return partial(solve_pieces, pieces=self.pieces)
 
     def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> tuple[Groups, Problem]:
-        """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together when nothing else is
-        asked; where more is asked inside it, its classes stand instead."""
+        """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
+        when nothing else is asked; where more is asked inside it, its classes stand instead."""
         classes = context.analyses.get(colocation, module)
         func = module.entry
         labels = [op.facet(Group) for op in func.ops]

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from passes.partition.training.problem import TrainingProblem
 
 
+MOST_REPLICAS = 1024
+"""Devices of a stage: each number of them is a kind of its own, and the programme has room for so many."""
+
+
 def replicated_kinds(kinds: Sequence[Kind], most: int) -> tuple[tuple[Kind, ...], tuple[int, ...]]:
     """The kinds, then each with 2 to ``most`` devices per stage as far as it has them; and which one each was made of."""
     made = [(k, r) for k, kind in enumerate(kinds) for r in range(2, min(most, kind.count) + 1)]
@@ -78,4 +82,4 @@ def replicate_training(problem: TrainingProblem, replication: Replication) -> Tr
     return replace(problem, kinds=kinds, seconds=seconds, transfer=transfer)
 
 
-__all__ = ["Replication", "replicate", "replicate_training", "replicated_kinds"]
+__all__ = ["MOST_REPLICAS", "Replication", "replicate", "replicate_training", "replicated_kinds"]

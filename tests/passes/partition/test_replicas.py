@@ -121,6 +121,29 @@ def test_a_single_node_is_shared_by_all_devices() -> None:
     assert solve(replicate(problem, 3)).value == 4.0
 
 
+def test_hundreds_of_replicas() -> None:
+    """More kinds than a byte counts: a chain of two nodes of 3 and 1 on 400 devices, transfers 0, is 4 / 400 at best."""
+    base = random_problem(0, nodes=1, demands=False, memory=False)
+    problem = replace(
+        base,
+        names=("%a", "%b"),
+        kinds=(Kind("d", tuple(f"d{i}" for i in range(400))),),
+        seconds=np.array([[3.0, 1.0]]),
+        producer=np.array([0]),
+        consumers=((1,),),
+        transfer=np.zeros((1, 1)),
+        tensor_bytes=np.zeros(1, np.int64),
+        tensor_names=("%t",),
+        live=np.zeros(2, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+    )
+    for most in (300, 400):
+        solution = solve(replicate(problem, most))
+        assert solution.value == pytest.approx(4 / 400)
+        assert solution.status == "optimal"
+
+
 def test_kinds_of_the_same_devices_share_them() -> None:
     base = next(p for p in (random_problem(seed, nodes=3, demands=False) for seed in range(99)) if p.size > 1 and p.devices > 2)
     wide = replicate(base, 3)
