@@ -93,7 +93,7 @@ def verify_latency(workload: Workload, claimed: Mapping[str, Any]) -> Report:
         wrong.append(f"the latency is {float(latency):.12g}, not {float(plan.latency):.12g} as claimed")
     if stated:
         wrong += statement_faults(claimed, plan.latency)
-    return Report(float(latency), loads, wrong)
+    return Report(float(latency), loads, wrong, "latency")
 
 
 def _ids(row: Mapping[str, Any], where: str) -> tuple[Id, ...]:
