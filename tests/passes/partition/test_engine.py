@@ -1,0 +1,260 @@
+"""What makes the search fast, each piece against the definition: windows with transfers, bounds between stages, orders, prices,
+reach; and what it does when it is stopped."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition import orders
+from passes.partition.bounds import node_weights, prices
+from passes.partition.dp import solve_family
+from passes.partition.ideals import BIG, Tables, lattice, members, possible, prefixes
+from passes.partition.pipedream import kernels as pipedream_kernels
+from passes.partition.problem import COMM, Floats, Kind, Problem, plan_costs, stage_cost, violations
+from passes.partition.reduce import quotient
+from passes.partition.search import Budget, Search
+from passes.partition.throughput import Throughput, solve
+from passes.partition.training import solve_training, training_load, training_objective, units
+from tests.passes.partition.instances import blocks, encoder_decoder, ideals, random_chains, random_problem
+from tests.passes.partition.test_training import random_graph
+
+
+def random_plan(problem: Problem, rng: random.Random) -> list[tuple[int, tuple[int, ...]]]:
+    """Stages between random nested ideals, on kinds of which there are enough; kinds may be unable to run their nodes."""
+    devices = [k for k, kind in enumerate(problem.kinds) for _ in range(kind.count)]
+    chain = [frozenset[int]()]
+    for wider in sorted(ideals(problem), key=lambda s: (len(s), sorted(s))):
+        if wider > chain[-1] and len(chain) < len(devices) and rng.random() < 0.3:
+            chain.append(wider)
+    if len(chain[-1]) < problem.size:
+        chain.append(frozenset(range(problem.size)))
+    kinds = rng.sample(devices, len(chain) - 1) if len(chain) - 1 <= len(devices) else devices
+    return [(kind, tuple(sorted(b - a))) for kind, (a, b) in zip(kinds, itertools.pairwise(chain), strict=False)]
+
+
+def held_states(tables: Tables, plan: list[tuple[int, tuple[int, ...]]], trial: float) -> bool:
+    """Whether every boundary of the plan is in the lattice at ``trial``, and allowed in the state that the plan has there."""
+    family = lattice(tables, trial)
+    assert family is not None
+    place = {members(tables, row): i for i, row in enumerate(family.bits)}
+    allowed = possible(tables, family, trial)
+    inside: set[int] = set()
+    state = 0
+    for kind, nodes in plan:
+        inside |= set(nodes)
+        state = int(tables.states.next[state, kind])
+        if state < 0 or tuple(sorted(inside)) not in place or not allowed[place[tuple(sorted(inside))], state]:
+            return False
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(COMM))
+def test_windows_with_transfers_hold_every_plan(seed: int, comm: str) -> None:
+    """Any plan of load T has its boundaries in the windows of T, in its states, whatever the prices."""
+    rng = random.Random(seed)
+    problem = random_problem(seed, nodes=7, comm=comm, memory=False, demands=False)
+    plan = random_plan(problem, rng)
+    trial = max((cost.load for cost in plan_costs(problem, plan)), default=0.0)
+    if math.isinf(trial) or sum(len(nodes) for _, nodes in plan) < problem.size:
+        return
+    for price in (prices(problem), np.array([0.01 + rng.random() for _ in problem.kinds])):
+        assert held_states(Tables(problem, price), plan, trial)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["sum", "split"]))
+def test_windows_with_transfers_hold_every_training_plan(seed: int, objective: str) -> None:
+    training, _ = units(random_graph(random.Random(seed), 5))
+    search = training_objective(training, objective)
+    plan = random_plan(search.problem, random.Random(seed))
+    if sum(len(nodes) for _, nodes in plan) < training.count:
+        return
+    loads = [training_load(training, kind, nodes) for kind, nodes in plan]
+    trial = max((load.forward + load.backward for load in loads), default=0.0)
+    if math.isfinite(trial):
+        assert held_states(Tables(search.problem, search.price), plan, trial)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_stage_bounds_those_it_is_nested_with(seed: int) -> None:
+    """load(I - J) >= load(I - J') + p(J' - J) + B(J) - B(J'), the same from inside, and p + the difference of the cuts."""
+    problem = replace(random_problem(seed, nodes=6, demands=False), comm="sum")
+    problem = replace(problem, seconds=np.where(np.isfinite(problem.seconds), problem.seconds, 1.0))
+    everything = frozenset(range(problem.size))
+    every = ideals(problem)
+
+    def load(inner: frozenset[int], outer: frozenset[int]) -> float:
+        return stage_cost(problem, outer - inner, 0).load
+
+    def cut(ideal: frozenset[int]) -> float:
+        return stage_cost(problem, ideal, 0).send
+
+    def compute(nodes: frozenset[int]) -> float:
+        return float(problem.seconds[0, sorted(nodes)].sum())
+
+    assert cut(everything) == 0
+    for first, middle, last in itertools.product(every, repeat=3):
+        if not first <= middle <= last:
+            continue
+        whole = load(first, last) + 1e-9
+        assert whole >= compute(last - first) + abs(cut(last) - cut(first))
+        assert whole >= load(middle, last) + compute(middle - first) + cut(first) - cut(middle)
+        assert whole >= load(first, middle) + compute(last - middle) + cut(last) - cut(middle)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_full_pair_costs_are_the_definition(seed: int) -> None:
+    """On two devices the programme's value is the best of all plans of two stages, by any way to add up."""
+    for comm in COMM:
+        problem = random_problem(seed, nodes=7, comm=comm, memory=False, demands=False)
+        problem = replace(problem, kinds=(Kind("d", ("a", "b")),), seconds=problem.seconds[:1], transfer=problem.transfer[:1])
+        tables = Tables(problem, np.array([0.5]))
+        family = lattice(tables, BIG)
+        assert family is not None
+        everything = frozenset(range(problem.size))
+        values = [
+            max(cost.load for cost in plan_costs(problem, [(0, sorted(s)) for s in (inner, everything - inner) if s]))
+            for inner in ideals(problem)
+        ]
+        found = solve_family(tables, family, BIG)
+        best = min(values)
+        assert found.value == (pytest.approx(best) if math.isfinite(best) else math.inf)
+
+
+def test_orders_are_topological_and_what_they_say() -> None:
+    for seed in range(60):
+        problem = random_chains(seed) if seed % 2 else random_problem(seed, nodes=9, demands=False)
+        tables = Tables(problem, prices(problem))
+        for make in (orders.given, orders.late, orders.thin):
+            order = make(tables)
+            place = {v: i for i, v in enumerate(order)}
+            assert sorted(order) == list(range(problem.size))
+            for maker, readers in zip(problem.producer.tolist(), problem.consumers, strict=True):
+                assert all(place[maker] < place[v] for v in readers)
+            family = prefixes(tables, order, BIG)
+            wanted = {tuple(sorted(order[:i])) for i in range(problem.size + 1)}
+            assert {members(tables, row) for row in family.bits} <= wanted
+        cost = tables.transfer.max(axis=0)
+        cost = cost if cost.any() else tables.tensor_bytes
+        done: set[int] = set()
+        for v in orders.thin(tables):
+            ready = [u for u in range(problem.size) if u not in done and _before(problem, u) <= done]
+            least = min(_cut(problem, cost, done | {u}) for u in ready)
+            assert _cut(problem, cost, done | {v}) <= least + 1e-9
+            done.add(v)
+
+
+def _cut(problem: Problem, cost: Floats, inside: set[int]) -> float:
+    return sum(
+        float(cost[h])
+        for h, readers in enumerate(problem.consumers)
+        if int(problem.producer[h]) in inside and not inside.issuperset(readers)
+    )
+
+
+def _before(problem: Problem, v: int) -> set[int]:
+    return {int(u) for u, readers in zip(problem.producer, problem.consumers, strict=True) if v in readers}
+
+
+def test_prices_of_two_kinds_are_the_best() -> None:
+    """Against a fine grid of shares; also where a kind cannot run a node."""
+    for seed in range(120):
+        problem = random_problem(seed, nodes=8)
+        if len(problem.kinds) != 2:
+            continue
+        counts = np.array([kind.count for kind in problem.kinds])
+        grid = [np.array([x, 1 - x]) / counts for x in np.linspace(1e-6, 1 - 1e-6, 300)]
+        best = max(float(node_weights(problem, price).sum()) for price in grid)
+        assert float(node_weights(problem, prices(problem)).sum()) >= best * (1 - 1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 7), st.integers(1, 7), st.floats(0.5, 8.0))
+def test_reach_is_the_recursion(seed: int, machines: int, most: int, trial: float) -> None:
+    """The compiled loop against the recursion over all ideals and numbers of replicas."""
+    rng = random.Random(seed)
+    most = min(most, machines)
+    seconds = np.array(sorted([0.0, *(rng.uniform(0, 12) for _ in range(6)), 12.0]))
+    moved = np.array([0.0, *(rng.uniform(0, 4 * trial) for _ in range(6)), 0.0])
+    low, high = np.empty(machines + 1), np.empty(machines + 1)
+    pipedream_kernels.reach(trial, 1e-11, most, seconds, moved, low, high)
+    least, largest = {0: 12.0}, {machines: 0.0}
+    for m in range(1, machines + 1):
+        opened = [s for s, c in zip(seconds, moved, strict=True) if c <= trial * min(most, m) * (1 + 1e-11)]
+        steps = range(1, min(most, m) + 1)
+        least[m] = min([least[m - 1], *(min(s for s in opened if s >= least[m - r] - r * trial - 1e-9) for r in steps)])
+    for m in range(machines - 1, 0, -1):
+        opened = [s for s, c in zip(seconds, moved, strict=True) if c <= trial * min(most, m) * (1 + 1e-11)]
+        steps = range(1, min(most, machines - m) + 1)
+        largest[m] = max([largest[m + 1], *(max(s for s in opened if s <= largest[m + r] + r * trial + 1e-9) for r in steps)])
+    assert low.tolist() == pytest.approx([least[m] for m in range(machines + 1)])
+    assert high[1:].tolist() == pytest.approx([largest[m] for m in range(1, machines + 1)])
+
+
+@pytest.mark.parametrize("calls", [2, 3, 4])
+def test_an_interrupt_keeps_the_plan_and_its_bound(calls: int) -> None:
+    problem = encoder_decoder(12)
+    count = 0
+
+    def progress(label: str, fraction: float | None) -> None:
+        nonlocal count
+        count += 1
+        if count == calls:
+            raise KeyboardInterrupt
+
+    solution = solve(problem, Budget(ideals=20_000), progress)
+    assert solution.interrupted
+    assert solution.stages is not None
+    assert violations(problem, solution.stages) == []
+    assert 0 < solution.bound <= solution.value
+
+
+def test_an_interrupt_before_there_is_a_plan_is_passed_on() -> None:
+    def progress(label: str, fraction: float | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Search(Throughput(blocks(2, 2)), Budget(), progress).run()
+
+
+def test_large_training_lattices_are_bounded_and_contracted() -> None:
+    """Over budget, training falls back to relaxed bounds, a contraction and bands as inference does: the plan is feasible, the
+    bound holds."""
+    phases: set[str] = set()
+    for seed in range(30):
+        graph = random_graph(random.Random(seed), 12)
+        seconds = np.where(np.isfinite(graph.seconds[:1]), graph.seconds[:1], 1.0) + 0.1
+        graph = replace(graph, kinds=(Kind("d", ("a", "b", "c")),), seconds=seconds, transfer=graph.transfer[:1])
+        best = solve_training(graph)
+        small = solve_training(graph, budget=Budget(ideals=5))
+        assert best.status == "optimal"
+        assert small.stages is not None
+        assert small.bound <= best.value * (1 + 1e-9) <= small.value * (1 + 2e-9)
+        phases |= small.statistics.seconds.keys()
+    assert phases >= {"bound", "coarse", "band"}
+
+
+def test_tensors_without_direction_follow_their_groups() -> None:
+    """The quotient of a training problem by intervals prices its plans as the problem itself does."""
+    for seed in range(60):
+        training, _ = units(random_graph(random.Random(seed), 6))
+        search = training_objective(training, "sum")
+        n = training.count
+        groups = tuple(tuple(range(a, min(a + 2, n))) for a in range(0, n, 2))
+        coarse = quotient(search.problem, groups)
+        tables = Tables(coarse, search.price)
+        family = lattice(tables, BIG)
+        assert family is not None
+        found = search.programme(tables, family, range(len(groups)), BIG, lambda tested, part: True)
+        if found.stages is not None:
+            fine = tuple((kind, tuple(v for g in nodes for v in groups[g])) for kind, nodes in found.stages)
+            assert search.value(fine) == pytest.approx(found.value, rel=1e-9)
