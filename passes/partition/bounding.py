@@ -1,15 +1,19 @@
-"""Bounds for lattices too large to walk: relaxed contractions (``relax``), each walked exactly.
+"""Bounds for lattices too large to walk: parts of the problem, and relaxed contractions (``relax``), each walked exactly.
 
-A relaxed problem with few ideals is solved by the objective's own programme. That no plan of it is better than the best known
-proves that plan; else its optimum is a lower bound, and its plan, valued by the costs that count, may be the better one. How
-far to relax is tried from little to much, the first that leaves few enough ideals is walked: what little is lost is lost where
-branches run beside the most other nodes, since those multiply the lattice.
+*Parts.* What a plan does with some of the nodes is a plan for these alone, and no stage of it is dearer: a stage holds fewer
+nodes, and a tensor joins fewer. So the optimum of a part, on all devices, is a lower bound. Where the best plan's dearest stage
+is dear for its transfers, the nodes around it often prove that no plan is better.
+
+*Contractions.* A relaxed problem with few ideals is solved by the objective's own programme. That no plan of it is better than
+the best known proves that plan; else its optimum is a lower bound, and its plan, valued by the costs that count, may be the
+better one. How far to relax is tried from little to much, the first that leaves few enough ideals is walked: what little is
+lost is lost where branches run beside the most other nodes, since those multiply the lattice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +33,8 @@ APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
 """Efforts tried (``relax.Effort``): each piece with each give, at the largest part apart that leaves few ideals."""
 FEW_IDEALS = (20_000, 100_000)
 """Ideals of a relaxed problem: first a tenth of a second's work each, then seconds."""
+PART_IDEALS = 60_000
+"""Ideals of a part."""
 TRIALS = (0.5, 0.8, 0.95, 1.0)
 """Parts of the way from the bound to the value at which a relaxed problem is asked for a plan."""
 ROUNDING = 1e-11
@@ -59,6 +65,36 @@ class _Small:
             stages = self.sorted.assigned(stages)
         own = tuple((label, self.relaxed.members(nodes)) for label, nodes in stages)
         return None if objective.problem.joins is None and violations(objective.problem, own) else own
+
+
+def part_bound(
+    objective: Objective, order: Sequence[int], dear: Sequence[int], bound: float, value: float, max_words: int, keep_on: KeepOn
+) -> tuple[float, str, list[int]]:
+    """The best of ``bound`` and of what the nodes ``dear`` and those around them in ``order`` prove, how it was reached, as
+    text (empty where it is ``bound``), and the order with those nodes in that of their best plan. ``value``: of a plan."""
+    place = {v: i for i, v in enumerate(order)}
+    first, last = min(place[v] for v in dear), max(place[v] for v in dear)
+    best = None
+    low, high = -1, len(order)
+    while low < high:
+        around = (low + high + 1) // 2
+        nodes = sorted(order[max(0, first - around) : last + 1 + around])
+        part = objective.part(nodes)
+        tables = Tables(part.problem, part.price)
+        if tables.states.every and count_ideals(tables, value, PART_IDEALS) is not None:
+            best, low = (part, tables, nodes), around
+        else:
+            high = around - 1
+    if best is None:
+        return bound, "", list(order)
+    part, tables, nodes = best
+    least, found = _least(part, tables, bound, value, PART_IDEALS, max_words, keep_on)
+    stage_of = {nodes[v]: s for s, (_, inside) in enumerate((found and found.stages) or ()) for v in inside}
+    start, end = min(place[v] for v in nodes), max(place[v] for v in nodes) + 1
+    changed = [*order[:start], *sorted(order[start:end], key=lambda v: stage_of.get(v, 0)), *order[end:]]
+    if least <= bound:
+        return bound, "", changed
+    return least * (1 - ROUNDING), f"{len(nodes)} nodes around the dearest stage, searched alone on all devices", changed
 
 
 def contraction_bounds(objective: Objective, bound: float, value: float, max_words: int, keep_on: KeepOn) -> Iterator[Step]:
@@ -131,4 +167,4 @@ def _small(relaxer: Relaxer, value: float, give: float, piece: float, few: int) 
     return best
 
 
-__all__ = ["Step", "contraction_bounds"]
+__all__ = ["Step", "contraction_bounds", "part_bound"]

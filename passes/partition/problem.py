@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -151,6 +151,42 @@ class Problem:
             raise ValueError("seconds must be numbers >= 0 or inf, transfers finite")
 
 
+def part_of(problem: Problem, nodes: Sequence[int]) -> Problem:
+    """The problem of ``nodes`` (ascending) alone: what joins them to others is left out, and so are demands on the plan."""
+    place = {v: i for i, v in enumerate(nodes)}
+    chosen = list(nodes)
+    readers = [tuple(place[v] for v in found if v in place) for found in problem.consumers]
+    kept = [h for h, maker in enumerate(problem.producer.tolist()) if maker in place and readers[h]]
+    weights = [(w, tuple(place[v] for v in found if v in place)) for w, found in enumerate(problem.weight_readers)]
+    held = [(w, found) for w, found in weights if found]
+    joins = problem.joins
+    if joins is not None:
+        pins = [tuple(place[v] for v in found if v in place) for found in joins.pins]
+        nets = [h for h, found in enumerate(pins) if len(found) > 1]
+        joins = Joins(
+            tuple(pins[h] for h in nets),
+            np.ascontiguousarray(joins.transfer[:, nets]),
+            joins.side[nets],
+            np.ascontiguousarray(joins.seconds[:, :, chosen]),
+        )
+    return replace(
+        problem,
+        names=tuple(problem.names[v] for v in nodes),
+        seconds=np.ascontiguousarray(problem.seconds[:, chosen]),
+        producer=np.array([place[int(problem.producer[h])] for h in kept], np.int64),
+        consumers=tuple(readers[h] for h in kept),
+        transfer=np.ascontiguousarray(problem.transfer[:, kept]),
+        tensor_bytes=problem.tensor_bytes[kept],
+        tensor_names=tuple(problem.tensor_names[h] for h in kept),
+        live=problem.live[chosen],
+        weight_bytes=problem.weight_bytes[[w for w, _ in held]],
+        weight_readers=tuple(found for _, found in held),
+        forced=(),
+        stages=None,
+        joins=joins,
+    )
+
+
 @dataclass(frozen=True)
 class StageCost:
     """One stage evaluated: seconds by part, bytes by part, and the load under the problem's ``comm``."""
@@ -261,6 +297,7 @@ __all__ = [
     "Turns",
     "crowding",
     "load",
+    "part_of",
     "plan_costs",
     "pools",
     "slots",

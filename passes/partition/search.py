@@ -31,7 +31,7 @@ from typing import Protocol
 import numpy as np
 
 from passes.partition import orders
-from passes.partition.bounding import contraction_bounds
+from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.bounds import prices
 from passes.partition.coarsen import contracted
 from passes.partition.dp import Found, KeepOn, Stages
@@ -51,6 +51,10 @@ MANY = 4_000
 """Ideals from which on trial values rise from the lower bound: with fewer, one run of the programme costs less than several."""
 TRIALS = (1e-4, 0.01, 0.1, 0.4)
 """Parts of the way from the lower to the upper bound that are tried before the whole."""
+BUDGETS = 10
+"""Budgets of pairs for all bounds of a lattice too large to walk: many small programmes."""
+PARTS = 4
+"""Parts around the dearest stage that are searched alone, each after a better plan."""
 COARSE_IDEALS = 50_000
 """Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
 SMALL_GAP = 2e-4
@@ -117,6 +121,12 @@ class Objective(Protocol):
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
 
+    def dearest(self, stages: Stages) -> Sequence[int]:
+        """The nodes of the stage that costs most."""
+
+    def part(self, nodes: Sequence[int]) -> Objective:
+        """The objective of ``nodes`` alone (ascending), with all devices: its optimum is no larger."""
+
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""
@@ -181,14 +191,14 @@ class Search:
         """Ideals that one walk may meet: the budget's, unless the time left would not do even on a fast machine."""
         return min(self.budget.ideals, int(max(self._left(), 0.1) * IDEALS_PER_SECOND))
 
-    def _keep_on(self, phase: str, until: float) -> KeepOn:
-        """For one run of the programme: stops it at the phase's budget of pairs, or ``until`` seconds after the start."""
+    def _keep_on(self, phase: str, until: float, budgets: int = 1) -> KeepOn:
+        """For one run of the programme: stops it at so many budgets of pairs, or ``until`` seconds after the start."""
         spent = self.spent.get(phase, 0)
 
         def keep_on(tested: int, part: float) -> bool:
             self.progress(f"partition: {phase}", part)
             self.spent[phase] = spent + tested
-            return spent + tested <= self.budget.pairs and time.perf_counter() - self.started < until
+            return spent + tested <= budgets * self.budget.pairs and time.perf_counter() - self.started < until
 
         return keep_on
 
@@ -313,22 +323,42 @@ class Search:
 
     def _raise(self) -> None:
         """Bounds of a lattice too large to walk, and the plans that come with them."""
-        problem = self.objective.problem
-        if not self.objective.contracts or not self.tables.states.every:
+        objective, max_words = self.objective, self.budget.memory // 8
+        if self.best is None or not self.tables.states.every:
             return
-        bound, reason = hub_bound(problem, self.bound)
-        if bound > self.bound:
-            self.bound, self.reason = bound, reason
-        keep_on = self._keep_on("bound", self.budget.seconds / 2)
-        for step in contraction_bounds(self.objective, self.bound, self.value, self.budget.memory // 8, keep_on):
+        keep_on = self._keep_on("bound", self.budget.seconds / 2, BUDGETS)
+        for _ in range(PARTS):
+            order, dearest = self._along(self.order), objective.dearest(self.best)
+            bound, reason, order = part_bound(objective, order, dearest, self.bound, self.value, max_words, keep_on)
+            self._tell(bound, reason)
+            if self.tight() or not self._prefixes(order, keep_on):
+                break
+        if self.tight() or not objective.contracts:
+            return
+        self._tell(*hub_bound(objective.problem, self.bound))
+        for step in contraction_bounds(objective, self.bound, self.value, max_words, keep_on):
             self.statistics.tested += step.found.tested
             self.statistics.transitions += step.found.priced
-            if step.bound > self.bound:
-                self.bound, self.reason = step.bound, step.reason
+            self._tell(step.bound, step.reason)
             if self._accept(step.stages):
                 self.order = self._along(self.order)
             if self.tight() or self._left() < self.budget.seconds / 2:
                 return
+
+    def _prefixes(self, order: Sequence[int], keep_on: KeepOn) -> bool:
+        """Whether a plan along ``order`` is better than the best."""
+        trial = self._better()
+        family = prefixes(self.tables, order, trial)
+        found = self.objective.programme(self.tables, family, range(self.objective.problem.size), trial, keep_on, self.bound)
+        self._count(family, found)
+        better = self._accept(found.stages)
+        if better:
+            self.order = self._along(order)
+        return better
+
+    def _tell(self, bound: float, reason: str) -> None:
+        if bound > self.bound:
+            self.bound, self.reason = bound, reason
 
     def _coarse(self) -> None:
         objective = self.objective

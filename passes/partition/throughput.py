@@ -15,7 +15,7 @@ import numpy as np
 from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables, csr
-from passes.partition.problem import Floats, Problem, crowding, load, plan_costs, stage_cost, violations
+from passes.partition.problem import Floats, Problem, crowding, load, part_of, plan_costs, stage_cost, violations
 from passes.partition.reduce import memory_can_bind
 from passes.partition.search import TIGHT, Budget, Progress, Search, Solution, Statistics
 
@@ -78,6 +78,12 @@ class Throughput:
         self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
     ) -> Found:
         return solve_family(tables, family, trial, keep_on, floor=floor)
+
+    def dearest(self, stages: Stages) -> Sequence[int]:
+        return max(plan_costs(self.problem, stages), key=lambda cost: cost.load).nodes
+
+    def part(self, nodes: Sequence[int]) -> Throughput:
+        return Throughput(part_of(self.problem, nodes))
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound

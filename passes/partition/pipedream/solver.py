@@ -110,6 +110,21 @@ class _PipeDream:
             return math.inf
         return max((stage.time for stage in stage_times(self.profile, self.machines, stages)), default=0.0)
 
+    def dearest(self, stages: Stages) -> Sequence[int]:
+        return max(stage_times(self.profile, self.machines, stages), key=lambda stage: stage.time).nodes
+
+    def part(self, nodes: Sequence[int]) -> _PipeDream:
+        chosen, place = list(nodes), {v: i for i, v in enumerate(nodes)}
+        profile = Profile(
+            names=tuple(self.profile.names[v] for v in nodes),
+            seconds=self.profile.seconds[chosen],
+            output=self.profile.output[chosen],
+            stored=self.profile.stored[chosen],
+            weights=self.profile.weights[chosen],
+            readers=tuple(tuple(place[w] for w in self.profile.readers[v] if w in place) for v in nodes),
+        )
+        return _PipeDream(profile, self.machines)
+
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         for _ in range(BISECTIONS):
             if value <= bound * (1 + 1e-12):

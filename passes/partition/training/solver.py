@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables, csr, possible
-from passes.partition.problem import Floats, Joins, Kind, Problem, crowding
+from passes.partition.problem import Floats, Joins, Kind, Problem, crowding, part_of
 from passes.partition.replicas import Replication, replicate_training
 from passes.partition.search import TIGHT, Budget, Objective, Progress, Search, Solution
 from passes.partition.training.problem import (
@@ -146,6 +147,16 @@ class _Training:
             loads[side] = np.bincount(place, weights=seconds, minlength=count)
             loads[side] += np.bincount(stage[mine], weights=cost, minlength=count)
         return loads if np.isfinite(loads).all() else None
+
+    def dearest(self, stages: Stages) -> Sequence[int]:
+        loads = [training_load(self.training, kind, nodes) for kind, nodes in stages]
+        return max(loads, key=lambda load: load.forward + load.backward).nodes
+
+    def part(self, nodes: Sequence[int]) -> _Training:
+        smaller = copy(self)
+        smaller.problem = part_of(self.problem, nodes)
+        smaller.price = prices(smaller.problem)
+        return smaller
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound

@@ -38,7 +38,8 @@ class Workload:
     reads: list[tuple[int, ...]] = field(default_factory=list)
 
     def op(self, name: str, flops: float, columns: float, *operands: int, weights: float = 0.0, rows: float = 0.0) -> int:
-        """An op that makes ``rows`` (default: tokens) by ``columns`` numbers from what ``operands`` make; ``weights`` numbers."""
+        """An op that makes ``rows`` (default: tokens) by ``columns`` numbers from what ``operands`` make; ``weights``
+        numbers."""
         out = 2.0 * columns * (rows or self.tokens)
         moved = out + 2.0 * weights + sum(self.output[u] for u in operands)
         milliseconds = 1e3 * max(flops / FLOPS, moved / STREAM)
@@ -141,8 +142,8 @@ def encoder_decoder(layers: int = 24, hidden: int = 1024) -> Workload:
 
 
 def experts(count: int = 64, layers: int = 1, hidden: int = 1024, gates: bool = False) -> Workload:
-    """In each layer self attention, a router, and ``count`` experts that each see an equal part of the tokens (twice over), with
-    ``gates`` picked and multiplied in per expert; then their sum."""
+    """In each layer self attention, a router, and ``count`` experts that each see an equal part of the tokens (twice over),
+    with ``gates`` picked and multiplied in per expert; then their sum."""
     build = Workload(hidden)
     mask = build.op("mask", 0.0, 1)
     x = build.op("source", 0.0, hidden)
