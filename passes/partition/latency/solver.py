@@ -1,6 +1,6 @@
 """The least latency, exact where the lattice of ideals can be walked, with a bound always.
 
-1. Reductions (``reduce``), then plans: everything on CPUs, and the best along one topological order.
+1. Reductions (``reduce``), then plans: everything on CPUs, the best of one piece per accelerator, the best along one order.
 2. The whole lattice, if it has few enough ideals: the tails give a lower bound; searches that keep 1, 4, 16, ... labels per
    ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
 3. Else plans along bands of ideals around an order, then around the order of the best plan; and lower bounds from problems with
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -36,6 +36,8 @@ WIDTHS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 LABEL_BYTES = 256 << 20
 NARROW = 20_000
 """Ideals of a band, and of a relaxation, where the whole lattice is too large."""
+SINGLE = 0.25
+"""Part of the time for the plan of one piece per accelerator, where several are allowed."""
 SECONDS = 100.0
 """Longest search unless a limit is given."""
 
@@ -120,6 +122,8 @@ class _Search:
             return
         if np.isfinite(self.problem.cpu).all():
             self._accept([])
+        if self.problem.pieces > 1:
+            self._accept_single()
         small = reduced(self.problem)
         if not small.groups or self._tight():
             return
@@ -131,6 +135,18 @@ class _Search:
             self._exact(engine, "search the lattice")
             return
         self._beyond(small)
+
+    def _accept_single(self) -> None:
+        """The best plan of one piece per accelerator is one of several, and soon found."""
+        single = replace(self.problem, pieces=1)
+        left = self.until - time.perf_counter()
+        search = _Search(single, replace(self.budget, seconds=left * SINGLE), self.progress)
+        try:
+            search._run()
+        finally:  # an interrupt goes on to the search of several pieces, with the plan
+            self.statistics.tested += search.statistics.tested
+            if search.best is not None:
+                self._accept(search.best.pieces)
 
     def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
         """An engine whose tails fit the memory; none otherwise."""
