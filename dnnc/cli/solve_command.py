@@ -282,7 +282,10 @@ def _groups(text: str | None) -> tuple[int, int] | None:
     parts = text.split("x")
     if len(parts) != 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65536 for part in parts):
         raise UsageError(f"found '{text}', expected GROUPSxSIZE, such as 4x8", where="--hierarchy")
-    return int(parts[0]), int(parts[1])
+    groups, size = int(parts[0]), int(parts[1])
+    if groups * size > 65536:
+        raise UsageError(f"found {groups * size} accelerators, expected at most 65536", where="--hierarchy")
+    return groups, size
 
 
 def _rate(text: str | None, flag: str = "--bandwidth") -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.analyses.network import network
     from passes.partition.colocation import colocation
     from passes.partition.from_ir import problem_of
-    from passes.partition.hierarchy import Hierarchy, best_along, stage_parts
+    from passes.partition.hierarchy import Hierarchy, best_along, plan_value, stage_parts
     from passes.partition.problem import load, stage_cost
     from passes.partition.reduce import ordered, quotient
 
@@ -40,7 +41,12 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     slower = options.inner_bandwidth / options.bandwidth
     hierarchy = Hierarchy(options.hierarchy[1], (0.0, 0.0), (inner, inner * slower), once=True)
     progress("partition: groups", None)
-    best, value = best_along(problem, hierarchy, stages, flat.bound)
+    left = math.inf if options.time_limit is None else options.time_limit - flat.seconds["search"]
+    try:
+        best, value = best_along(problem, hierarchy, stages, flat.bound, 0.0 if flat.interrupted else left)
+    except KeyboardInterrupt:
+        best, value = stages, plan_value(problem, hierarchy, stages)
+        flat = replace(flat, interrupted=True)
     found = []
     for (kind, nodes), (compute, receive, send) in zip(best, stage_parts(problem, hierarchy, best), strict=True):
         ops = tuple(sorted(op for node in nodes for op in groups[node]))

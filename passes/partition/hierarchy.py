@@ -19,6 +19,8 @@ The loads of all intervals are matrices: a tensor adds to rectangles of (begin, 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -81,15 +83,19 @@ def stage_parts(problem: Problem, hierarchy: Hierarchy, stages: Stages) -> list[
     return list(zip(compute, receive, send, strict=True))
 
 
-def best_along(problem: Problem, hierarchy: Hierarchy, stages: Stages, enough: float) -> tuple[Stages, float]:
+def best_along(
+    problem: Problem, hierarchy: Hierarchy, stages: Stages, enough: float, seconds: float = math.inf
+) -> tuple[Stages, float]:
     """The best plan found along the order of ``stages``, these included, and its value: rounds of ``plans_along``, each told
-    how many stages read each tensor in the best plan so far. Ends when nothing changes, or at a value of ``enough``."""
+    how many stages read each tensor in the best plan so far. Ends when nothing changes, at a value of ``enough``, or after the
+    round in which ``seconds`` are over (one takes about a second at most)."""
+    began = time.perf_counter()
     stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     order = sorted(range(problem.size), key=lambda v: (stage_of[v], v))
     best, least = stages, plan_value(problem, hierarchy, stages)
     for _ in range(ROUNDS):
         tried = best
-        if least <= enough:
+        if least <= enough or time.perf_counter() - began >= seconds:
             break
         readers = reader_stages(problem, tried, hierarchy.once)
         for _, found in plans_along(problem, hierarchy, order, problem.devices, readers, least):
@@ -127,7 +133,7 @@ def plans_along(
     begun: list[Ints] = []
     whole[0][0] = 0.0
     found = []
-    for stages in range(1, devices + 1):
+    for stages in range(1, min(devices, n) + 1):
         groups, last = divmod(stages - 1, hierarchy.size)
         ends = np.maximum(whole[groups], inside[last + 1][:, n])
         if np.isfinite(ends).any():

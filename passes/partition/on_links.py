@@ -57,13 +57,14 @@ def best_on_links(
     problem: Problem,
     solution: Solution,
     members: Callable[[Stages], Sequence[Sequence[int]]],
+    seconds: float,
 ) -> Solution:
     """``solution``, or the plan made for two levels of links that is better on the real ones; ``members``: positions of the ops
-    of each stage."""
+    of each stage. No round of the search begins after ``seconds``."""
     hierarchy = hierarchy_of(problem, topology, net)
     if hierarchy is None or solution.stages is None:
         return solution
-    best, _ = best_along(problem, hierarchy, solution.stages, solution.bound * (1 + TIGHT))
+    best, _ = best_along(problem, hierarchy, solution.stages, solution.bound * (1 + TIGHT), seconds)
     if best is solution.stages:
         return solution
     here, there = (_on_links(module, topology, net, problem.comm, members(s)) for s in (solution.stages, best))

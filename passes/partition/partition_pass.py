@@ -121,7 +121,8 @@ class PartitionPass(Pass):
             raise KeyboardInterrupt
         searched = time.perf_counter()
         if self.hosts and (self.objective, self.split, self.replicas) == ("throughput", "contiguous", 1):
-            solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups))
+            rest = built + self.time_limit - searched
+            solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
         context.count(

@@ -132,21 +132,19 @@ def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -
     """State (p, u): the devices before position p were used or left out, u of them used (0 when their number is free)."""
     devices, kinds, pool_of = len(sequence), len(problem.kinds), pools(problem.kinds)
     levels = 1 if problem.stages is None else problem.stages + 1
-    prices = price[list(sequence)]
+    step = 0 if levels == 1 else 1
+    width = np.array([kind.replicas for kind in problem.kinds])
+    pool = np.array(pool_of)
     following = np.full(((devices + 1) * levels, kinds), -1, np.int64)
-    ahead, behind = np.zeros(len(following)), np.zeros(len(following))
-    used = np.zeros(len(following), np.int64)
-    for position in range(devices + 1):
-        for level in range(levels):
-            state = position * levels + level
-            used[state] = level if levels > 1 else position
-            ahead[state], behind[state] = prices[:position].sum(), prices[position:].sum()
-            for later in range(devices - 1, position - 1, -1):
-                step = 0 if levels == 1 else 1
-                for k, kind in enumerate(problem.kinds):
-                    taken = tuple(sequence[later : later + kind.replicas])
-                    if level + step < levels and taken == (pool_of[k],) * kind.replicas:
-                        following[state, k] = (later + kind.replicas) * levels + level + step
+    nearest, run = np.full(kinds, -1), 0  # position after the next place for each kind; devices of one kind from here on
+    for position in range(devices - 1, -1, -1):
+        run = run + 1 if position + 1 < devices and sequence[position + 1] == sequence[position] else 1
+        nearest = np.where((pool == sequence[position]) & (width <= run), position + width, nearest)
+        for level in range(levels - step):
+            following[position * levels + level] = np.where(nearest >= 0, nearest * levels + level + step, -1)
+    spent = np.concatenate([[0.0], np.cumsum(price[list(sequence)])])
+    ahead, behind = np.repeat(spent, levels), np.repeat(spent[-1] - spent, levels)
+    used = np.tile(np.arange(levels), devices + 1) if levels > 1 else np.arange(devices + 1)
     final = np.ones(len(following), np.bool_) if problem.stages is None else used == problem.stages
     numbers = np.arange(len(following))
     idle = np.where(numbers + levels < len(following), numbers + levels, -1)[:, None]

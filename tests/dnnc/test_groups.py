@@ -104,3 +104,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for wrong in ("2x", "2", "0x4", "2x2x2", "ax2"):
         assert main(["solve", str(path), "--hierarchy", wrong, *speeds]) == 2
         assert "expected GROUPSxSIZE" in capsys.readouterr().err
+    assert main(["solve", str(path), "--hierarchy", "300x300", *speeds]) == 2
+    assert "expected at most 65536" in capsys.readouterr().err
+    # More accelerators than nodes are no more work.
+    assert main(["solve", str(path), "--hierarchy", "40x100", *speeds]) == 0
