@@ -167,10 +167,14 @@ _OF = {
 }
 
 
+SECONDS = 40.0
+"""Longest search unless told otherwise: only lattices too large to walk need it."""
+
+
 def budget_of(options: SolveOptions) -> Budget:
     from passes.partition import Budget
 
-    return Budget() if options.time_limit is None else Budget(seconds=options.time_limit)
+    return Budget(seconds=SECONDS if options.time_limit is None else options.time_limit)
 
 
 def does_not_fit(status: str, topology: Topology) -> Infeasible:

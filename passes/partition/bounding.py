@@ -27,12 +27,18 @@ from passes.partition.symmetry import Symmetric, symmetric
 if TYPE_CHECKING:
     from passes.partition.search import Objective
 
+MANY, FEW = 100_000, 20_000
+"""Ideals of a relaxed problem: seconds of work, and a tenth of a second's."""
 PIECES = (0.0, 0.01, 0.02)
-GIVES = (0.0, 0.03, 0.01, 0.003)
+GIVES = (0.03, 0.01, 0.003)
 APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
-"""Efforts tried (``relax.Effort``): each piece with each give, at the largest part apart that leaves few ideals."""
-FEW_IDEALS = (20_000, 100_000)
-"""Ideals of a relaxed problem: first a tenth of a second's work each, then seconds."""
+"""Efforts tried (``relax.Effort``), each at the largest part apart that leaves few ideals."""
+EFFORTS = (
+    (0.0, 0.0, MANY),
+    *((give, piece, FEW) for piece in PIECES for give in GIVES),
+    *((give, piece, MANY) for piece in PIECES for give in GIVES),
+)
+"""Give, piece and ideals, in turn: first what gives nothing, since it is exact."""
 PART_IDEALS = 60_000
 """Ideals of a part."""
 TRIALS = (0.5, 0.8, 0.95, 1.0)
@@ -104,23 +110,21 @@ def contraction_bounds(objective: Objective, bound: float, value: float, max_wor
         return
     relaxer = Relaxer(objective.problem, bound, value)
     seen = set()
-    for few in FEW_IDEALS:
-        for piece in PIECES:
-            for give in GIVES:
-                small = _small(relaxer, value, give, piece, few)
-                if small is None or (small.relaxed.groups, piece) in seen:
-                    continue
-                seen.add((small.relaxed.groups, piece))
-                least, found = _least(objective, small.tables, bound, value, few, max_words, keep_on)
-                if found is None:
-                    return
-                stages = None if found.stages is None else small.expanded(objective, found.stages)
-                if stages is not None:
-                    value = min(value, objective.value(stages))
-                groups = len(small.relaxed.groups)
-                words = f"{groups} groups of nodes, made cheaper by what merging them may cost, were searched"
-                bound = max(bound, least * (1 - ROUNDING))
-                yield Step(least * (1 - ROUNDING), words, stages, found)
+    for give, piece, few in EFFORTS:
+        small = _small(relaxer, value, give, piece, few)
+        if small is None or (small.relaxed.groups, small.relaxed.rounded) in seen:
+            continue
+        seen.add((small.relaxed.groups, small.relaxed.rounded))
+        least, found = _least(objective, small.tables, bound, value, few, max_words, keep_on)
+        if found is None:
+            return
+        stages = None if found.stages is None else small.expanded(objective, found.stages)
+        if stages is not None:
+            value = min(value, objective.value(stages))
+        groups = len(small.relaxed.groups)
+        words = f"{groups} groups of nodes, made cheaper by what merging them may cost, were searched"
+        bound = max(bound, least * (1 - ROUNDING))
+        yield Step(least * (1 - ROUNDING), words, stages, found)
 
 
 def _least(

@@ -56,10 +56,12 @@ class Effort:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """``problem`` has ``joins``; its optimum is a lower bound. ``groups``: members of each of its nodes."""
+    """``problem`` has ``joins``; its optimum is a lower bound. ``groups``: members of each of its nodes; ``rounded``: some are
+    pieces of paths."""
 
     problem: Problem
     groups: Groups
+    rounded: bool
 
     def members(self, nodes: Iterable[int]) -> tuple[int, ...]:
         """What the relaxed problem's ``nodes`` stand for, ascending."""
@@ -275,7 +277,7 @@ class _Merging:
                 seconds,
             ),
         )
-        return Relaxed(small, groups)
+        return Relaxed(small, groups, rounded)
 
     def _live_nets(self, place: dict[int, int]) -> Iterator[tuple[tuple[int, ...], int, Floats]]:
         """Nets of two nodes and more that cost something: places of their nodes, side, cost by kind."""

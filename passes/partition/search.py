@@ -51,6 +51,8 @@ MANY = 4_000
 """Ideals from which on trial values rise from the lower bound: with fewer, one run of the programme costs less than several."""
 TRIALS = (1e-4, 0.01, 0.1, 0.4)
 """Parts of the way from the lower to the upper bound that are tried before the whole."""
+BOUND_SHARE = 0.6
+"""Part of the time for the bounds of a lattice too large to walk."""
 BUDGETS = 10
 """Budgets of pairs for all bounds of a lattice too large to walk: many small programmes."""
 PARTS = 4
@@ -323,26 +325,38 @@ class Search:
 
     def _raise(self) -> None:
         """Bounds of a lattice too large to walk, and the plans that come with them."""
-        objective, max_words = self.objective, self.budget.memory // 8
         if self.best is None or not self.tables.states.every:
             return
-        keep_on = self._keep_on("bound", self.budget.seconds / 2, BUDGETS)
-        for _ in range(PARTS):
-            order, dearest = self._along(self.order), objective.dearest(self.best)
-            bound, reason, order = part_bound(objective, order, dearest, self.bound, self.value, max_words, keep_on)
-            self._tell(bound, reason)
-            if self.tight() or not self._prefixes(order, keep_on):
-                break
-        if self.tight() or not objective.contracts:
-            return
-        self._tell(*hub_bound(objective.problem, self.bound))
-        for step in contraction_bounds(objective, self.bound, self.value, max_words, keep_on):
+        keep_on = self._keep_on("bound", self.budget.seconds * BOUND_SHARE, BUDGETS)
+        if self.objective.contracts:
+            self._tell(*hub_bound(self.objective.problem, self.bound))
+            if not self._near_enough():
+                self._contract(keep_on)
+        if not self._near_enough():
+            self._parts(keep_on)
+
+    def _near_enough(self) -> bool:
+        return self.value <= self.bound * (1 + SMALL_GAP)
+
+    def _contract(self, keep_on: KeepOn) -> None:
+        max_words = self.budget.memory // 8
+        for step in contraction_bounds(self.objective, self.bound, self.value, max_words, keep_on):
             self.statistics.tested += step.found.tested
             self.statistics.transitions += step.found.priced
             self._tell(step.bound, step.reason)
             if self._accept(step.stages):
                 self.order = self._along(self.order)
-            if self.tight() or self._left() < self.budget.seconds / 2:
+            if self._near_enough() or self._left() < self.budget.seconds * (1 - BOUND_SHARE):
+                return
+
+    def _parts(self, keep_on: KeepOn) -> None:
+        for _ in range(PARTS):
+            assert self.best is not None, "only a plan has a dearest stage"
+            order, dearest = self._along(self.order), self.objective.dearest(self.best)
+            max_words = self.budget.memory // 8
+            bound, reason, order = part_bound(self.objective, order, dearest, self.bound, self.value, max_words, keep_on)
+            self._tell(bound, reason)
+            if self._near_enough() or not self._prefixes(order, keep_on):
                 return
 
     def _prefixes(self, order: Sequence[int], keep_on: KeepOn) -> bool:
