@@ -28,12 +28,38 @@ def verify_devices(
     comm: str,
     contiguous: bool,
 ) -> Report:
-    wrong: list[str] = []
-    every, options = devices, _options(statement)
-    rows = _rows(every, options.get("replicas"))
+    options = _options(statement)
+    rows = _rows(devices, options.get("replicas"))
+    leaders = [row[0] for row in rows]
+    home, wrong = _homes(workload, leaders)
     wrong += _replica_faults(rows, options.get("replicas"))
-    devices = [row[0] for row in rows]
+    wrong += _machine_faults(workload, devices)
+    wrong += _color_faults(workload, leaders, home)
+    members = [{id_ for id_, at in home.items() if at == index} for index in range(len(rows))]
+    near = _near(rows, groups_of(statement, workload.bandwidth))
+    sides = [
+        _sides(workload, row, inside, comm, statement, close) for row, inside, close in zip(rows, members, near, strict=True)
+    ]
+    shown: list[tuple[str, float, float]] = []
+    for row, inside, (load, _) in zip(rows, members, sides, strict=True):
+        size = sum((workload.nodes[v].size for v in inside), Fraction(0))
+        wrong += _row_faults(workload, row, inside, load, size)
+        shown += [(device.name, float(load), float(size)) for device in row if inside]
+    objective = max((load for load, _ in sides), default=Fraction(0))
+    if statement.get("kind") == "training" and options.get("schedule") == "gpipe":
+        objective = sum((max((side[k] for _, side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
+    if largest is not None and not same(largest, objective):
+        wrong.append(f"the objective is {float(objective):.12g}, not {float(largest):.12g} as claimed")
+    if contiguous:
+        wrong += _cycles(workload, leaders, home)
+    wrong += statement_faults(statement, largest)
+    return Report(float(objective), shown, wrong)
+
+
+def _homes(workload: Workload, devices: Sequence[Device]) -> tuple[dict[Id, int], list[str]]:
+    """The device of each node, by its place in the list; and what is wrong with that."""
     home: dict[Id, int] = {}
+    wrong = []
     for index, device in enumerate(devices):
         for id_ in device.nodes:
             if id_ not in workload.nodes:
@@ -47,64 +73,55 @@ def verify_devices(
                 )
             else:
                 home[id_] = index
-    missing = [id_ for id_ in workload.nodes if id_ not in home]
-    if missing:
+    if missing := [id_ for id_ in workload.nodes if id_ not in home]:
         wrong.append(f"{len(missing)} nodes are on no device: {some(missing)}")
-    names = [device.name for device in every]
-    wrong += [f"device {name} is listed twice" for name in sorted({name for name in names if names.count(name) > 1})]
+    return home, wrong
+
+
+def _machine_faults(workload: Workload, devices: Sequence[Device]) -> Iterable[str]:
+    names = [device.name for device in devices]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"device {name} is listed twice"
     for kind, limit in (("accelerator", workload.accelerators), ("cpu", workload.cpus)):
-        used = sum(1 for device in every if device.kind == kind and device.nodes)
+        used = sum(1 for device in devices if device.kind == kind and device.nodes)
         if limit is not None and used > limit:
-            wrong.append(f"{used} devices of kind {kind} are used, there are {limit}")
-    members = [{id_ for id_, at in home.items() if at == index} for index in range(len(devices))]
+            yield f"{used} devices of kind {kind} are used, there are {limit}"
+
+
+def _color_faults(workload: Workload, devices: Sequence[Device], home: Mapping[Id, int]) -> Iterable[str]:
     colors: dict[object, Id] = {}
     for id_, at in home.items():
         color = workload.nodes[id_].color
         first = colors.setdefault(color, id_) if color is not None else id_
         if home[first] != at:
-            wrong.append(
-                f"nodes {first!r} and {id_!r} have colour {color} and are on {devices[home[first]].name} and {devices[at].name}"
-            )
-    groups = groups_of(statement, workload.bandwidth)
-    near = _near(rows, groups)
-    loads: list[Fraction] = []
-    shown: list[tuple[str, float, float]] = []
-    for row, inside in zip(rows, members, strict=True):
-        device, size = row[0], sum((workload.nodes[v].size for v in inside), Fraction(0))
-        load = _load(workload, device.kind, inside, comm, near=near[device.stage]) / len(row)
-        load += _sync(workload, device.kind, inside, len(row), statement)
-        stuck = [v for v in inside if _seconds(workload.nodes[v], device.kind) is None]
-        if stuck:
-            wrong.append(f"{device.name} is of kind {device.kind}, which cannot run {some(sorted(stuck, key=str))}")
-        if device.kind == "accelerator" and workload.memory is not None and size > workload.memory:
-            needs, has, short = (f"{float(b):.12g}" for b in (size, workload.memory, size - workload.memory))
-            wrong.append(f"{device.name} needs {needs} bytes, it has {has}: {short} short")
-        for replica in row:
-            name, load_, held = replica.name, replica.load, replica.memory
-            if load_ is not None and not same(load_, load):
-                wrong.append(f"the load of {name} is {float(load):.12g}, not {float(load_):.12g} as claimed")
-            if held is not None and abs(held - size) > len(inside):
-                wrong.append(f"the memory of {name} is {float(size):.12g} bytes, not {float(held):.12g} as claimed")
-            if inside:
-                shown.append((name, float(load), float(size)))
-        loads.append(load)
-    objective = max(loads, default=Fraction(0))
-    if statement.get("kind") == "training" and options.get("schedule") == "gpipe":
-        sides = [
-            [
-                _load(workload, row[0].kind, inside, comm, False) / len(row),
-                _load(workload, row[0].kind, inside, comm, True) / len(row)
-                + _sync(workload, row[0].kind, inside, len(row), statement),
-            ]
-            for row, inside in zip(rows, members, strict=True)
-        ]
-        objective = sum((max((side[k] for side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
-    if largest is not None and not same(largest, objective):
-        wrong.append(f"the objective is {float(objective):.12g}, not {float(largest):.12g} as claimed")
-    if contiguous:
-        wrong += _cycles(workload, devices, home)
-    wrong += statement_faults(statement, largest)
-    return Report(float(objective), shown, wrong)
+            where = f"{devices[home[first]].name} and {devices[at].name}"
+            yield f"nodes {first!r} and {id_!r} have colour {color} and are on {where}"
+
+
+def _sides(
+    workload: Workload, row: Sequence[Device], inside: set[Id], comm: str, statement: Mapping[str, Any], near: Near | None
+) -> tuple[Fraction, tuple[Fraction, Fraction]]:
+    """Load per sample of each replica, and its forward and backward parts."""
+    kind, sync = row[0].kind, _sync(workload, row[0].kind, inside, len(row), statement)
+    whole = _load(workload, kind, inside, comm, near=near) / len(row) + sync
+    forward, backward = (_load(workload, kind, inside, comm, side) / len(row) for side in (False, True))
+    return whole, (forward, backward + sync)
+
+
+def _row_faults(workload: Workload, row: Sequence[Device], inside: set[Id], load: Fraction, size: Fraction) -> Iterable[str]:
+    """What a device, or any of its replicas, cannot run or hold, or claims wrongly."""
+    device = row[0]
+    if stuck := [v for v in inside if _seconds(workload.nodes[v], device.kind) is None]:
+        yield f"{device.name} is of kind {device.kind}, which cannot run {some(sorted(stuck, key=str))}"
+    if device.kind == "accelerator" and workload.memory is not None and size > workload.memory:
+        needs, has, short = (f"{float(b):.12g}" for b in (size, workload.memory, size - workload.memory))
+        yield f"{device.name} needs {needs} bytes, it has {has}: {short} short"
+    for replica in row:
+        name, claimed, held = replica.name, replica.load, replica.memory
+        if claimed is not None and not same(claimed, load):
+            yield f"the load of {name} is {float(load):.12g}, not {float(claimed):.12g} as claimed"
+        if held is not None and abs(held - size) > len(inside):
+            yield f"the memory of {name} is {float(size):.12g} bytes, not {float(held):.12g} as claimed"
 
 
 def _options(statement: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,19 +167,25 @@ Near: TypeAlias = "tuple[set[Id], Fraction]"
 """Nodes of one's own group, and how many times cheaper their transfers are."""
 
 
-def _near(rows: Sequence[Sequence[Device]], groups: tuple[int, Fraction] | None) -> dict[object, Near | None]:
-    """By number of stage; None where there are no groups."""
+def _near(rows: Sequence[Sequence[Device]], groups: tuple[int, Fraction] | None) -> list[Near | None]:
+    """Of each row; None where there are no groups."""
     if groups is None:
-        return {row[0].stage: None for row in rows}
+        return [None] * len(rows)
     size, faster = groups
     found: dict[int, set[Id]] = {}
-    for row in rows:
-        if row[0].nodes:
-            if not isinstance(row[0].stage, int):
-                raise Malformed(f"device {row[0].name}: expected the number of its 'stage'", result=True)
-            found.setdefault(row[0].stage // size, set()).update(row[0].nodes)
-    numbers = [row[0].stage for row in rows]
-    return {n: (found.get(n // size, set()), faster) if isinstance(n, int) else None for n in numbers}
+    numbers = [_number(row[0]) // size for row in rows]
+    for number, row in zip(numbers, rows, strict=True):
+        found.setdefault(number, set()).update(row[0].nodes)
+    return [(found[number], faster) for number in numbers]
+
+
+def _number(device: Device) -> int:
+    """The stage of a device that has nodes; any for others. Raises Malformed."""
+    if not device.nodes:
+        return 0
+    if isinstance(device.stage, bool) or not isinstance(device.stage, int):
+        raise Malformed(f"device {device.name}: expected the number of its 'stage'", result=True)
+    return device.stage
 
 
 def _seconds(node: Node, kind: str) -> Fraction | None:
