@@ -163,7 +163,7 @@ _OF = {
     "--microbatches": "--objective pipedream, and of training with --replicas",
     "--pieces": "--objective latency",
     "--hierarchy": "--objective throughput and pipedream with --split contiguous, and not with --replicas",
-    "--replicas": "--objective throughput and training with --split contiguous; pipedream has replicas of itself",
+    "--replicas": "the exact method of --objective throughput and training, --split contiguous (pipedream's has replicas anyway)",
 }
 
 
