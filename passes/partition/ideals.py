@@ -24,7 +24,7 @@ BIG = 1e300
 TOO_MUCH = 2
 """Status of a walk that would hold more words than allowed."""
 ROOM = 4096
-"""Ideals for which there is room at first; when they are more, there is as much as the budget allows. Untouched memory is free."""
+"""Ideals for which there is room at first; when they are more, as many as the budget allows. Untouched memory is free."""
 CUTS = 12
 """Entries of a cut per ideal for which there is room then."""
 
@@ -101,11 +101,11 @@ def _sorted(tables: Tables, family: Family) -> Family:
 
 def _walk(tables: Tables, trial: float, band: int | None, max_visits: int, max_words: int) -> partial[Any]:
     """The kernel of the enumeration, given all but what to store."""
-    from passes.partition import kernels
+    from passes.partition import walk_kernels
 
     low, high = tables.windows(trial)
     return partial(
-        kernels.enumerate_ideals,
+        walk_kernels.enumerate_ideals,
         tables.succ_ptr,
         tables.succ,
         tables.indegree,
@@ -168,13 +168,13 @@ def lattice(
 
 def prefixes(tables: Tables, order: Iterable[int], trial: float) -> Family:
     """The prefixes of a topological order that can be boundaries of a plan of load at most ``trial``."""
-    from passes.partition import kernels
+    from passes.partition import walk_kernels
 
     walked = np.fromiter(order, np.int64, tables.problem.size)
     room = CUTS * (len(walked) + 1)
     while True:
         stored = _storage(tables, len(walked) + 1, room)
-        entries = kernels.prefixes(
+        entries = walk_kernels.prefixes(
             walked, tables.on_ptr, tables.on, tables.pins, tables.node_columns, tables.tensor_columns, *stored
         )
         if entries <= room:

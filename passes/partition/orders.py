@@ -19,19 +19,19 @@ def given(tables: Tables) -> list[int]:
 def late(tables: Tables) -> list[int]:
     """Every node as late as its first reader allows: depth-first from the sinks, backwards. Side chains that are fed early and
     used late (keys and values of a cross-attention, masks) land next to what uses them."""
-    from passes.partition import kernels
+    from passes.partition import walk_kernels
 
-    order: list[int] = kernels.order_late(tables.pred_ptr, tables.pred, tables.succ_ptr).tolist()
+    order: list[int] = walk_kernels.order_late(tables.pred_ptr, tables.pred, tables.succ_ptr).tolist()
     return order
 
 
 def thin(tables: Tables) -> list[int]:
     """Greedy: next comes the ready node after which the cut costs least, by the growth of the cut, then by index. A tensor
     costs its dearest transfer; where none costs anything, its bytes."""
-    from passes.partition import kernels
+    from passes.partition import walk_kernels
 
     cost = tables.transfer.max(axis=0) if tables.transfer.any() else tables.tensor_bytes
-    order: list[int] = kernels.order_thin(
+    order: list[int] = walk_kernels.order_thin(
         tables.succ_ptr,
         tables.succ,
         tables.indegree,

@@ -173,9 +173,9 @@ class Tables:
     @cached_property
     def below(self) -> Floats:
         """Weight of each node and of all that depends on it."""
-        from passes.partition import kernels
+        from passes.partition import walk_kernels
 
-        below: Floats = kernels.weights_below(self.succ_ptr, self.succ, self.weight)
+        below: Floats = walk_kernels.weights_below(self.succ_ptr, self.succ, self.weight)
         return below
 
     @cached_property

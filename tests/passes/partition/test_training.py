@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition import kernels
+from passes.partition import kernels, walk_kernels
 from passes.partition.ideals import BIG, Tables, count_ideals
 from passes.partition.problem import Kind
 from passes.partition.throughput import Budget
@@ -191,8 +191,8 @@ def test_the_compiled_loops_are_what_python_runs(seed: int, objective: str) -> N
     graph = random_graph(random.Random(seed))
     compiled = solve_training(graph, objective)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("possible_states", "prefixes", "solve_family"):
-            patch.setattr(kernels, name, getattr(kernels, name).py_func)
+        for module, name in ((kernels, "possible_states"), (kernels, "solve_family"), (walk_kernels, "prefixes")):
+            patch.setattr(module, name, getattr(module, name).py_func)
         plain = solve_training(graph, objective)
     assert (plain.status, plain.stages, plain.value) == (compiled.status, compiled.stages, compiled.value)
 
