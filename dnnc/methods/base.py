@@ -163,7 +163,7 @@ _OF = {
     "--microbatches": "--objective pipedream, and of training with --replicas",
     "--pieces": "--objective latency",
     "--hierarchy": "--objective throughput and pipedream with --split contiguous, and not with --replicas",
-    "--replicas": "the exact method of --objective throughput and training, --split contiguous (pipedream's has replicas anyway)",
+    "--replicas": "the exact method of --objective throughput and training, with --split contiguous",
 }
 
 
@@ -191,6 +191,7 @@ def does_not_fit(status: str, topology: Topology) -> Infeasible:
 
 
 __all__ = [
+    "SECONDS",
     "Boundaries",
     "Method",
     "Progress",
