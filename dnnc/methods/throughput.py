@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes
+from dnnc.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions, takes
 from dnnc.methods.groups import in_groups
 from ir.diagnostics import DiagnosticSink
 from ir.facets import StageSet
@@ -23,9 +23,7 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
         return in_groups(module, options, progress)
     context = pass_context(DiagnosticSink(), progress)
     solver = PartitionPass(objective="throughput", comm=options.comm, replicas=options.replicas)
-    solver = replace(solver, anytime=True)
-    if options.time_limit is not None:
-        solver = replace(solver, time_limit=options.time_limit)
+    solver = replace(solver, anytime=True, time_limit=SECONDS if options.time_limit is None else options.time_limit)
     module = PassManager((solver,), verify=False).run(module, context)
     plan = module.first(Plan)
     assert plan is not None, "the pass makes a plan"

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 MANY, FEW = 100_000, 20_000
 """Ideals of a relaxed problem: seconds of work, and a tenth of a second's."""
-PIECES = (0.0, 0.01, 0.02)
+PIECES = (0.01, 0.02)
 GIVES = (0.03, 0.01, 0.003)
 APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
 """Efforts tried (``relax.Effort``), each at the largest part apart that leaves few ideals."""
 EFFORTS = (
     (0.0, 0.0, MANY),
-    *((give, piece, FEW) for piece in PIECES for give in GIVES),
-    *((give, piece, MANY) for piece in PIECES for give in GIVES),
+    *((give, 0.0, few) for few, gives in ((FEW, GIVES), (MANY, GIVES[::-1])) for give in gives),
+    *((give, piece, few) for few in (FEW, MANY) for piece in PIECES for give in GIVES),
 )
 """Give, piece and ideals, in turn: first what gives nothing, since it is exact."""
 PART_IDEALS = 60_000
