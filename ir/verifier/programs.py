@@ -242,12 +242,12 @@ class _ExpandedSizes:
         todo, met = [name], {name}
         while todo:
             func = self.funcs[todo[-1]]
-            inner = [callee for op in func.ops if (callee := self.folded(op)) and callee not in self.known and callee not in met]
+            inner = next((c for op in func.ops if (c := self.folded(op)) and c not in self.known and c not in met), "")
             if inner:
-                met.update(inner)
-                todo += inner
+                met.add(inner)
+                todo.append(inner)
             else:
-                self.known.setdefault(todo.pop(), self.count(func.ops, calls=True))
+                self.known[todo.pop()] = self.count(func.ops, calls=True)
         return self.known[name]
 
     def folded(self, op: Op) -> str:

@@ -136,6 +136,10 @@ class Repeats:
 
         return periodic
 
+    def start(self, repeat: Repeat) -> int:
+        """One place where ``repeat`` stands."""
+        return int(self.suffixes[repeat.first])
+
     def starts(self, repeat: Repeat) -> tuple[int, ...]:
         """Where ``repeat`` stands, ascending."""
         return tuple(np.sort(self.suffixes[repeat.first : repeat.last + 1]).tolist())

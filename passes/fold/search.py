@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from passes.fold.repeats import Repeat, Repeats, Run
 
 WORK = 10
 """Nodes whose wiring is compared in a round, per node of the string."""
+SPREAD = 8
+"""A round ends at what saves less than so small a part of its best: with calls in place, something better may be there."""
 MOST_CUTS = 3
 """How often a candidate is cut to a part of it."""
 MOST_CYCLES = 2000
@@ -77,6 +79,7 @@ class _Candidate:
     part of it was taken instead. ``wirings`` of the places looked at so far."""
 
     length: int
+    weight: int
     count: int
     repeat: Repeat | None
     starts: tuple[int, ...] | None
@@ -84,7 +87,10 @@ class _Candidate:
     wirings: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def saved(self, copies: int) -> int:
-        return copies * self.length - self.length - copies
+        """What so many copies are worth: the ops that need no look of their own, those of blocks inside included (layers are
+        worth more than what joins two of them); nothing where the text would not get shorter."""
+        shorter = copies * self.length > self.length + copies
+        return copies * self.weight - self.weight - copies if shorter else 0
 
 
 def search(program: Program, order: Sequence[int], min_support: int, min_ops: int) -> Grammar:
@@ -118,6 +124,7 @@ class _Round:
             letters.append(-_NEVER + number)
             self.sequence_at += [number] * (len(sequence.nodes) + 1)
         self.letters = letters
+        self.ops_before = [0, *accumulate(0 if node is None else node.item.length for node in self.flat)]
         self.repeats = Repeats(letters)
         self.used = bytearray(len(letters))
         self.work = WORK * len(letters)
@@ -128,23 +135,27 @@ class _Round:
 
     def run(self) -> list[_Sequence]:
         """The sequences with the best repeats as calls, then the bodies of new blocks; empty when nothing is saved."""
-        # Best first; of equals the longer (fewer calls), then what comes first in the order.
-        heap: list[tuple[int, int, int, int, _Candidate]] = []
+        # Best first; of equals the longer (fewer calls), then chains, which are cut with care, then the first in the order.
+        heap: list[tuple[int, int, bool, int, int, _Candidate]] = []
         for number, candidate in enumerate(self._candidates()):
             bound = candidate.saved(candidate.count)
             if bound > 0:
-                heap.append((-bound, -candidate.length, -1, number, candidate))
+                heap.append((-bound, -candidate.length, candidate.repeat is not None, -1, number, candidate))
         heapq.heapify(heap)
+        best = 0
         while heap and self.work > 0:
-            _, _, start, number, candidate = heapq.heappop(heap)
+            _, _, apart, start, number, candidate = heapq.heappop(heap)
             groups = self._copies(candidate, -heap[0][0] if heap else 0)
             value = sum(candidate.saved(len(copies)) for copies in groups)
             if value <= 0:
                 continue
-            entry = (-value, -candidate.length, groups[0][0], number, candidate)
+            entry = (-value, -candidate.length, apart, groups[0][0], number, candidate)
             if (heap and heap[0] < entry) or start != groups[0][0]:
                 heapq.heappush(heap, entry)
                 continue
+            if value * SPREAD < best:
+                break
+            best = max(best, value)
             for copies in groups:
                 self._accept(copies, candidate.length)
         if not self.blocks:
@@ -160,9 +171,10 @@ class _Round:
             if name not in seen:
                 seen.add(name)
                 starts = tuple(self.repeats.equal_to(start, length))
-                yield _Candidate(length, len(starts), None, starts)
+                yield _Candidate(length, self._weight(start, length), len(starts), None, starts)
         for repeat in self.repeats.maximal(self.min_ops):
-            yield _Candidate(repeat.length, repeat.count, repeat, None)
+            weight = self._weight(self.repeats.start(repeat), repeat.length)
+            yield _Candidate(repeat.length, weight, repeat.count, repeat, None)
 
     def _cuts(self) -> Iterable[tuple[int, int]]:
         """For each cycle that runs go through, its best copy: where most copies fit, the fewest values cross its ends, these
@@ -229,10 +241,10 @@ class _Round:
         used = self.used
         if candidate.starts is None:
             candidate.starts = self._places(candidate)
-        free = tuple(s for s in candidate.starts if used.find(1, s, s + candidate.length) < 0)
-        if len(free) < 2 and candidate.cuts < MOST_CUTS:
-            free = self._free_part(candidate)
-        candidate.starts = starts = free
+        starts = tuple(s for s in candidate.starts if used.find(1, s, s + candidate.length) < 0)
+        if len(starts) < 2 and candidate.cuts < MOST_CUTS:
+            starts = self._free_part(candidate)
+        candidate.starts = starts
         length = candidate.length
         apart = _apart(starts, length)
         if candidate.saved(len(apart)) < max(1, wanted):
@@ -285,10 +297,15 @@ class _Round:
         while last - first > self.min_ops and self.letters[last - 1] >= self.calls:
             last -= 1
         candidate.length, candidate.cuts = last - first, candidate.cuts + 1
+        candidate.weight = self._weight(first, last - first)
         candidate.wirings.clear()
         self.work -= len(self.letters) // 1000  # what asking for all of them takes
         used, length = self.used, candidate.length
         return tuple(s for s in self.repeats.equal_to(first, length) if used.find(1, s, s + length) < 0)
+
+    def _weight(self, start: int, length: int) -> int:
+        """Ops of a stretch, those of blocks included."""
+        return self.ops_before[start + length] - self.ops_before[start]
 
     def _wiring(self, start: int, length: int) -> tuple[tuple[int, ...], list[int], list[int]]:
         """Where each read of a stretch comes from, as a number per read (>= 0: the so-manieth value defined inside; < 0: the
