@@ -76,6 +76,16 @@ def _longest(reduced: Reduced) -> float:
     return 1.001 * total
 
 
+def _early(reduced: Reduced, makers: Sequence[Iterable[int]]) -> Floats:
+    """When each group can be ready at the earliest: the longest path to it, each on its fastest device, less a rounding."""
+    own = np.minimum(reduced.cpu, reduced.seconds.min(axis=0, initial=math.inf))
+    end = np.where(np.isfinite(own), own, 0.0)
+    for v, before in enumerate(makers):
+        end[v] += max((end[u] for u in before), default=0.0)
+    result: Floats = end * (1 - 1e-12)
+    return result
+
+
 def graph_of(reduced: Reduced) -> kernels.Graph:
     """The arrays of a reduced problem."""
     n = len(reduced.groups)
@@ -119,6 +129,7 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
         free_size=size,
         free_inside=np.array([f.inside for f in free], np.bool_).reshape(len(free), kinds).T.copy(),
         evict=np.argsort(rate, axis=1, kind="stable").astype(np.int64),
+        early=_early(reduced, makers),
         several=sum(_attended(f) for f in free),
         whole=reduced.pieces == 1,
     )

@@ -29,7 +29,8 @@ class Graph(NamedTuple):
 
     ``follow``: readers of any tensor of a node; ``made``: tensors of each node, ``made_ptr``; ``makers``: nodes whose tensors a
     node reads, ``maker_ptr``; ``several``: the free sources and sinks before it may cost something even when memory does not
-    overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``whole``: a colour is within one piece."""
+    overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``early``: no plan
+    has a node ready before; ``whole``: a colour is within one piece."""
 
     before: Any
     follow: Any
@@ -51,6 +52,7 @@ class Graph(NamedTuple):
     free_size: Any
     free_inside: Any
     evict: Any
+    early: Any
     several: int
     whole: bool
 
@@ -417,7 +419,14 @@ def tails(
                     new[fresh] = x - lattice.front_ptr[i] + 1
                     fresh += 1
             known = False
+            begins = 0.0
+            # With all pieces left tails are least. If even so, and without transfers, it ends too late, it always does.
+            soonest = 0.0
+            for x in range(fresh):
+                soonest = max(soonest, tail[start[i] + (states - 1) * wide + new[x]])
             for t in range(kinds):
+                if lattice.seconds[i, t] - lattice.seconds[j, t] + soonest > most + stock:
+                    continue
                 cost = price(graph, lattice, j, i, t, graph.limit[t])
                 if cost > most:
                     continue
@@ -428,6 +437,15 @@ def tails(
                         u = lattice.front[lattice.front_ptr[j] + x]
                         stays[x] = place(lattice, i, u)
                         read[x] = meets(graph.follow[u], lattice.bits[j], lattice.bits[i])
+                        if read[x]:
+                            begins = max(begins, graph.early[u])
+                # With all pieces left tails are least: if even so it ends too late, it does in every state.
+                onward = start[i] + (states - 1 - stride[t]) * wide
+                through = 0.0
+                for x in range(fresh):
+                    through = max(through, tail[onward + new[x]])
+                if begins + cost + extra + through > most + stock:
+                    continue
                 for k in range(states):
                     if digits(k, t, stride) == 0:
                         continue

@@ -127,11 +127,15 @@ class _Search:
         small = reduced(self.problem)
         if not small.groups or self._tight():
             return
-        self._along(small, 0, "plan along one order")
+        self._along(small, 0, NARROW)
         if self._tight() or self._late():
             return
         engine = self._open(small, self.budget.ideals, None)
         if engine is not None:
+            if engine.ideals > NARROW // 4:
+                # The large lattice may take all the time and more: first a bound, and a plan that prunes it.
+                self._bands(small, NARROW // 10)
+                self._relaxed(small, NARROW // 10, ())
             self._exact(engine, "search the lattice")
             return
         self._beyond(small)
@@ -157,12 +161,12 @@ class _Search:
                 return None
         return engine
 
-    def _along(self, small: Reduced, band: int, label: str) -> bool:
-        """Plans along a band of ideals; whether there is a better one."""
-        before = self.value
-        engine = self._open(small, NARROW, band)
+    def _along(self, small: Reduced, band: int, most: int) -> bool | None:
+        """Plans along a band of at most ``most`` ideals; whether there is a better one, none when there are more ideals."""
+        before, label = self.value, "plan along a band" if band else "plan along one order"
+        engine = self._open(small, most, band)
         if engine is None:
-            return False
+            return None
         if engine.bound(self._most(), self._keep_on(label)) is not None:
             self._plans(engine, label, WIDTHS[:3], proves=False)
         self.statistics.tested += engine.steps
@@ -204,16 +208,24 @@ class _Search:
 
     def _beyond(self, small: Reduced) -> None:
         """Lattices over budget: plans along bands, bounds by leaving nodes out, in turns."""
-        self._relaxed(small, NARROW // 10)
+        self._relaxed(small, NARROW // 10, ())
+        self._bands(small, NARROW)
+        if not self._late() and not self._tight():
+            self._relaxed(small, NARROW, WIDTHS[:5])
+
+    def _bands(self, small: Reduced, most: int) -> None:
+        """Plans along ever wider bands, around the order of the best plan so far."""
         band = 1
         while not self._late() and not self._tight() and band < len(small.groups):
-            if self._along(small, band, "plan along a band") and self.best is not None:
+            if self.best is not None:
                 small = _followed(small, self.best)
-            band *= 2
-        if not self._late() and not self._tight():
-            self._relaxed(small, NARROW)
+            better = self._along(small, band, most)
+            if better is None:
+                return
+            if not better:
+                band *= 2
 
-    def _relaxed(self, small: Reduced, most: int) -> None:
+    def _relaxed(self, small: Reduced, most: int, widths: Sequence[int]) -> None:
         """The largest relaxation whose lattice has at most ``most`` ideals, by bisection, searched for a bound."""
         low, high = 1, len(small.groups)
         engine = None
@@ -234,7 +246,7 @@ class _Search:
             self._none("no sequence of pieces fits the memory of the accelerators")
             return
         self._lower(least, words)
-        for width in WIDTHS[:5]:
+        for width in widths:
             if self._late() or self._tight():
                 break
             room = LABEL_BYTES // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
