@@ -46,7 +46,11 @@ _PROPOSALS = 3_000
 _SHARE = 0.1
 """Part of the time left that the contiguous search may take; the first local search takes a quarter of it."""
 _ROUNDS = 12
-"""Of annealing beside the trials, at most."""
+"""Of annealing beside the trials, at most,"""
+_FRUITLESS = 2
+"""and without a better plan."""
+_ATTEMPTS = (5.0, 40.0, math.inf)
+"""Seconds for a trial with identical devices numbered, without, and numbered again: either is now and then far slower."""
 _ANEW = 0.002
 """A trial gives way to a lower one when annealing finds a plan better by more than this, relative."""
 
@@ -203,11 +207,14 @@ class _Search:
 
     def _beside(self, prover: threading.Thread) -> None:
         """Annealing while the trials go on, then waiting for them."""
+        fruitless = 0
         for number in range(_ROUNDS):
-            if not prover.is_alive() or self._done():
+            if not prover.is_alive() or self._done() or fruitless == _FRUITLESS:
                 break
+            before = self.value
             search = Search(restarts=3, proposals=self._proposals(2_000_000), seconds=max(0.0, self._left()), seed=2 + number)
             self._anneal(search, "trials", prover.is_alive)
+            fruitless = 0 if self.value < before else fruitless + 1
         while prover.is_alive():
             prover.join(0.05)
             self._tell("trials")
@@ -262,7 +269,7 @@ class _Search:
 
     def _trial(self, below: float, value: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
-        from passes.partition.milp import SAFETY
+        from passes.partition.milp import SAFETY, MilpResult
         from passes.partition.milp_process import solve_watched
 
         reduced, groups = self._reduced(below)
@@ -271,8 +278,17 @@ class _Search:
             return not self._done() and self.value > below and self.value > value * (1 - _ANEW)
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        result = solve_watched(reduced, below=below, seconds=self._left(), gap=1.0, watch=watch, sides=self.sides)
-        self.statistics.tested += result.nodes
+        result = MilpResult("unknown", None, 0.0, 0)
+        for number, share in enumerate(_ATTEMPTS):
+            seconds = min(share, self._left())
+            numbered = number % 2 == 0
+            result = solve_watched(
+                reduced, below=below, seconds=seconds, gap=1.0, watch=watch, sides=self.sides, numbered=numbered
+            )
+            self.statistics.tested += result.nodes
+            if result.status == "infeasible" or result.stages is not None or not watch(math.inf, 0.0):
+                break
+            self.bound = max(self.bound, min(result.bound, below))
         if result.status == "infeasible" and math.isinf(below):
             self.infeasible = True
             self.reason = "mixed-integer programme: no assignment satisfies every constraint"

@@ -97,12 +97,14 @@ def solve_milp(
     options: dict[str, Any] | None = None,
     sides: Sides | None = None,
     precedence: Sequence[tuple[int, int]] | None = None,
+    numbered: bool = True,
 ) -> MilpResult:
     """The best plan at or below ``below``, which must be finite when a plan is known. ``start``: an assignment to begin from
     (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop. ``sides``: where the value is the
     largest forward load plus the largest backward load. ``precedence`` (contiguous only): pairs of nodes of which the first
-    must not lie after the second, where the tensors do not say so."""
-    model = _Model(problem, contiguous, below, lower, sides, precedence)
+    must not lie after the second, where the tensors do not say so. ``numbered``: identical devices are told apart by rows;
+    else by the solver's own symmetry detection, which serves some problems much better and some much worse."""
+    model = _Model(problem, contiguous, below, lower, sides, precedence, numbered)
     return model.solve(start, seconds, gap, threads, seed, watch, options or {})
 
 
@@ -115,8 +117,10 @@ class _Model:
         lower: float,
         sides: Sides | None = None,
         precedence: Sequence[tuple[int, int]] | None = None,
+        numbered: bool = True,
     ) -> None:
         self.problem, self.contiguous, self.sides, self.precedence = problem, contiguous, sides, precedence
+        self.listed = heaviest(problem)
         devices = kind_of(problem)
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
@@ -141,7 +145,7 @@ class _Model:
         self._demands()
         if contiguous:
             self._pipeline()
-        else:
+        elif numbered:
             self._symmetry()
 
     def _slot(self, s: int) -> None:
@@ -240,7 +244,6 @@ class _Model:
                 rows.row([*((self.x[u][s], 1.0) for s in upto), *((self.x[v][s], -1.0) for s in upto)], lower=0.0)
 
     def _symmetry(self) -> None:
-        self.listed = heaviest(self.problem)
         for devices in _alike(self.problem):
             for before, d in itertools.pairwise(devices):
                 for i, v in enumerate(self.listed):
