@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from dnnc.solve import SolveOptions, SolveResult, solve_file
+from dnnc.verify_plan import Limits, verify_files
+from ir.diagnostics import DiagnosticSink
 from passes.partition.problem import Problem, violations
 from passes.partition.throughput import Budget, Solution, solve
+from tests.passes.partition import lattices
 from tests.passes.partition.instances import encoder_decoder, experts
+from tests.passes.partition.lattices import Machines, write
 
-SMALL = Budget(ideals=200_000, memory=64 << 20, pairs=2_000_000, seconds=20.0)
+SMALL = Budget(ideals=200_000, memory=64 << 20, pairs=2_000_000, seconds=5.0)
 
 
 def check(problem: Problem, solution: Solution, gap: float) -> None:
@@ -57,3 +64,30 @@ def test_time_limit_is_kept() -> None:
     solution = solve(problem, Budget(ideals=10**9, memory=1 << 30, pairs=10**12, seconds=3.0))
     assert time.perf_counter() - started < 6.0  # three and a slice; slack for a busy machine
     check(problem, solution, 0.1)
+
+
+@pytest.mark.parametrize("cpus", [0, 1])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_identical_experts_are_proven(tmp_path: Path, training: bool, cpus: int) -> None:
+    """From the file to the proof: branches counted once, or the node that gathers them."""
+    path = tmp_path / "experts.json"
+    write(lattices.experts(6).document(Machines(4, cpus), training), path)
+    result = solve_file(SolveOptions(str(path), time_limit=6.0), sink=DiagnosticSink())
+    assert result.gap < 0.02
+    assert verify_files(path, _written(result, tmp_path), Limits()).violations == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", [100e9, 10e9], ids=["cheap", "dear"])
+@pytest.mark.parametrize("cpus", [0, 1])
+def test_cross_attention_operator_by_operator(tmp_path: Path, cpus: int, link: float) -> None:
+    path = tmp_path / "encoder-decoder.json"
+    write(lattices.encoder_decoder(24).document(Machines(8, cpus, link)), path)
+    result = solve_file(SolveOptions(str(path), time_limit=30.0), sink=DiagnosticSink())
+    assert result.gap < 0.05
+
+
+def _written(result: SolveResult, folder: Path) -> Path:
+    path = folder / "result.json"
+    path.write_text(json.dumps({"schema": "dnnc.solve/1", **result.to_json()}))
+    return path
