@@ -1,64 +1,42 @@
-"""Which models there are, their options, and the way from ``zoo:NAME,option=value`` to a module.
+"""Which models there are, their options with the published dimensions as defaults, and the way to a module.
 
-Options need no shell quoting: words, digits, ``,`` and ``=``. A wrong one is an InvalidInput that points at it
-and lists what there is.
+Weights are seeded and random, made when somebody writes them. Above 2 GiB they are only declared, unless ``weights=random``
+asks for them: such a model can be planned, not run.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from dnnc.zoo import models
+from dnnc.zoo import dimensions as dim
+from dnnc.zoo import llama, t5, vit
+from dnnc.zoo.bert import bert
+from dnnc.zoo.gpt import gpt
 from dnnc.zoo.graph import Graph
-from ir.diagnostics import Diagnostic, InvalidInput, Span
+from dnnc.zoo.plain import mlp
+from dnnc.zoo.resnet import resnet
+from dnnc.zoo.spec import Entry, Option, parse_spec
 from ir.module import Module
 from ir.types import DType
 
 DTYPES = ("f32", "f16", "bf16", "f64")
-LIMIT = 1 << 20
-"""Largest value of an option; ``layers`` has one of its own."""
-MOST_LAYERS = 10_000
-MOST_BYTES = 1 << 44
-"""Of one tensor."""
-
-Write = Callable[[Graph, Mapping[str, int]], list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A number with its default; ``dtype`` is the one option that is a word."""
-
-    name: str
-    default: int | str
-    help: str
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A model of the zoo."""
-
-    name: str
-    summary: str
-    write: Write
-    options: tuple[Option, ...]
+WEIGHTS = ("auto", "random", "declared")
+DECLARED_ABOVE = 2 << 30
+"""Bytes of weights that ``weights=auto`` still makes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
     """``spec`` is canonical: the options that differ from the defaults, in the order of the catalogue. ``parameters`` counts
-    trainable elements."""
+    trainable elements, ``weight_bytes`` sums up all weights; ``declared``: they have no data."""
 
     module: Module
     spec: str
     parameters: int
-
-
-_COMMON = (Option("dtype", "f32", f"element type: {', '.join(DTYPES)}"), Option("seed", 0, "seed of the random weights"))
-_BATCH = Option("batch", 1, "samples at a time")
-_SEQ = Option("seq", 128, "tokens of a sample")
+    weight_bytes: int
+    declared: bool
 
 
 def entries() -> tuple[Entry, ...]:
@@ -66,42 +44,176 @@ def entries() -> tuple[Entry, ...]:
     return _ENTRIES
 
 
+def build(spec: str) -> Module:
+    """The module of ``NAME,option=value,...`` (``zoo:`` before it or not). Raises InvalidInput."""
+    return build_model(spec).module
+
+
+def build_model(spec: str) -> ZooModel:
+    """As ``build``, with what is known of the model besides."""
+    entry, given, options = parse_spec(spec, _ENTRIES)
+    graph = Graph(re.sub(r"\W", "_", entry.name), DType(options.word("dtype")), options["seed"])
+    outputs = entry.write(graph, options)
+    large = graph.weight_bytes > DECLARED_ABOVE
+    declared = {"auto": large, "random": False, "declared": True}[options.word("weights")]
+    changed = [
+        f"{option.name}={given[option.name]}"
+        for option in entry.options
+        if given.get(option.name, option.default) != option.default
+    ]
+    module = graph.module(outputs, declared=declared)
+    return ZooModel(module, ",".join([f"zoo:{entry.name}", *changed]), graph.parameters, graph.weight_bytes, declared)
+
+
+_COMMON = (
+    Option("dtype", "f32", f"element type: {', '.join(DTYPES)}", DTYPES),
+    Option("seed", 0, "seed of the random weights"),
+    Option("weights", "auto", "random, or declared (planned, not run); auto: declared above 2 GiB", WEIGHTS),
+)
+_BATCH = Option("batch", 1, "samples at a time")
+
+
+def _seq(tokens: int) -> Option:
+    return Option("seq", tokens, "tokens of a sample")
+
+
+def _size(layers: int, hidden: int, heads: int, what: str) -> tuple[Option, ...]:
+    return (
+        Option("layers", layers, f"{what} layers"),
+        Option("hidden", hidden, "width of the hidden state"),
+        Option("heads", 0, f"attention heads, dividing hidden; 0: the most up to {heads} that do"),
+    )
+
+
+def _kv_heads(most: int) -> Option:
+    return Option("kv_heads", 0, f"heads of keys and values, dividing heads; 0: the most up to {most} that do")
+
+
+def _ffn(default: str) -> Option:
+    return Option("ffn", 0, f"width inside the feed-forward part; 0: {default}")
+
+
+def _vocab(tokens: int) -> Option:
+    return Option("vocab", tokens, "tokens of the vocabulary")
+
+
+def _positions(most: int) -> Option:
+    return Option("positions", most, "longest sequence the position embedding knows")
+
+
+NARROWEST = 8
+"""Width of a head below which heads left at 0 are not made; bert-base and gpt2 know no such limit."""
+
+
+def _gpt(
+    name: str, summary: str, seq: int, layers: int, hidden: int, heads: int, positions: int, qkv: str, narrowest: int
+) -> Entry:
+    return Entry(
+        name,
+        summary,
+        gpt,
+        (
+            _BATCH,
+            _seq(seq),
+            *_size(layers, hidden, heads, "decoder"),
+            _ffn("four times hidden"),
+            _vocab(50257),
+            _positions(positions),
+            Option(
+                "qkv", qkv, "queries, keys and values of one product (fused) or of one each (separate)", ("fused", "separate")
+            ),
+            *_COMMON,
+        ),
+        dim.all_of(dim.heads(heads, narrowest), dim.feed_forward(4, 1, multiple=1), dim.within_positions),
+    )
+
+
+def _llama(
+    name: str, summary: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, experts: tuple[int, int] = (0, 0)
+) -> Entry:
+    """``experts``: how many, and how many a token chooses."""
+    mixed = experts[0] > 0
+    routed = (Option("experts", experts[0], "experts of a layer"), Option("top", experts[1], "experts that a token chooses"))
+    checks = [
+        dim.heads(heads, NARROWEST), dim.even_heads, dim.grouped_heads(kv_heads), dim.feed_forward(ffn, hidden),
+        *([llama.top_of_experts] if mixed else []),
+    ]  # fmt: skip
+    return Entry(
+        name,
+        summary,
+        llama.mixtral if mixed else llama.llama,
+        (
+            _BATCH,
+            _seq(4096),
+            *_size(layers, hidden, heads, "decoder"),
+            _kv_heads(kv_heads),
+            _ffn(f"{ffn}/{hidden} of hidden"),
+            _vocab(32000),
+            *(routed if mixed else ()),
+            *_COMMON,
+        ),
+        dim.all_of(*checks),
+    )
+
+
+def _t5(name: str, summary: str, layers: int, hidden: int, heads: int, gated: int) -> Entry:
+    """``gated``: the published width inside the feed-forward part of version 1.1."""
+
+    return Entry(
+        name,
+        summary,
+        t5.t5,
+        (
+            _BATCH,
+            _seq(512),
+            Option("target_seq", 0, "tokens of the decoder; 0: seq"),
+            *_size(layers, hidden, heads, "encoder layers and decoder"),
+            _ffn(f"four times hidden, {gated}/{hidden} of it in version 1.1"),
+            _vocab(32128),
+            Option("version", "1.0", "1.1 gates with GELU and has a head of its own", ("1.0", "1.1")),
+            *_COMMON,
+        ),
+        dim.all_of(dim.heads(heads, NARROWEST), partial(t5.widths, gated=dim.feed_forward(gated, hidden)), t5.lengths),
+    )
+
+
 _ENTRIES = (
     Entry(
         "bert-base",
         "BERT base, uncased, with pooler: 109,482,240 parameters",
-        models.bert,
+        bert,
         (
             _BATCH,
-            _SEQ,
-            Option("layers", 12, "encoder layers"),
-            Option("hidden", 768, "width of the hidden state"),
-            Option("heads", 0, "attention heads, dividing hidden; 0: the most up to 12 that do"),
+            _seq(128),
+            *_size(12, 768, 12, "encoder"),
             Option("intermediate", 0, "width inside the feed-forward part; 0: four times hidden"),
-            Option("vocab", 30522, "tokens of the vocabulary"),
-            Option("positions", 512, "longest sequence the position embedding knows"),
+            _vocab(30522),
+            _positions(512),
             *_COMMON,
         ),
+        dim.all_of(dim.heads(12), dim.feed_forward(4, 1, "intermediate", multiple=1), dim.within_positions),
     ),
-    Entry(
-        "gpt2",
-        "GPT-2 small with its language-model head: 124,439,808 parameters",
-        models.gpt2,
-        (
-            _BATCH,
-            _SEQ,
-            Option("layers", 12, "decoder layers"),
-            Option("hidden", 768, "width of the hidden state"),
-            Option("heads", 0, "attention heads, dividing hidden; 0: the most up to 12 that do"),
-            Option("vocab", 50257, "tokens of the vocabulary"),
-            Option("positions", 1024, "longest sequence the position embedding knows"),
-            *_COMMON,
-        ),
+    _gpt(
+        "gpt2", "GPT-2 small with its language-model head: 124,439,808 parameters",
+        seq=128, layers=12, hidden=768, heads=12, positions=1024, qkv="fused", narrowest=1,
+    ),
+    _gpt(
+        "gpt3-175b", "GPT-3 with its language-model head: 174,604,259,328 parameters",
+        seq=2048, layers=96, hidden=12288, heads=96, positions=2048, qkv="separate", narrowest=NARROWEST,
+    ),
+    _llama(
+        "llama-70b", "LLaMA 2 70B, grouped queries: 68,976,648,192 parameters",
+        layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672,
+    ),
+    _llama("llama-7b", "LLaMA 2 7B: 6,738,415,616 parameters", layers=32, hidden=4096, heads=32, kv_heads=32, ffn=11008),
+    _llama(
+        "mixtral-8x7b", "Mixtral 8x7B, 2 of 8 experts a token: 46,702,792,704 parameters",
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, experts=(8, 2),
     ),
     Entry(
         "mlp",
         "fully connected layers with ReLU: 669,706 parameters",
-        models.mlp,
+        mlp,
         (
             Option("batch", 8, "samples at a time"),
             Option("layers", 3, "layers, the last one included"),
@@ -114,7 +226,7 @@ _ENTRIES = (
     Entry(
         "resnet50",
         "ResNet-50 version 1.5: 25,557,032 parameters",
-        models.resnet,
+        resnet,
         (
             _BATCH,
             Option("image", 224, "height and width of the image"),
@@ -123,98 +235,21 @@ _ENTRIES = (
             *_COMMON,
         ),
     ),
-)
-
-
-def build(spec: str) -> Module:
-    """The module of ``NAME,option=value,...`` (``zoo:`` before it or not). Raises InvalidInput."""
-    return build_model(spec).module
-
-
-def build_model(spec: str) -> ZooModel:
-    """As ``build``, with what is known of the model besides."""
-    entry, given = parse_spec(spec)
-    options = {option.name: given.get(option.name, option.default) for option in entry.options}
-    dtype = DType(str(options.pop("dtype")))
-    numbers = {key: int(value) for key, value in options.items()}
-    if numbers.get("heads") == 0:
-        numbers["heads"] = max(count for count in range(1, 13) if numbers["hidden"] % count == 0)
-    graph = Graph(re.sub(r"\W", "_", entry.name), dtype, numbers["seed"])
-    if numbers.get("intermediate") == 0:
-        numbers["intermediate"] = 4 * numbers["hidden"]
-    outputs = entry.write(graph, numbers)
-    changed = [
-        f"{option.name}={given[option.name]}"
-        for option in entry.options
-        if given.get(option.name, option.default) != option.default
-    ]
-    return ZooModel(graph.module(outputs), ",".join([f"zoo:{entry.name}", *changed]), graph.parameters)
-
-
-def parse_spec(spec: str) -> tuple[Entry, dict[str, int | str]]:
-    """The entry and the options given. Raises InvalidInput with every fault found."""
-    text = spec if spec.startswith("zoo:") else f"zoo:{spec}"
-    name, *parts = text.removeprefix("zoo:").split(",")
-    entry = next((entry for entry in _ENTRIES if entry.name == name), None)
-    if entry is None:
-        names = [entry.name for entry in _ENTRIES]
-        near = difflib.get_close_matches(name, names, n=1)
-        expected = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(names)}"
-        raise InvalidInput(
-            _at(text, 4, name, f"unknown zoo model {name!r}; {expected}", "`dnnc zoo list` prints models and options")
-        )
-    faults: list[Diagnostic] = []
-    given: dict[str, int | str] = {}
-    start = 5 + len(name)
-    for part in parts:
-        fault = _read_option(entry, part, given)
-        if fault:
-            faults.append(_at(text, start, part, fault))
-        start += len(part) + 1
-    if not faults:
-        faults += [_at(text, 4, text[4:], fault) for fault in _combined(entry, given)]
-    if faults:
-        raise InvalidInput(faults)
-    return entry, given
-
-
-def _read_option(entry: Entry, part: str, given: dict[str, int | str]) -> str:
-    """Reads ``key=value`` into ``given``; returns what is wrong, or nothing."""
-    key, equals, value = part.partition("=")
-    option = next((option for option in entry.options if option.name == key), None)
-    if option is None or not equals:
-        listed = ", ".join(f"{option.name}={option.default}" for option in entry.options)
-        near = difflib.get_close_matches(key, [option.name for option in entry.options], n=1)
-        found = f"unknown option {key!r} of zoo:{entry.name}" if option is None else f"option {key!r} has no value"
-        hint = f"did you mean {near[0]!r}? " if near and option is None else ""
-        return f"{found}; {hint}its options, with defaults: {listed}"
-    if key in given:
-        return f"option {key!r} is given twice"
-    if isinstance(option.default, str):
-        if value not in DTYPES:
-            return f"found {value!r} for {key}, expected one of: {', '.join(DTYPES)}"
-        given[key] = value
-        return ""
-    least, most = (0 if option.default == 0 else 1), (MOST_LAYERS if key == "layers" else LIMIT)
-    if not re.fullmatch(r"[0-9]{1,12}", value) or not least <= int(value) <= most:
-        return f"found {value!r} for {key}, expected a whole number from {least} to {most}"
-    given[key] = int(value)
-    return ""
-
-
-def _combined(entry: Entry, given: Mapping[str, int | str]) -> list[str]:
-    """What is wrong with the options together."""
-    faults = []
-    options = {option.name: given.get(option.name, option.default) for option in entry.options}
-    hidden, heads = options.get("hidden"), options.get("heads")
-    if isinstance(hidden, int) and isinstance(heads, int) and heads and hidden % heads:
-        fits = max(count for count in range(1, heads + 1) if hidden % count == 0)
-        faults.append(f"hidden={hidden} is no multiple of heads={heads}; heads={fits} would fit")
-    seq, positions = options.get("seq"), options.get("positions")
-    if isinstance(seq, int) and isinstance(positions, int) and seq > positions:
-        faults.append(f"seq={seq} is longer than positions={positions}; add positions={seq}")
-    return faults
-
-
-def _at(text: str, start: int, part: str, message: str, hint: str = "") -> Diagnostic:
-    return Diagnostic(message, text, Span(1, start + 1, max(1, len(part)), text), hint)
+    _t5("t5-base", "T5 base, encoder and decoder: 222,903,552 parameters", layers=12, hidden=768, heads=12, gated=2048),
+    _t5("t5-large", "T5 large, encoder and decoder: 737,668,096 parameters", layers=24, hidden=1024, heads=16, gated=2816),
+    Entry(
+        "vit-base",
+        "Vision Transformer base, patches of 16: 86,567,656 parameters",
+        vit.vit,
+        (
+            _BATCH,
+            Option("image", 224, "height and width of the image, a multiple of patch"),
+            Option("patch", 16, "height and width of a patch"),
+            *_size(12, 768, 12, "encoder"),
+            _ffn("four times hidden"),
+            Option("classes", 1000, "results of a sample"),
+            *_COMMON,
+        ),
+        dim.all_of(dim.heads(12, NARROWEST), dim.feed_forward(4, 1), vit.whole_patches),
+    ),
+)  # fmt: skip

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ir.attributes import attributes
-from ir.module import Func, Inline, Module, Random, Resource, ResourceData, Splat
+from ir.module import Declared, Func, Inline, Module, Random, Resource, ResourceData, Splat
 from ir.ops import Location, Op, Value
 from ir.types import DType, TensorType
 
@@ -60,6 +61,10 @@ class Graph:
         type_ = TensorType(DType.I64, () if scalar else (len(values),))
         return self._resource(name, type_, Inline(struct.pack(f"<{len(values)}q", *values)))
 
+    def floats(self, name: str, values: list[float], shape: tuple[int, ...]) -> str:
+        """A single-precision constant, whatever the model's element type."""
+        return self._resource(name, TensorType(DType.F32, shape), Inline(struct.pack(f"<{len(values)}f", *values)))
+
     def fill(self, name: str, value: float, shape: tuple[int, ...] = ()) -> str:
         """A constant of the model's element type, all elements alike."""
         return self._resource(name, TensorType(self.dtype, shape), Splat(value))
@@ -89,12 +94,16 @@ class Graph:
     ) -> list[str]:
         """As ``op``, with several results."""
         values = tuple(Value(f"%{result}", TensorType(dtype or self.dtype, shape)) for result, shape in results)
-        for value in values:
+        self._append(kind, name, operands, values, attrs)
+        return [value.name for value in values]
+
+    def _append(self, kind: str, name: str, operands: list[str], results: tuple[Value, ...], attrs: Mapping[str, Any]) -> None:
+        for value in results:
             assert isinstance(value.type, TensorType)
+            assert value.name not in self._types, f"two values named {value.name}"
             self._types[value.name] = value.type
         location = Location(self.name, f"/{name.replace('.', '/')}", name.rpartition(".")[0])
-        self._ops.append(Op(f"onnx.{kind}", tuple(operands), values, attributes(attrs), location=location))
-        return [value.name for value in values]
+        self._ops.append(Op(f"onnx.{kind}", tuple(operands), results, attributes(attrs), location=location))
 
     def reshape(self, name: str, value: str, shape: tuple[int, ...]) -> str:
         target = self.integers(f"shape.{'x'.join(map(str, shape))}", list(shape))
@@ -104,14 +113,22 @@ class Graph:
         shape = self.shape(value)
         return self.op("Transpose", name, [value], tuple(shape[axis] for axis in perm), perm=perm)
 
-    def linear(self, name: str, value: str, outputs: int, gain: float = 1.0) -> str:
+    def cast(self, name: str, value: str, dtype: DType) -> str:
+        """The value itself where it has that type."""
+        if self._types[value].dtype is dtype:
+            return value
+        return self.op("Cast", name, [value], self.shape(value), dtype, to=ELEMENT[dtype])
+
+    def linear(self, name: str, value: str, outputs: int, gain: float = 1.0, *, bias: bool = True) -> str:
         """``value @ W + b`` over the last dimension; weights of deviation ``gain / sqrt(inputs)`` keep the scale of values."""
         *outer, inputs = self.shape(value)
         weight = self.weight(f"{name}.weight", (inputs, outputs), gain / math.sqrt(inputs))
-        bias = self.weight(f"{name}.bias", (outputs,), 0.02)
         shape = (*outer, outputs)
+        if not bias:
+            return self.op("MatMul", name, [value, weight], shape)
+        shift = self.weight(f"{name}.bias", (outputs,), 0.02)
         product = self.op("MatMul", f"{name}.matmul", [value, weight], shape)
-        return self.op("Add", name, [product, bias], shape)
+        return self.op("Add", name, [product, shift], shape)
 
     def layer_norm(self, name: str, value: str, epsilon: float, result: str = "") -> str:
         shape = self.shape(value)
@@ -119,26 +136,54 @@ class Graph:
         bias = self.weight(f"{name}.bias", shape[-1:], 0.02)
         return self.op("LayerNormalization", result or name, [value, scale, bias], shape, axis=-1, epsilon=epsilon)
 
-    def attention(self, name: str, query: str, key: str, value: str, heads: int, mask: str) -> str:
-        """Scaled dot products of ``[batch, seq, hidden]`` values over ``heads``; ``mask`` is added to the scores."""
-        batch, seq, hidden = self.shape(query)
-        width = hidden // heads
-        split = (batch, seq, heads, width)
-        queries = self.transpose(f"{name}.q", self.reshape(f"{name}.q.heads", query, split), [0, 2, 1, 3])
-        keys = self.transpose(f"{name}.k", self.reshape(f"{name}.k.heads", key, split), [0, 2, 3, 1])
-        values = self.transpose(f"{name}.v", self.reshape(f"{name}.v.heads", value, split), [0, 2, 1, 3])
-        square = (batch, heads, seq, seq)
-        scores = self.op("MatMul", f"{name}.scores", [queries, keys], square)
-        scale = self.fill(f"attention.scale.{width}", 1.0 / math.sqrt(width))
-        scores = self.op("Mul", f"{name}.scaled", [scores, scale], square)
-        scores = self.op("Add", f"{name}.masked", [scores, mask], square)
-        weights = self.op("Softmax", f"{name}.weights", [scores], square, axis=-1)
-        mixed = self.op("MatMul", f"{name}.mixed", [weights, values], (batch, heads, seq, width))
-        return self.reshape(f"{name}.merged", self.transpose(f"{name}.swapped", mixed, [0, 2, 1, 3]), (batch, seq, hidden))
+    def rms_norm(self, name: str, value: str, epsilon: float) -> str:
+        """Division by the root mean square of the last dimension (Zhang and Sennrich 2019), in single precision at least."""
+        shape, narrow = self.shape(value), self.dtype.bits < 32
+        wide = DType.F32 if narrow else self.dtype
+        column = (*shape[:-1], 1)
+        x = self.cast(f"{name}.wide", value, wide)
+        square = self.op("Mul", f"{name}.square", [x, x], shape, wide)
+        axes = self.integers("last_axis", [-1])
+        mean = self.op("ReduceMean", f"{name}.mean", [square, axes], column, wide, keepdims=1)
+        least = self._resource(f"epsilon.{epsilon:g}", TensorType(wide, ()), Splat(epsilon))
+        root = self.op("Sqrt", f"{name}.root", [self.op("Add", f"{name}.shifted", [mean, least], column, wide)], column, wide)
+        scaled = self.cast(f"{name}.narrow", self.op("Div", f"{name}.scaled", [x, root], shape, wide), self.dtype)
+        return self.op("Mul", name, [scaled, self.weight(f"{name}.weight", shape[-1:], 0.1, 1.0)], shape)
 
-    def module(self, outputs: list[str]) -> Module:
-        """The finished module: resources in order of first use, then ``@main``."""
+    def top(self, values: str, indices: str, value: str, count: str, shape: tuple[int, ...]) -> tuple[str, str]:
+        """The largest elements of the last dimension and where they stood, by the names of both results."""
+        results = (Value(f"%{values}", TensorType(self.dtype, shape)), Value(f"%{indices}", TensorType(DType.I64, shape)))
+        self._append("TopK", values, [value, count], results, {"axis": -1, "largest": 1, "sorted": 1})
+        return results[0].name, results[1].name
+
+    def silu(self, name: str, value: str) -> str:
+        """``x * sigmoid(x)``."""
+        shape = self.shape(value)
+        return self.op("Mul", name, [value, self.op("Sigmoid", f"{name}.sigmoid", [value], shape)], shape)
+
+    def add(self, name: str, one: str, other: str) -> str:
+        """The sum, of the shape of ``one``."""
+        return self.op("Add", name, [one, other], self.shape(one))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all random tensors together."""
+        return sum(r.type.nbytes or 0 for r in self._resources.values() if _is_weight(r) and isinstance(r.type, TensorType))
+
+    def module(self, outputs: list[str], *, declared: bool = False) -> Module:
+        """The finished module: resources in order of first use, then ``@main``. ``declared``: random tensors have no data."""
         results = tuple(Value(name, self._types[name]) for name in outputs)
         main = Func("@main", tuple(self._args), results, tuple(self._ops))
         header = attributes({"ir_version": 10, "opset.onnx": OPSET, "producer": "dnnc zoo"})
-        return Module(f"@{self.name}", (*self._resources.values(), main), header)
+        resources: Iterable[Resource] = self._resources.values()
+        if declared:
+            resources = [replace(r, data=Declared()) if _is_weight(r) else r for r in resources]
+        return Module(f"@{self.name}", (*resources, main), header)
+
+
+def _is_weight(resource: Resource) -> bool:
+    return isinstance(resource.data, Random)
+
+
+ELEMENT = {DType.F32: 1, DType.F16: 10, DType.F64: 11, DType.BF16: 16}
+"""TensorProto.DataType of the element types a zoo model may have."""

@@ -1,0 +1,61 @@
+"""GPT-2 and GPT-3: decoders, normalised before each part, with learned positions.
+
+Packed query, key and value projections are one product that is then cut in three; no rule shards a cut dimension, so a column
+split of the packed weight ends there. GPT-3, which is too large for one device, has three products instead: the same function.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dnnc.zoo.attention import attention, causal_mask
+from dnnc.zoo.graph import Graph
+from dnnc.zoo.spec import Options
+from ir.types import DType
+
+_PARTS = ("query", "key", "value")
+
+
+def gpt(graph: Graph, o: Options) -> list[str]:
+    """GPT-2 (Radford et al. 2019) with its language-model head, whose weight is the token embedding: pre-norm, tanh GELU.
+
+    GPT-3 (Brown et al. 2020) is the same with other dimensions (table 2.1 there), but for alternating dense and locally banded
+    sparse attention, which is dense in every layer here."""
+    batch, seq, hidden, layers = o["batch"], o["seq"], o["hidden"], o["layers"]
+    ids = graph.input("input_ids", (batch, seq), DType.I64)
+    wte = graph.weight("wte.weight", (o["vocab"], hidden), 0.6 / math.sqrt(hidden))
+    wpe = graph.weight("wpe.weight", (o["positions"], hidden), 0.3 / math.sqrt(hidden))
+    places = graph.op("Gather", "wpe", [wpe, graph.integers("position_ids", list(range(seq)))], (seq, hidden), axis=0)
+    tokens = graph.op("Gather", "wte", [wte, ids], (batch, seq, hidden), axis=0)
+    value = graph.op("Add", "embedding", [tokens, places], (batch, seq, hidden))
+    mask = causal_mask(graph, seq)
+    for number in range(layers):
+        name = f"h.{number}"
+        normed = graph.layer_norm(f"{name}.ln_1", value, 1e-5)
+        project = _packed if o.word("qkv") == "fused" else _apart
+        q, k, v = project(graph, f"{name}.attn", normed, hidden)
+        mixed = attention(graph, f"{name}.attn", q, k, v, o["heads"], mask)
+        projected = graph.linear(f"{name}.attn.c_proj", mixed, hidden, 1 / math.sqrt(2 * layers))
+        value = graph.op("Add", f"{name}.attn.residual", [value, projected], (batch, seq, hidden))
+        normed = graph.layer_norm(f"{name}.ln_2", value, 1e-5)
+        wide = graph.linear(f"{name}.mlp.c_fc", normed, o["ffn"])
+        wide = graph.op("Gelu", f"{name}.mlp.act", [wide], graph.shape(wide), approximate="tanh")
+        projected = graph.linear(f"{name}.mlp.c_proj", wide, hidden, 1 / math.sqrt(2 * layers))
+        value = graph.op("Add", f"{name}.mlp.residual", [value, projected], (batch, seq, hidden))
+    value = graph.layer_norm("ln_f", value, 1e-5)
+    flat = graph.reshape("ln_f.flat", value, (batch * seq, hidden))
+    logits = graph.op("Gemm", "lm_head", [flat, wte], (batch * seq, o["vocab"]), transB=1)
+    return [graph.reshape("logits", logits, (batch, seq, o["vocab"]))]
+
+
+def _packed(graph: Graph, name: str, value: str, hidden: int) -> list[str]:
+    """Query, key and value of one product, as GPT-2 was published."""
+    packed = graph.linear(f"{name}.c_attn", value, 3 * hidden)
+    sizes = graph.integers(f"thirds.{hidden}", [hidden] * 3)
+    parts = [(f"{name}.{part}", graph.shape(value)) for part in _PARTS]
+    return graph.ops("Split", f"{name}.split", [packed, sizes], parts, axis=2)
+
+
+def _apart(graph: Graph, name: str, value: str, hidden: int) -> list[str]:
+    """Query, key and value of a product each."""
+    return [graph.linear(f"{name}.{part}", value, hidden) for part in _PARTS]
