@@ -84,6 +84,10 @@ def possible(tables: Tables, family: Family, trial: float) -> np.ndarray[Any, np
         tables.states.behind,
         tables.states.with_ahead,
         tables.states.with_behind,
+        tables.at_weights,
+        float(tables.own_weights.sum()),
+        tables.states.room_ahead,
+        tables.states.room_behind,
         allowed,
     )
     return allowed

@@ -71,14 +71,20 @@ def possible_states(
     behind: Any,
     with_ahead: Any,
     with_behind: Any,
+    own_sum: int,
+    own_total: float,
+    room_ahead: Any,
+    room_behind: Any,
     allowed: Any,
 ) -> Any:
-    """``allowed[N, S]``: whether the ideal may be a boundary in the state when no load exceeds ``trial`` (``bounds`` says why).
+    """``allowed[N, S]``: whether the ideal may be a boundary in the state when no load exceeds ``trial`` (``tables`` says why).
 
     Column ``first_sum`` + x of ``sums`` is the weight at the prices of support x, with ``total[x]`` that of all nodes; columns
     ``first_mark`` + 2x and + 2x + 1 of ``marks`` are what the devices before and after the boundary must add for its cut.
     ``with_ahead[S]``, ``with_behind[S]``: the support of the devices used and left; ``ahead[S]``, ``behind[S]``: their price.
-    ``apart``: compute and transfers are not added. Returns the number of ideals with a state, marked in the last column."""
+    Column ``own_sum`` is bytes of weights with one reader, ``own_total`` in all, and must fit what the devices on either side
+    hold. ``apart``: compute and transfers are not added. Returns the number of ideals with a state, marked in the last
+    column."""
     count, states = sums.shape[0], ahead.shape[0]
     most = trial * (1.0 + slack)
     found = 0
@@ -94,6 +100,8 @@ def possible_states(
                 fits = done <= capacity and sent <= capacity and left <= room and received <= room
             else:
                 fits = done + sent <= capacity and left + received <= room
+            own = sums[i, own_sum]
+            fits = fits and own <= room_ahead[s] and own_total - own <= room_behind[s]
             allowed[i, s] = fits
             some = some or fits
         allowed[i, states] = some
@@ -228,7 +236,8 @@ def solve_family(
                                 low = busy[i, k] - busy[j, k]
                                 if added:
                                     low += abs(moving[i, k] - moving[j, k]) - slack * (moving[i, k] + moving[j, k])
-                                inside = inside or (low <= most and lacking[i, k] == lacking[j, k])
+                                held = limit[k] < 0 or own_before[i] - own_before[j] <= limit[k]
+                                inside = inside or (low <= most and held and lacking[i, k] == lacking[j, k])
                             if inside:
                                 for k in range(words):
                                     if bits[j, k] & ~bits[i, k]:

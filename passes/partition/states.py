@@ -34,7 +34,8 @@ class States:
     ``next[S, T]``: the state with one more stage of a kind, -1 where there is none; ``ahead[S]``: price of the devices
     used; ``behind[S]``: of those that may still be used; ``final[S]``: the state may be the last; ``used[S]``: devices
     (at least); ``every``: no way to give devices to stages is left out. ``idle[S, D]``: see the module, -1 where there is none.
-    ``with_ahead[S]``, ``with_behind[S]``: places in ``supports`` (kinds, ascending) of what is used and left."""
+    ``with_ahead[S]``, ``with_behind[S]``: places in ``supports`` (kinds, ascending) of what is used and left;
+    ``room_ahead[S]``, ``room_behind[S]``: bytes that these devices hold together (inf: one of them is unlimited)."""
 
     next: Ints
     ahead: Floats
@@ -46,6 +47,8 @@ class States:
     supports: tuple[tuple[int, ...], ...]
     with_ahead: Ints
     with_behind: Ints
+    room_ahead: Floats
+    room_behind: Floats
 
     @cached_property
     def before(self) -> tuple[Ints, Ints, Ints]:
@@ -95,8 +98,21 @@ def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> Sta
         np.where(left > 0, numbers[:, None] + strides[: len(alone)], -1) if problem.stages is None else np.full((total, 1), -1)
     )
     supports, (with_ahead, with_behind) = _supports(alone, (devices > 0, left > 0))
+    memory = np.array([np.inf if (limit := problem.kinds[k].memory) is None else float(limit) for k in alone])
+    room_ahead, room_behind = (np.where(count > 0, np.maximum(count, 1) * memory, 0.0).sum(axis=1) for count in (devices, left))
     return States(
-        following, devices @ price[alone], behind, final, used, True, idle.astype(np.int64), supports, with_ahead, with_behind
+        next=following,
+        ahead=devices @ price[alone],
+        behind=behind,
+        final=final,
+        used=used,
+        every=True,
+        idle=idle.astype(np.int64),
+        supports=supports,
+        with_ahead=with_ahead,
+        with_behind=with_behind,
+        room_ahead=room_ahead,
+        room_behind=room_behind,
     )
 
 
@@ -150,7 +166,8 @@ def _sequence_states(problem: Problem, price: Floats, sequence: Sequence[int]) -
     idle = np.where(numbers + levels < len(following), numbers + levels, -1)[:, None]
     whole = tuple(dict.fromkeys(pool_of))
     zeros = np.zeros(len(following), np.int64)
-    return States(following, ahead, behind, final, used, False, idle, (whole,), zeros, zeros)
+    endless = np.full(len(following), np.inf)
+    return States(following, ahead, behind, final, used, False, idle, (whole,), zeros, zeros, endless, endless)
 
 
 __all__ = ["MOST_STATES", "States", "sequences", "states"]
