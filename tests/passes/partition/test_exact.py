@@ -219,7 +219,7 @@ def test_small_budget_gives_a_plan_with_a_valid_bound() -> None:
 def test_band_of_an_order_holds_what_it_says() -> None:
     """The family of a band is exactly the downsets that hold no node while one more than ``band`` places before is out."""
     for seed in range(40):
-        problem = random_problem(seed, nodes=7, demands=False)
+        problem = random_problem(seed, nodes=7, memory=False, demands=False)
         problem = replace(problem, kinds=tuple(replace(kind, devices=("a", "b")) for kind in problem.kinds))
         tables = Tables(problem, prices(problem))
         every = ideals(problem)
