@@ -105,12 +105,15 @@ class _Search:
         self.statistics = Statistics()
 
     def run(self) -> LatencySolution:
+        start = time.perf_counter()
         try:
             with interruptible():
                 self._run()
         except KeyboardInterrupt:
             if self.best is None:
                 raise
+        phases = self.statistics.seconds
+        phases["plans"] = time.perf_counter() - start - sum(phases.values())
         return self._solution()
 
     def _run(self) -> None:
