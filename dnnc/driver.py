@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ir.diagnostics import DiagnosticSink, UsageError
-from ir.module import Module, Plan
+from ir.module import Declared, Module, Plan, Resource
 from ir.topology import Topology
 from passes.base import Pass, PassContext
 
@@ -130,6 +130,7 @@ def compile_model(
         bytes_needed = not options.plan_only and options.weights != "none"
         imported = load_model(options.model, options.dims, sink, allow_missing_weights=not bytes_needed)
         module = with_topology(imported.module, topology)
+        weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)
     context = pass_context(sink, progress)
@@ -151,13 +152,26 @@ def compile_model(
         if options.plan_only:
             manifest = write_plan(module, options.out)
         else:
-            manifest = write_build(
-                module, imported.folder, imported.source, options.out, weights=options.weights, progress=progress
-            )
+            manifest = write_build(module, imported.folder, imported.source, options.out, weights=weights, progress=progress)
     clock.add("total", clock.total())
     return CompileResult(
         module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest
     )
+
+
+def _available_weights(module: Module, options: CompileOptions, sink: DiagnosticSink) -> str:
+    """Which weights are written: none, with a warning, where the model only declares them."""
+    if options.plan_only or not any(isinstance(resource.data, Declared) for resource in module.of_type(Resource)):
+        return options.weights
+    if options.weights != "none":
+        zoo = options.model.startswith("zoo:")
+        sink.warn(
+            "the weights are only declared: programs are written without them, so they can be inspected but neither run nor "
+            "checked",
+            where=options.model,
+            hint="add ,weights=random to make them, or use --plan-only" if zoo else "--plan-only writes the plan alone",
+        )
+    return "none"
 
 
 def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:

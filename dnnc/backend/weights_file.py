@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ir.diagnostics import InvalidInput
-from ir.module import External, Inline, Module, Random, Resource, Splat
+from ir.module import Declared, External, Inline, Module, Random, Resource, Splat
 from ir.types import DType, TensorType, type_bytes
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ ELEMENTS = 1 << 20
 
 
 def in_file(resource: Resource) -> bool:
-    """Whether the resource belongs in a weights file rather than in the model."""
+    """Whether the resource belongs in a weights file rather than in the model: what is large, or has no data to put there."""
     type_ = resource.type
     if not isinstance(type_, TensorType) or type_.sparse or type_.dtype is DType.STRING:
         return False
     if isinstance(resource.data, Inline) and not isinstance(resource.data.data, bytes):
         return False
-    return (type_bytes(type_) or 0) > INLINE_LIMIT
+    return isinstance(resource.data, Declared) or (type_bytes(type_) or 0) > INLINE_LIMIT
 
 
 def layout(resources: Iterable[Resource], file: str) -> dict[str, External]:

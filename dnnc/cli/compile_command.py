@@ -193,5 +193,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")
     elif options.weights == "none":
         put(f"wrote {folder} without weights: it can be inspected, not run; compile with --weights shared to run it")
+    elif result.manifest["weights"] == "none":
+        put(f"wrote {folder} without weights, which the model only declares: it can be inspected, neither run nor checked")
     else:
         put(f"wrote {folder}; next: dnnc run {folder}, dnnc check {folder}")

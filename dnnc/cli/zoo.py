@@ -43,10 +43,17 @@ def export(
 ) -> None:
     """Write a model as an ONNX file, its weights in FILE.onnx.data beside it."""
     from dnnc.backend import write_model
-    from dnnc.zoo import build
+    from dnnc.zoo import build_model
+    from ir.diagnostics import UsageError
 
     with progress(not quiet) as report:
         report("export", None)
-        module = build(model)
-        written = write_model(module, Path(), out, progress=report)
+        built = build_model(model)
+        if built.declared:
+            size = f"{built.weight_bytes / 2**30:,.1f} GiB"
+            raise UsageError(
+                f"the weights ({size}) are only declared, so no file can be written", where=built.spec,
+                hint="add ,weights=random to make them",
+            )  # fmt: skip
+        written = write_model(built.module, Path(), out, progress=report)
     talk(f"wrote {' and '.join(map(str, written))}", quiet)
