@@ -26,8 +26,10 @@ import numpy as np
 from passes.fold.program import Program
 from passes.fold.repeats import Repeat, Repeats, Run
 
-WORK = 10
+WORK = 4
 """Nodes whose wiring is compared in a round, per node of the string."""
+PHASES = 4
+"""Ways to cut a chain that are compared by their wiring."""
 SPREAD = 8
 """A round ends at what saves less than so small a part of its best: with calls in place, something better may be there."""
 MOST_CUTS = 3
@@ -75,11 +77,12 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Candidate:
-    """Stretches of one spelling, ``count`` or fewer: at ``starts``, None where that was not asked so far. ``cuts``: how often a
-    part of it was taken instead. ``wirings`` of the places looked at so far."""
+    """Stretches of one spelling, ``count`` or fewer, of ``rank`` among equals: at ``starts``, None where that was not asked so
+    far. ``cuts``: how often a part of it was taken instead. ``wirings`` of the places looked at so far."""
 
     length: int
     weight: int
+    rank: int
     count: int
     repeat: Repeat | None
     starts: tuple[int, ...] | None
@@ -136,20 +139,20 @@ class _Round:
     def run(self) -> list[_Sequence]:
         """The sequences with the best repeats as calls, then the bodies of new blocks; empty when nothing is saved."""
         # Best first; of equals the longer (fewer calls), then chains, which are cut with care, then the first in the order.
-        heap: list[tuple[int, int, bool, int, int, _Candidate]] = []
+        heap: list[tuple[int, int, int, int, int, _Candidate]] = []
         for number, candidate in enumerate(self._candidates()):
             bound = candidate.saved(candidate.count)
             if bound > 0:
-                heap.append((-bound, -candidate.length, candidate.repeat is not None, -1, number, candidate))
+                heap.append((-bound, -candidate.length, candidate.rank, -1, number, candidate))
         heapq.heapify(heap)
         best = 0
         while heap and self.work > 0:
-            _, _, apart, start, number, candidate = heapq.heappop(heap)
+            _, _, _, start, number, candidate = heapq.heappop(heap)
             groups = self._copies(candidate, -heap[0][0] if heap else 0)
             value = sum(candidate.saved(len(copies)) for copies in groups)
             if value <= 0:
                 continue
-            entry = (-value, -candidate.length, apart, groups[0][0], number, candidate)
+            entry = (-value, -candidate.length, candidate.rank, groups[0][0], number, candidate)
             if (heap and heap[0] < entry) or start != groups[0][0]:
                 heapq.heappush(heap, entry)
                 continue
@@ -166,19 +169,20 @@ class _Round:
 
     def _candidates(self) -> Iterable[_Candidate]:
         seen = set()
-        for start, length in self._cuts():
+        for start, length, rank in self._cuts():
             name = self.repeats.name(start, length)
             if name not in seen:
                 seen.add(name)
                 starts = tuple(self.repeats.equal_to(start, length))
-                yield _Candidate(length, self._weight(start, length), len(starts), None, starts)
+                yield _Candidate(length, self._weight(start, length), rank, len(starts), None, starts)
         for repeat in self.repeats.maximal(self.min_ops):
             weight = self._weight(self.repeats.start(repeat), repeat.length)
-            yield _Candidate(repeat.length, weight, repeat.count, repeat, None)
+            yield _Candidate(repeat.length, weight, PHASES, repeat.count, repeat, None)
 
-    def _cuts(self) -> Iterable[tuple[int, int]]:
-        """For each cycle that runs go through, its best copy: where most copies fit, the fewest values cross its ends, these
-        are read most (the stream between layers, not the inside of one), and it begins with an op that has weights."""
+    def _cuts(self) -> Iterable[tuple[int, int, int]]:
+        """For each cycle that runs go through, its best copies, with their rank: where most copies fit, the fewest values cross
+        its ends, these are read most (the stream between layers, not the inside of one), and it begins with an op that has
+        weights."""
         cycles: dict[tuple[int, int, int], list[tuple[Run, int]]] = {}
         for run in self.repeats.runs:
             origin = self.repeats.rotation(run)
@@ -204,10 +208,11 @@ class _Round:
                 heads += np.bincount(phases, self.weighted[places], minlength=period)
             run, origin = runs[0]
             ahead = (origin + np.arange(period) - run.start) % period
-            best = np.lexsort((ahead, -heads, -fan, crossing, -copies))[0]
-            start = run.start + int(ahead[best])
-            if start + period * times <= run.end:
-                yield start, period * times
+            best = np.lexsort((ahead, -heads, -fan, crossing, -copies))[:PHASES]
+            for rank, phase in enumerate(best):
+                start = run.start + int(ahead[phase])
+                if copies[phase] == copies[best[0]] and start + period * times <= run.end:
+                    yield start, period * times, rank
 
     def _lifetimes(self) -> tuple[list[dict[int, int]], np.ndarray, np.ndarray]:
         """Per sequence the place where each value is read last; per place, how many values made before it are read at it or

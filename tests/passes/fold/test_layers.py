@@ -330,3 +330,22 @@ def test_resources_need_no_data() -> None:
     module = transformer(3)
     assert all(isinstance(resource, Resource) for resource in module.resources.values())
     round_trip(module)
+
+
+def test_a_decoder_on_a_raw_input() -> None:
+    """The first layer of the decoder reads an argument, the others the layer before: a cut through the encoder's last layer would
+    find one less."""
+    net = Net()
+    mask, memory = net.op("Neg", net.arg("mask")), net.arg("source")
+    for layer in range(5):
+        net.scope = f"encoder.{layer}."
+        memory, _, _ = encoder_layer(net, memory, mask)
+    x = net.arg("target")
+    for layer in range(6):
+        net.scope = f"decoder.{layer}."
+        mixed, _, _ = attention(net, net.op("Norm", x), memory, mask)
+        x = net.op("Add", x, mixed)
+        net.scope += "self."
+        x, _, _ = encoder_layer(net, x, mask)
+    sizes = {(block.size, len(block.copies)) for block in of(net.build(x)).blocks}
+    assert {(37, 6), (22, 11)} <= sizes
