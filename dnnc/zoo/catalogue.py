@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnnc.zoo import dimensions as dim
-from dnnc.zoo import llama, t5, vit
+from dnnc.zoo import mixtral, t5, vit
 from dnnc.zoo.bert import bert
 from dnnc.zoo.gpt import gpt
 from dnnc.zoo.graph import Graph
+from dnnc.zoo.llama import llama
 from dnnc.zoo.plain import mlp
 from dnnc.zoo.resnet import resnet
 from dnnc.zoo.spec import Entry, Option, parse_spec
@@ -133,15 +134,20 @@ def _llama(
 ) -> Entry:
     """``experts``: how many, and how many a token chooses."""
     mixed = experts[0] > 0
-    routed = (Option("experts", experts[0], "experts of a layer"), Option("top", experts[1], "experts that a token chooses"))
+    routed = (
+        Option("experts", experts[0], "experts of a layer"),
+        Option("top", experts[1], "experts that a token chooses"),
+        Option("routing", "dense", "an expert computes every token (dense), or those it has places for", ("dense", "capacity")),
+        Option("capacity", 125, "routing=capacity: places of an expert, percent of its even part of a sample's tokens"),
+    )
     checks = [
         dim.heads(heads, NARROWEST), dim.even_heads, dim.grouped_heads(kv_heads), dim.feed_forward(ffn, hidden),
-        *([llama.top_of_experts] if mixed else []),
+        *([mixtral.top_of_experts] if mixed else []),
     ]  # fmt: skip
     return Entry(
         name,
         summary,
-        llama.mixtral if mixed else llama.llama,
+        mixtral.mixtral if mixed else llama,
         (
             _BATCH,
             _seq(4096),

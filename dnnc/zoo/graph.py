@@ -111,7 +111,8 @@ class Graph:
 
     def transpose(self, name: str, value: str, perm: list[int]) -> str:
         shape = self.shape(value)
-        return self.op("Transpose", name, [value], tuple(shape[axis] for axis in perm), perm=perm)
+        moved = tuple(shape[axis] for axis in perm)
+        return self.op("Transpose", name, [value], moved, self._types[value].dtype, perm=perm)
 
     def cast(self, name: str, value: str, dtype: DType) -> str:
         """The value itself where it has that type."""

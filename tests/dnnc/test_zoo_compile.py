@@ -10,7 +10,7 @@ from dnnc.cli import main
 from tests.dnnc.test_models import compile_and_check
 from tests.dnnc.zoo_models import SMALL
 
-FAMILIES = ("gpt3-175b", "llama-70b", "mixtral-8x7b", "t5-large", "vit-base")
+FAMILIES = ("gpt3-175b", "llama-70b", "mixtral-8x7b", "by capacity", "t5-large", "vit-base")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -21,7 +21,7 @@ def test_two_stages_compute_the_same(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])  # onnxruntime has no bf16 kernels on the CPU for most operators
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("name", ["gpt3-175b", "llama-7b", "llama-70b", "mixtral-8x7b", "t5-base", "t5-large", "vit-base"])
+@pytest.mark.parametrize("name", ["gpt3-175b", "llama-7b", "llama-70b", "by capacity", "t5-base", "t5-large", "vit-base"])
 def test_stages_compute_the_same(name: str, batch: int, dtype: str, tmp_path: Path) -> None:
     """Every model, element type and a batch."""
     compile_and_check(f"zoo:{SMALL[name]},batch={batch},dtype={dtype}", 3, tmp_path / "build")

@@ -127,24 +127,33 @@ def gated(x: Array, w: dict[str, Array], name: str) -> Array:
     return wide @ w[f"{name}.down_proj.weight"]
 
 
-def experts(x: Array, w: dict[str, Array], name: str, top: int) -> Array:
-    """One token at a time, its chosen experts only."""
-    rows = []
+def experts(x: Array, w: dict[str, Array], name: str, top: int, places: int) -> Array:
+    """One token at a time, its chosen experts only, those that have a place left."""
+    rows, taken = [], np.zeros(4, int)
     for token in x:
         logits = token @ w[f"{name}.router.weight"]
         chosen = np.argsort(-logits)[:top]
-        row = 0.0
+        row = np.zeros_like(token)
         for share, expert in zip(softmax(logits[chosen]), chosen, strict=True):
-            gate, up, down = (w[f"{name}.{part}.weight"][expert] for part in ("gate", "up", "down"))
-            row = row + share * ((silu(token @ gate) * (token @ up)) @ down)
+            taken[expert] += 1
+            if taken[expert] <= places:
+                gate, up, down = (w[f"{name}.{part}.weight"][expert] for part in ("gate", "up", "down"))
+                row = row + share * ((silu(token @ gate) * (token @ up)) @ down)
         rows.append(row)
+    assert (taken > places).any() == (places < len(x)), "the small configuration drops tokens"
     return np.stack(rows)
 
 
 @pytest.mark.parametrize(
-    ("name", "heads", "kv_heads", "theta"), [("llama-7b", 8, 8, 1e4), ("llama-70b", 8, 2, 1e4), ("mixtral-8x7b", 8, 2, 1e6)]
+    ("name", "heads", "kv_heads", "theta", "places"),
+    [
+        ("llama-7b", 8, 8, 1e4, 0),
+        ("llama-70b", 8, 2, 1e4, 0),
+        ("mixtral-8x7b", 8, 2, 1e6, 16),
+        ("by capacity", 8, 2, 1e6, 6),
+    ],
 )
-def test_decoders_with_rotation_equal_numpy(name: str, heads: int, kv_heads: int, theta: float) -> None:
+def test_decoders_with_rotation_equal_numpy(name: str, heads: int, kv_heads: int, theta: float, places: int) -> None:
     module = build(f"{SMALL[name]},batch=2")
     given, w = inputs(module, 3), weights_of(module)
     found = run(module, given)[0]
@@ -155,9 +164,18 @@ def test_decoders_with_rotation_equal_numpy(name: str, heads: int, kv_heads: int
             normed = rms_norm(x, w, f"{layer_name}.input_layernorm", 1e-5)
             x = x + rotary_attention(normed, w, f"{layer_name}.self_attn", heads, kv_heads, theta)
             normed = rms_norm(x, w, f"{layer_name}.post_attention_layernorm", 1e-5)
-            x = x + (experts(normed, w, f"{layer_name}.moe", 2) if "mix" in name else gated(normed, w, f"{layer_name}.mlp"))
+            mixed = experts(normed, w, f"{layer_name}.moe", 2, places) if places else gated(normed, w, f"{layer_name}.mlp")
+            x = x + mixed
         expected = rms_norm(x, w, "model.norm", 1e-5) @ w["logits.weight"]
         assert np.allclose(logits, expected, rtol=0, atol=2e-5)
+
+
+def test_places_for_all_are_dense_routing() -> None:
+    """An expert gets each token at most once."""
+    dense = build(f"{SMALL['mixtral-8x7b']},batch=2")
+    given = inputs(dense, 5)
+    ample = build(f"{SMALL['by capacity'].replace('capacity=75', 'capacity=200')},batch=2")
+    assert np.allclose(run(dense, given)[0], run(ample, given)[0], rtol=0, atol=2e-5)
 
 
 def test_gpt3_equals_numpy() -> None:

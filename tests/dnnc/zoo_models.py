@@ -25,6 +25,7 @@ SMALL = {
     "llama-7b": "llama-7b,layers=2,hidden=64,seq=16,vocab=97",
     "llama-70b": "llama-70b,layers=2,hidden=64,heads=8,kv_heads=2,seq=16,vocab=97",
     "mixtral-8x7b": "mixtral-8x7b,layers=2,hidden=64,kv_heads=2,seq=16,vocab=97,experts=4",
+    "by capacity": "mixtral-8x7b,layers=2,hidden=64,kv_heads=2,seq=16,vocab=97,experts=4,routing=capacity,capacity=75",
     "t5-base": "t5-base,layers=2,hidden=64,seq=16,target_seq=12,vocab=97",
     "t5-large": "t5-large,layers=2,hidden=64,seq=16,target_seq=12,vocab=97,version=1.1",
     "vit-base": "vit-base,layers=2,hidden=64,image=48,classes=10",

@@ -1,0 +1,141 @@
+"""Mixtral: LLaMA's layers, each with experts among which every token chooses.
+
+Experts are one product over a dimension of experts, ``[batch, 1, seq, hidden] x [experts, hidden, ffn]``, which layout rules
+split: a member computes its own experts, and the sum over experts is the one reduction. It comes in two forms.
+
+``routing=dense``: every expert computes every token, and those that a token did not choose count with share 0. This is the
+published function exactly (no token is dropped) and runs anywhere; its price is the work of all experts in place of the chosen
+ones.
+
+``routing=capacity`` (Lepikhin et al. 2020, with a sample as a group): an expert has places for ``capacity`` percent of its even
+part of a sample's tokens, in order; a token that finds none is not computed by that expert. Products with one-hot
+matrices bring tokens to their places and back, so the work is near that of the chosen experts, and between samples split and
+experts split lie two all-to-alls.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dnnc.zoo.graph import ELEMENT, Graph
+from dnnc.zoo.llama import decoder
+from dnnc.zoo.spec import Options, Value
+from ir.types import DType
+
+
+def top_of_experts(values: dict[str, Value]) -> list[str]:
+    """A token chooses among the experts there are."""
+    experts, top = int(values["experts"]), int(values["top"])
+    return [f"top={top} is more than experts={experts}"] if top > experts else []
+
+
+def mixtral(graph: Graph, o: Options) -> list[str]:
+    """Mixtral (Jiang et al. 2024, table 1)."""
+    experts = _dense if o.word("routing") == "dense" else _by_capacity
+    return decoder(graph, o, 1e6, lambda name, value: experts(graph, f"{name}.moe", value, o))
+
+
+def places(o: Options) -> int:
+    """Of an expert, for the tokens of a sample: ``capacity`` percent of ``top / experts`` of them, at most all of them."""
+    return min(o["seq"], -(-o["top"] * o["seq"] * o["capacity"] // (100 * o["experts"])))
+
+
+def _dense(graph: Graph, name: str, value: str, o: Options) -> str:
+    """The sum of all experts' results, each times its share."""
+    batch, seq, hidden = graph.shape(value)
+    marks, softmax = _choice(graph, name, value, o)
+    shares = _by_expert(graph, f"{name}.shares", _shares(graph, name, marks, softmax))
+    column = graph.op("Unsqueeze", f"{name}.shares.column", [shares, graph.integers("axis.3", [3])], (*graph.shape(shares), 1))
+    results = _swiglu(graph, name, _tokens(graph, name, value), o)
+    weighed = graph.op("Mul", f"{name}.weighed", [results, column], graph.shape(results))
+    return graph.op("ReduceSum", f"{name}.sum", [weighed, graph.integers("axis.1", [1])], (batch, seq, hidden), keepdims=0)
+
+
+def _by_capacity(graph: Graph, name: str, value: str, o: Options) -> str:
+    """Tokens to their places, each expert on its own, and the results times their shares back to their tokens."""
+    (batch, seq, hidden), experts, count = graph.shape(value), o["experts"], places(o)
+    marks, softmax = _choice(graph, name, value, o)
+    row = (batch, experts, 1, seq)
+    spread = (batch, experts, count, seq)
+    two = graph.integers("axis.2", [2])
+    place = graph.op("Unsqueeze", f"{name}.place.row", [_place(graph, name, marks), two], row, DType.I64)
+    numbers = graph.integers(f"places.{count}", list(range(1, count + 1)))
+    numbers = graph.op("Unsqueeze", f"{name}.places", [numbers, graph.integers("axis.1", [1])], (count, 1), DType.I64)
+    taken = graph.op("Equal", f"{name}.taken", [place, numbers], spread, DType.BOOL)
+    taken = graph.op("Cast", f"{name}.dispatch", [taken], spread, to=ELEMENT[graph.dtype])
+    sent = (batch, experts, count, hidden)
+    results = _swiglu(graph, name, graph.op("MatMul", f"{name}.sent", [taken, _tokens(graph, name, value)], sent), o)
+    shares = _by_expert(graph, f"{name}.shares", _shares(graph, name, marks, softmax))
+    shares = graph.op("Unsqueeze", f"{name}.shares.row", [shares, two], row)
+    back = graph.op("Mul", f"{name}.combine", [taken, shares], spread)
+    back = graph.transpose(f"{name}.back", graph.reshape(f"{name}.flat", back, (batch, experts * count, seq)), [0, 2, 1])
+    results = graph.reshape(f"{name}.results", results, (batch, experts * count, hidden))
+    return graph.op("MatMul", f"{name}.sum", [back, results], (batch, seq, hidden))
+
+
+def _tokens(graph: Graph, name: str, value: str) -> str:
+    """``[batch, 1, seq, hidden]``, to be multiplied with matrices of every expert."""
+    batch, seq, hidden = graph.shape(value)
+    return graph.op("Unsqueeze", f"{name}.tokens", [value, graph.integers("axis.1", [1])], (batch, 1, seq, hidden))
+
+
+def _swiglu(graph: Graph, name: str, value: str, o: Options) -> str:
+    """Every expert's gated feed-forward part."""
+    up, gate = (_per_expert(graph, f"{name}.{part}", value, o["experts"], o["ffn"]) for part in ("up", "gate"))
+    gated = graph.op("Mul", f"{name}.gated", [graph.silu(f"{name}.act", gate), up], graph.shape(up))
+    return _per_expert(graph, f"{name}.down", gated, o["experts"], o["hidden"])
+
+
+def _per_expert(graph: Graph, name: str, value: str, experts: int, outputs: int) -> str:
+    """``value @ W`` by every expert's own matrix."""
+    batch, _, rows, inputs = graph.shape(value)
+    weight = graph.weight(f"{name}.weight", (experts, inputs, outputs), 1 / math.sqrt(inputs))
+    return graph.op("MatMul", name, [value, weight], (batch, experts, rows, outputs))
+
+
+def _choice(graph: Graph, name: str, value: str, o: Options) -> tuple[str, str]:
+    """Which expert each choice of a token is, ``[batch, seq, top, experts]`` of booleans, and the softmax over the logits of
+    those chosen, ``[batch, seq, top, 1]``."""
+    batch, seq, _ = graph.shape(value)
+    best = (batch, seq, o["top"])
+    logits = graph.linear(f"{name}.router", value, o["experts"], bias=False)
+    count = graph.integers("experts.chosen", [o["top"]])
+    largest, chosen = graph.top(f"{name}.router.largest", f"{name}.router.chosen", logits, count, best)
+    last = graph.integers("last_axis", [-1])
+    softmax = graph.op("Softmax", f"{name}.router.softmax", [largest], best, axis=-1)
+    softmax = graph.op("Unsqueeze", f"{name}.router.weights", [softmax, last], (*best, 1))
+    column = graph.op("Unsqueeze", f"{name}.router.column", [chosen, last], (*best, 1), DType.I64)
+    every = graph.integers("experts.every", list(range(o["experts"])))
+    marks = graph.op("Equal", f"{name}.router.equal", [column, every], (*best, o["experts"]), DType.BOOL)
+    return marks, softmax
+
+
+def _shares(graph: Graph, name: str, marks: str, softmax: str) -> str:
+    """``[batch, seq, experts]``: the share of each expert in a token's result, 0 for those not chosen."""
+    batch, seq, top, experts = graph.shape(marks)
+    spread = (batch, seq, top, experts)
+    numbers = graph.op("Cast", f"{name}.router.marks", [marks], spread, to=ELEMENT[graph.dtype])
+    weighed = graph.op("Mul", f"{name}.router.spread", [numbers, softmax], spread)
+    two = graph.integers("axis.2", [2])
+    return graph.op("ReduceSum", f"{name}.shares", [weighed, two], (batch, seq, experts), keepdims=0)
+
+
+def _place(graph: Graph, name: str, marks: str) -> str:
+    """``[batch, experts, seq]``: the place of each token with each expert that it chose, from 1 on in order; else 0."""
+    batch, seq, top, experts = graph.shape(marks)
+    counted = graph.op("Cast", f"{name}.place.marks", [marks], (batch, seq, top, experts), DType.I64, to=_INT64)
+    axes, along = graph.integers("axis.2", [2]), graph.integers("two", [2], scalar=True)
+    chosen = graph.op("ReduceSum", f"{name}.place.chosen", [counted, axes], (batch, seq, experts), DType.I64, keepdims=0)
+    chosen = _by_expert(graph, f"{name}.place.chosen", chosen)
+    shape = (batch, experts, seq)
+    before = graph.op("CumSum", f"{name}.place.counted", [chosen, along], shape, DType.I64)
+    return graph.op("Mul", f"{name}.place", [before, chosen], shape, DType.I64)
+
+
+def _by_expert(graph: Graph, name: str, value: str) -> str:
+    """``[batch, seq, experts]`` to ``[batch, experts, seq]``."""
+    return graph.transpose(f"{name}.by_expert", value, [0, 2, 1])
+
+
+_INT64 = 7
+"""TensorProto.DataType of 64-bit integers."""
