@@ -1,0 +1,40 @@
+"""Shard: a layout for every value over a mesh of devices, at least modelled time, exact on the folded graph.
+
+The parts, in the order of reading:
+
+- ``mesh``: ``Axis`` and ``DeviceMesh``, named axes, each as fast as its slowest link; seconds of collectives;
+- ``layouts``: the layouts of a type and the cheapest chain of collectives between any two;
+- ``problem``: ``ShardProblem``, nodes with choices and values with conversions, as numbers; what a plan costs;
+- ``build``: from a function to that problem: layout rules, seconds by shard, gradients, memory, all that is assumed;
+- ``cells``, ``structure``: the repeated parts that ``fold`` finds, and which of them meet their neighbours alike;
+- ``charges``, ``model``: a value's conversions as tables, once per (value, layout) however many readers;
+- ``elimination``, ``powers``: least sums of tables, and of equal steps in O(log r) products;
+- ``search``: ``solve``, which puts it together: untied copies, memory by a Lagrangian, a bound always;
+- ``price``: what a plan costs, counted by an independent walk over the function;
+- ``shard_pass``: the pass: mesh, layouts and strategies written into the module.
+
+What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers or few enough
+sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and bound meet. Else value and bound are told.
+"""
+
+from passes.shard.build import ShardInput, build
+from passes.shard.mesh import Axis, DeviceMesh, mesh_of, read_shape, shapes
+from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.search import NoPlanError, ShardPlan, solve
+
+__all__ = [
+    "Axis",
+    "DeviceMesh",
+    "NoPlanError",
+    "NodeKind",
+    "ShardInput",
+    "ShardPlan",
+    "ShardProblem",
+    "ValueKind",
+    "ValueNode",
+    "build",
+    "mesh_of",
+    "read_shape",
+    "shapes",
+    "solve",
+]

@@ -1,0 +1,406 @@
+"""From a function to a ``ShardProblem``.
+
+Nodes: the ops, by their place in the function; then each weight; then each result of the function. The choices of an op are the
+strategies of its layout rule, one per axis; an op without a rule runs whole everywhere. A weight chooses the layout in which it
+is kept; other layouts are made from it in every run. A result may leave in any layout but as terms.
+
+What is free: arguments arrive in whatever layouts are asked for, and small constants stand on every device.
+
+Seconds of an op under a choice: those of ``passes.analyses.seconds`` (the op alone, not fused) for the largest shard's flops
+and bytes, on the slowest type of the mesh. In training, the backward pass is priced likewise, with the flops of both gradients
+and twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they
+are, and each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation.
+Nothing overlaps: communication adds to computation.
+
+Memory: weights where they are kept; in training also their gradients and the optimizer's state (``OptimizerState``, or two
+32-bit numbers per element, as Adam keeps). Activations are not counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ir.facets import Cost, OptimizerState, Time
+from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
+from ir.module import Func, Module, Resource
+from ir.opdefs import module_opsets
+from ir.ops import Op
+from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
+from passes.analyses.memory import reads
+from passes.analyses.seconds import op_seconds
+from passes.fold import Folding
+from passes.shard.cells import cells_of
+from passes.shard.layouts import Layouts, Placements, coherent, layouts_of, split
+from passes.shard.mesh import DeviceMesh
+from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+
+SMALL = 64
+"""Elements up to which a constant stands on every device."""
+WHOLE = "replicate"
+SEPARATOR = "; "
+"""Between the names of strategies, one per axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInput:
+    """The problem with what its numbers mean: ``strategies[node kind][choice]``, one per axis, of an op; ``kept[node]`` is the
+    resource of a weight's node, ``outputs[node]`` the value of a result's, ``layouts[name]`` the layouts of a value by source."""
+
+    problem: ShardProblem
+    mesh: DeviceMesh
+    func: Func
+    strategies: tuple[tuple[tuple[Strategy | None, ...], ...], ...]
+    kept: dict[int, str]
+    outputs: dict[int, str]
+    layouts: dict[str, Layouts]
+    unsharded: tuple[str, ...]
+    """Operators without a rule, sorted."""
+
+
+def build(
+    module: Module, func: Func, mesh: DeviceMesh, folding: Folding | None, *, training: bool = False, uneven: bool = False
+) -> ShardInput:
+    """The problem of ``func``; ``folding`` tells its repeats."""
+    builder = _Builder(module, func, mesh, training, uneven)
+    for op in func.ops:
+        builder.op(op)
+    for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in builder.weights):
+        builder.weight(name)
+    for value in func.results:
+        builder.output(value.name)
+    return builder.finish(folding)
+
+
+@dataclass(slots=True)
+class _ValueDraft:
+    """A kind of values while needs are added to it."""
+
+    layouts: Layouts
+    flows: bool
+    numbers: dict[tuple[int, int], int]
+
+    def need(self, layout: int, gradient: int) -> int:
+        """The number of the need of ``layout`` whose gradient comes back as ``gradient`` (-1: none)."""
+        return self.numbers.setdefault((layout, gradient if self.flows else -1), len(self.numbers))
+
+    def finish(self) -> ValueKind:
+        convert, count = self.layouts.convert, len(self.layouts.placements)
+        # The gradient is wanted as ``_dual`` of the source; keys from ``count`` on are layouts that it comes in.
+        wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
+        back = convert[:, wanted].T if self.flows else np.zeros((count, count))
+        needs = tuple((layout,) if gradient < 0 else (layout, count + gradient) for layout, gradient in self.numbers)
+        return ValueKind(np.hstack([convert, back]), needs)
+
+
+class _Builder:
+    def __init__(self, module: Module, func: Func, mesh: DeviceMesh, training: bool, uneven: bool) -> None:
+        self.func, self.mesh, self.training, self.uneven = func, mesh, training, uneven
+        self.around = Surroundings(module.resources.values(), module_opsets(module))
+        self.around.types.update((arg.name, arg.type) for arg in func.args)
+        self.resources = module.resources
+        self.weights = {name for name, resource in self.resources.items() if self.is_weight(resource)}
+        self.trained = {name for name in self.weights if training and _is_float(self.resources[name].type)}
+        self.values: dict[tuple[Type, bool], int] = {}
+        self.drafts: list[_ValueDraft] = []
+        self.kind_numbers: dict[object, int] = {}
+        self.node_kinds: list[NodeKind] = []
+        self.strategies: list[tuple[tuple[Strategy | None, ...], ...]] = []
+        self.kinds: list[int] = []
+        self.rules: list[LayoutRule | None] = []  # keeps them alive, so that identities are theirs
+        self.made: dict[str, tuple[int, int]] = {}
+        self.readers: dict[str, list[tuple[int, int]]] = {}
+        self.kept: dict[int, str] = {}
+        self.outputs: dict[int, str] = {}
+        self.unsharded: set[str] = set()
+
+    def is_weight(self, resource: Resource) -> bool:
+        type_ = resource.type
+        if not isinstance(type_, TensorType) or type_.elements is None:
+            return False
+        return type_.elements > (1 if self.training and type_.dtype.is_float else SMALL)
+
+    def value_kind(self, name: str) -> int:
+        key = (self.around.types[name], name in self.trained)
+        if key not in self.values:
+            self.values[key] = len(self.drafts)
+            self.drafts.append(_ValueDraft(layouts_of(key[0], self.mesh, self.uneven), key[1], {}))
+        return self.values[key]
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def op(self, op: Op) -> None:
+        """Adds an op; the values that it reads have been made."""
+        rule = self.around.rule(op)
+        self.around.see(op)
+        named = set(op.operands)
+        ports = [(i, name) for i, name in enumerate(op.operands) if self.is_priced(name)]
+        ports += [(-1, name) for name in reads(op) if name not in named and self.is_priced(name)]
+        if rule is not None and self.training:
+            flows = any(name in self.trained for name in op.operands)
+            self.trained.update(v.name for v, has in zip(op.results, rule.differentiable[1], strict=True) if has and flows)
+        if rule is None:
+            self.unsharded.add(op.name)
+        operands = tuple([self.around.types.get(name) if name else None for name in op.operands])
+        read_kinds = tuple([(i, self.value_kind(name)) for i, name in ports])
+        made_kinds = tuple([self.value_kind(value.name) if value.name else -1 for value in op.results])
+        repeats = len(set(op.operands)) < len(op.operands) and tuple(op.operands.index(name) for name in op.operands)
+        key = (op.name, id(rule), op.facets, operands, read_kinds, made_kinds, repeats)
+        number = self.kind_numbers.get(key)
+        if number is None:
+            number = self.kind_numbers[key] = len(self.node_kinds)
+            self.rules.append(rule)
+            self.op_kind(op, rule, operands, read_kinds, made_kinds)
+        node = len(self.kinds)
+        self.kinds.append(number)
+        for port, (_, name) in enumerate(ports):
+            self.readers.setdefault(name, []).append((node, port))
+        self.made.update((value.name, (node, result)) for result, value in enumerate(op.results) if value.name)
+
+    def is_priced(self, name: str) -> bool:
+        return name in self.made or name in self.weights
+
+    def op_kind(
+        self,
+        op: Op,
+        rule: LayoutRule | None,
+        operands: Sequence[Type | None],
+        read_kinds: Sequence[tuple[int, int]],
+        made_kinds: Sequence[int],
+    ) -> None:
+        """A kind of ops: every combination of strategies that its values can have, of equal ones the quickest."""
+        results = [value.type for value in op.results]
+        best: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        rows: list[tuple[str, float, tuple[int, ...], tuple[int, ...], tuple[Strategy | None, ...]]] = []
+        for strategies, gradients in self.combinations(rule, len(operands), len(results)):
+            if rule is None:
+                lies: list[Placements] = [(Replicate(),) * len(self.mesh.axes)] * (len(operands) + len(results))
+            else:
+                lies = [tuple(s.operands[i] for s in strategies if s) for i in range(len(operands))]
+                lies += [tuple(s.results[i] for s in strategies if s) for i in range(len(results))]
+            if not all(map(coherent, lies)):
+                continue
+            needs = []
+            for i, kind in read_kinds:
+                draft = self.drafts[kind]
+                layout = draft.layouts.number(lies[i]) if i >= 0 else draft.layouts.number((Replicate(),) * len(self.mesh.axes))
+                back = gradients[i] if i >= 0 else None
+                needs.append(-1 if layout < 0 else draft.need(layout, draft.layouts.number(back) if back else -1))
+            made = [
+                self.drafts[kind].layouts.number(lies[len(operands) + i]) if kind >= 0 else 0
+                for i, kind in enumerate(made_kinds)
+            ]
+            if -1 in needs or -1 in made:
+                continue
+            seconds = self.seconds(op, operands, strategies, lies)
+            key = (tuple(needs), tuple(made))
+            label = SEPARATOR.join(strategy.name if strategy else WHOLE for strategy in strategies)
+            row = (label, seconds, *key, strategies)
+            if key not in best:
+                best[key] = len(rows)
+                rows.append(row)
+            elif seconds < rows[best[key]][1]:
+                rows[best[key]] = row
+        self.add_kind(rows, len(read_kinds), len(made_kinds))
+
+    def combinations(
+        self, rule: LayoutRule | None, operands: int, results: int
+    ) -> Iterable[tuple[tuple[Strategy | None, ...], list[Placements | None]]]:
+        """One strategy per axis, with the layouts of the operands' gradients."""
+        if rule is None:
+            yield (None,) * len(self.mesh.axes), [None] * operands
+            return
+        options = [
+            [
+                back
+                for back in backward_rule(rule, size)
+                if self.uneven or back.strategy.factor is None or back.strategy.factor.size % size == 0
+            ]
+            for size in self.mesh.sizes
+        ]
+        for picked in itertools.product(*options):
+            parts: dict[str, int] = {}
+            for back, size in zip(picked, self.mesh.sizes, strict=True):
+                if back.strategy.factor:
+                    parts[back.strategy.name] = parts.get(back.strategy.name, 1) * size
+            sizes = {back.strategy.name: back.strategy.factor.size for back in picked if back.strategy.factor}
+            if any(sizes[name] < count or (not self.uneven and sizes[name] % count) for name, count in parts.items()):
+                continue
+            gradients: list[Placements | None] = []
+            for i in range(operands):
+                layout = tuple(g for back in picked if (g := back.gradients[i]) is not None)
+                gradients.append(layout if len(layout) == len(picked) else None)
+            yield tuple(back.strategy for back in picked), gradients
+
+    def weight(self, name: str) -> None:
+        """A resource that chooses where it is kept."""
+        resource = self.resources[name]
+        kind = self.value_kind(name)
+        key = ("weight", kind, resource.facets)
+        if key not in self.kind_numbers:
+            self.kind_numbers[key] = len(self.node_kinds)
+            layouts = self.drafts[kind].layouts
+            kept = [i for i, p in enumerate(layouts.placements) if not any(isinstance(q, Partial) for q in p)]
+            size = type_bytes(resource.type) or 0
+            if name in self.trained:
+                optimizer = next((facet.size for facet in resource.facets if isinstance(facet, OptimizerState)), None)
+                assert isinstance(resource.type, TensorType)
+                size = 2 * size + (8 * (resource.type.elements or 0) if optimizer is None else optimizer)
+            self.node_kinds.append(
+                NodeKind(
+                    tuple(_text(layouts.placements[i]) for i in kept),
+                    np.zeros(len(kept)),
+                    np.array([size * split(resource.type, layouts.placements[i], self.mesh) for i in kept]),
+                    makes=(np.array(kept, np.int64),),
+                )
+            )
+            self.strategies.append(())
+        node = len(self.kinds)
+        self.kinds.append(self.kind_numbers[key])
+        self.made[name] = (node, 0)
+        self.kept[node] = name
+
+    def output(self, name: str) -> None:
+        """A result of the function: any layout but terms; its gradient comes as it lies."""
+        if name not in self.made:
+            return  # an argument that is handed on
+        kind = self.value_kind(name)
+        key = ("output", kind)
+        if key not in self.kind_numbers:
+            self.kind_numbers[key] = len(self.node_kinds)
+            draft = self.drafts[kind]
+            free = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
+            needs = np.array([draft.need(i, i) for i in free], np.int64)
+            labels = tuple(_text(draft.layouts.placements[i]) for i in free)
+            self.node_kinds.append(NodeKind(labels, np.zeros(len(free)), np.zeros(len(free)), reads=(needs,)))
+            self.strategies.append(())
+        self.outputs[len(self.kinds)] = name
+        self.readers.setdefault(name, []).append((len(self.kinds), 0))
+        self.kinds.append(self.kind_numbers[key])
+
+    def add_kind(
+        self,
+        rows: Sequence[tuple[str, float, tuple[int, ...], tuple[int, ...], tuple[Strategy | None, ...]]],
+        ports: int,
+        results: int,
+    ) -> None:
+        self.node_kinds.append(
+            NodeKind(
+                tuple(row[0] for row in rows),
+                np.array([row[1] for row in rows]),
+                np.zeros(len(rows)),
+                tuple(np.array([row[2][port] for row in rows], np.int64) for port in range(ports)),
+                tuple(np.array([row[3][result] for row in rows], np.int64) for result in range(results)),
+            )
+        )
+        self.strategies.append(tuple(row[4] for row in rows))
+
+    # -- seconds -------------------------------------------------------------------------------------------------------
+
+    def seconds(
+        self, op: Op, operands: Sequence[Type | None], strategies: Sequence[Strategy | None], lies: Sequence[Placements]
+    ) -> float:
+        """Of the largest shard, forward and, in training, backward."""
+        cost = op.facet(Cost)
+        if cost is None or op.facet(Time) is not None:
+            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
+        local = _local_cost(op, cost, operands, lies, share_of(strategies, self.mesh), self.mesh)
+        works = [local]
+        if self.training and cost.input_grad + cost.weight_grad:
+            works.append(replace(local, flops=local.input_grad, read=2 * local.read, write=2 * local.write))
+        types = self.mesh.types
+        return max((sum(op_seconds(op.with_facets(work), type_) for work in works) for type_ in types), default=0.0)
+
+    def finish(self, folding: Folding | None) -> ShardInput:
+        values = [
+            ValueNode(self.value_kind(name), maker, tuple(self.readers[name]))
+            for name, maker in self.made.items()
+            if name in self.readers
+        ]
+        problem = ShardProblem(
+            tuple(self.node_kinds), tuple(draft.finish() for draft in self.drafts), tuple(self.kinds), tuple(values)
+        )
+        if folding is not None:
+            problem = replace(problem, cells=cells_of(folding, {name: node for node, name in self.kept.items()}))
+        layouts = {name: self.drafts[self.value_kind(name)].layouts for name in self.made}
+        return ShardInput(
+            problem,
+            self.mesh,
+            self.func,
+            tuple(self.strategies),
+            self.kept,
+            self.outputs,
+            layouts,
+            tuple(sorted(self.unsharded)),
+        )
+
+
+def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh) -> float:
+    """Part of the op's flops that the busiest member works."""
+    parts: dict[str, tuple[Strategy, int]] = {}
+    for strategy, axis in zip(strategies, mesh.axes, strict=True):
+        if strategy is not None and strategy.factor is not None:
+            _, count = parts.get(strategy.name, (strategy, 1))
+            parts[strategy.name] = (strategy, count * axis.size)
+    return math.prod(strategy.share(count) for strategy, count in parts.values())
+
+
+def gradient_layout(placements: Placements) -> Placements:
+    """Where the maker of a value wants its gradient (``ir.layout_rules.backward_rule``)."""
+
+    def dual(placement: Placement) -> Placement:
+        match placement:
+            case Shard():
+                return placement
+            case Partial("max"):
+                return Partial("sum")
+        return Replicate()
+
+    return tuple(map(dual, placements))
+
+
+def _local_cost(
+    op: Op, cost: Cost, operands: Sequence[Type | None], lies: Sequence[Placements], share: float, mesh: DeviceMesh
+) -> Cost:
+    """The cost of the largest shard. Bytes read are divided as the operands are where the op reads all of them, else (a
+    Gather from a table) as the results are. ``input_grad`` is that of both gradients."""
+
+    def part(names: Sequence[str], types: Sequence[Type | None], lies: Sequence[Placements]) -> tuple[int, float]:
+        whole, local = 0, 0.0
+        for name, type_, placements in zip(names, types, lies, strict=True):
+            size = (type_bytes(type_) or 0) if name and type_ is not None else 0
+            whole += size
+            local += size * split(type_, placements, mesh) if size and type_ is not None else 0.0
+        return whole, local
+
+    count = len(operands)
+    made, made_here = part([v.name for v in op.results], [v.type for v in op.results], lies[count:])
+    results = made_here / made if made else 1.0
+    given, given_here = part(op.operands, operands, lies[:count])
+    held = [i for i, name in enumerate(op.operands) if name[:1] == "@"]
+    weight, weight_here = part([op.operands[i] for i in held], [operands[i] for i in held], [lies[i] for i in held])
+    read = given_here / given if given and cost.read >= given else results
+    kept = weight_here / weight if weight and cost.weight >= weight else results
+    return replace(
+        cost,
+        flops=round(cost.flops * share),
+        input_grad=round((cost.input_grad + cost.weight_grad) * share),
+        read=round(cost.read * read),
+        write=round(cost.write * results),
+        weight=round(cost.weight * kept),
+    )
+
+
+def _is_float(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.is_float
+
+
+def _text(placements: Placements) -> str:
+    return ", ".join(map(str, placements))
+
+
+__all__ = ["SEPARATOR", "SMALL", "WHOLE", "ShardInput", "build", "gradient_layout", "share_of"]

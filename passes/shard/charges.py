@@ -1,0 +1,126 @@
+"""What the conversions of one value cost, as tables that an elimination can add: the only place that knows the forms.
+
+A value is paid once per key, however many readers need it, so its cost ties its maker and all its readers together. With one
+reader that is a table of two; with a few it is one table of all (*joint*). With many, either a variable says which keys are
+*held* (a source and a set of keys, paid once; a reader may choose only what is held), or, where these are too many too, each
+reader pays its part of every key, one over the number of readers that could need it: never more than the true cost, so what
+is found with it is a bound and not a price (*relaxed*).
+
+Choices that a table cannot tell apart are one *class*.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from passes.shard.problem import Floats, Integers, ShardProblem
+
+JOINT = 1 << 20
+"""Entries of the largest joint table."""
+MOST_JOINT = 6
+"""Readers of a joint table."""
+HELD = 1 << 10
+"""Most states of what is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """``source_of[choice]`` is the class of the maker's choice, ``need_of[r][choice]`` that of reader ``r``'s. ``mode``:
+
+    - ``joint``: ``tables[0][source, need of 0, need of 1, ..]``;
+    - ``held``: ``tables`` are ``[source, state]`` (with what the state costs), then per reader ``[state, need]``;
+    - ``relaxed``: per reader ``[source, need]``.
+    """
+
+    mode: str
+    source_of: Integers
+    need_of: tuple[Integers, ...]
+    tables: tuple[Floats, ...]
+
+
+def charge_of(
+    problem: ShardProblem, kind: int, maker: tuple[int, int], readers: Sequence[tuple[int, tuple[int, ...]]]
+) -> Charge:
+    """``maker``: its node kind and result; ``readers``: node kind and ports of each reading node."""
+    value = problem.value_kinds[kind]
+    sources, source_of = np.unique(problem.node_kinds[maker[0]].makes[maker[1]], return_inverse=True)
+    need_of: list[Integers] = []
+    needs: list[list[tuple[int, ...]]] = []
+    for node_kind, ports in readers:
+        columns = [problem.node_kinds[node_kind].reads[port] for port in ports]
+        rows = [tuple(sorted({key for column in columns for key in value.needs[column[c]]})) for c in range(len(columns[0]))]
+        distinct = sorted(set(rows))
+        needs.append(distinct)
+        need_of.append(np.array([distinct.index(row) for row in rows], np.int64))
+    weights = value.weights[sources]
+    size = len(sources) * math.prod(len(rows) for rows in needs)
+    if len(readers) <= MOST_JOINT and size <= JOINT:
+        return Charge("joint", source_of, tuple(need_of), (_joint(weights, needs),))
+    held = _held(weights, needs)
+    if held is not None:
+        return Charge("held", source_of, tuple(need_of), held)
+    return Charge("relaxed", source_of, tuple(need_of), _relaxed(weights, needs))
+
+
+def _joint(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> Floats:
+    """Key by key: paid where any reader needs it."""
+    shape = (len(weights), *(len(rows) for rows in needs))
+    table = np.zeros(shape)
+    for key in sorted({key for rows in needs for row in rows for key in row}):
+        any_needs = np.zeros(shape[1:], dtype=bool)
+        for reader, rows in enumerate(needs):
+            along = [1] * len(needs)
+            along[reader] = len(rows)
+            any_needs |= np.array([key in row for row in rows]).reshape(along)
+        column = weights[:, key].reshape(-1, *[1] * len(needs))
+        table += np.where(any_needs[None], column, 0.0)
+    return table
+
+
+def _held(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Floats, ...] | None:
+    """States: a source with a set of its keys that cost something. None where there are too many."""
+    asked = sorted({key for rows in needs for row in rows for key in row})
+    dear = [[key for key in asked if 0 < weights[source, key] < np.inf] for source in range(len(weights))]
+    if sum(2.0 ** len(keys) for keys in dear) > HELD:
+        return None
+    states = [
+        (source, frozenset(keys))
+        for source, options in enumerate(dear)
+        for count in range(len(options) + 1)
+        for keys in itertools.combinations(options, count)
+    ]
+    paid = np.full((len(weights), len(states)), np.inf)
+    for number, (source, keys) in enumerate(states):
+        paid[source, number] = sum(weights[source, key] for key in sorted(keys))
+    tables = [paid]
+    for rows in needs:
+        fits = np.full((len(states), len(rows)), np.inf)
+        for number, (source, keys) in enumerate(states):
+            for need, row in enumerate(rows):
+                if all(key in keys or weights[source, key] == 0 for key in row):
+                    fits[number, need] = 0.0
+        tables.append(fits)
+    return tuple(tables)
+
+
+def _relaxed(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Floats, ...]:
+    could: dict[int, int] = {}
+    for rows in needs:
+        for key in {key for row in rows for key in row}:
+            could[key] = could.get(key, 0) + 1
+    tables = []
+    for rows in needs:
+        table = np.zeros((len(weights), len(rows)))
+        for need, row in enumerate(rows):
+            for key in row:
+                table[:, need] += weights[:, key] / could[key]
+        tables.append(table)
+    return tuple(tables)
+
+
+__all__ = ["HELD", "JOINT", "MOST_JOINT", "Charge", "charge_of"]

@@ -1,0 +1,144 @@
+"""Layouts that a value may have on a mesh, and the cheapest way from each to each.
+
+A layout is one placement per mesh axis. A step changes one axis by one collective: all-gather ``S -> R``, all-reduce
+``P -> R``, reduce-scatter ``P -> S``, all-to-all ``S -> S'``; ``R -> S`` is a local slice and ``R -> P`` stands on one member
+(of a maximum: on all), both free. Its bytes are those of the value as the *other* axes leave it. Where several axes split one
+dimension, the later splits what the earlier left, so only the last of them may be changed. A conversion is the cheapest chain
+of steps: a shortest path over layouts.
+
+Invariants: terms of a sum and of a maximum do not meet in one layout; a dimension is split evenly unless ``uneven`` is allowed,
+and never into empty parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from passes.shard.mesh import Axis, DeviceMesh
+
+Placements: TypeAlias = tuple[Placement, ...]
+Seconds: TypeAlias = NDArray[np.float64]
+
+REDUCTIONS = ("sum", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Every layout of a type, the most split first; ``convert[a, b]`` seconds from layout ``a`` to ``b``."""
+
+    placements: tuple[Placements, ...]
+    convert: Seconds
+
+    def number(self, placements: Placements) -> int:
+        """Its number, -1 where the type cannot have it."""
+        return _numbers(self.placements).get(placements, -1)
+
+
+@lru_cache(maxsize=1 << 12)
+def _numbers(placements: tuple[Placements, ...]) -> dict[Placements, int]:
+    return {placement: number for number, placement in enumerate(placements)}
+
+
+@lru_cache(maxsize=1 << 12)
+def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False) -> Layouts:
+    """The layouts of a type; what is no tensor of known shape is replicated."""
+    found = tuple(sorted(_possible(type_, mesh, uneven), key=lambda placements: _order(placements, mesh)))
+    size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
+    return Layouts(found, _closure(found, mesh, size))
+
+
+def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
+    """Part of a tensor that its largest shard holds."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return 1.0
+    parts: dict[int, int] = {}
+    for placement, axis in zip(placements, mesh.axes, strict=True):
+        if isinstance(placement, Shard):
+            parts[placement.dim] = parts.get(placement.dim, 1) * axis.size
+    share = 1.0
+    for dim, count in parts.items():
+        length = type_.shape[dim]
+        assert isinstance(length, int)
+        share *= -(-length // count) / length
+    return share
+
+
+def coherent(placements: Placements) -> bool:
+    """Whether all terms are of one reduction."""
+    return len({placement.reduction for placement in placements if isinstance(placement, Partial)}) <= 1
+
+
+def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
+    whole: Placements = (Replicate(),) * len(mesh.axes)
+    if not isinstance(type_, TensorType) or type_.shape is None or not all(isinstance(dim, int) for dim in type_.shape):
+        return [whole]
+    shape = [dim for dim in type_.shape if isinstance(dim, int)]
+    options: list[Placement] = [Shard(dim) for dim, length in enumerate(shape) if length > 1]
+    options.append(Replicate())
+    if type_.dtype not in (DType.BOOL, DType.STRING):
+        options += [Partial(reduction) for reduction in REDUCTIONS]
+    found = []
+    for placements in itertools.product(options, repeat=len(mesh.axes)):
+        fits = True
+        for dim, length in enumerate(shape):
+            parts = math.prod(axis.size for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim))
+            fits = fits and parts <= max(length, 1) and (uneven or length % parts == 0)
+        if fits and coherent(placements):
+            found.append(placements)
+    return found
+
+
+def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
+    """Most split first, then by text: where costs tie, what takes least memory is found first."""
+    parts = math.prod(axis.size for p, axis in zip(placements, mesh.axes, strict=True) if isinstance(p, Shard))
+    return (-parts, tuple(map(str, placements)))
+
+
+def _closure(found: tuple[Placements, ...], mesh: DeviceMesh, size: float) -> Seconds:
+    """Shortest paths (Floyd, Warshall)."""
+    number = _numbers(found)
+    convert: Seconds = np.full((len(found), len(found)), np.inf)
+    np.fill_diagonal(convert, 0.0)
+    options = sorted({p for placements in found for p in placements}, key=str)
+    for one, placements in enumerate(found):
+        for position, axis in enumerate(mesh.axes):
+            rest = size
+            for other, (placement, along) in enumerate(zip(placements, mesh.axes, strict=True)):
+                if other != position and isinstance(placement, Shard):
+                    rest /= along.size
+            locked = {p for p in placements[position + 1 :] if isinstance(p, Shard)}
+            for target in options:
+                if placements[position] in locked or target in locked or target == placements[position]:
+                    continue
+                two = number.get((*placements[:position], target, *placements[position + 1 :]))
+                if two is not None:
+                    convert[one, two] = _step(placements[position], target, axis, rest)
+    for middle in range(len(found)):
+        np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
+    return convert
+
+
+def _step(source: Placement, target: Placement, axis: Axis, size: float) -> float:
+    match source, target:
+        case Replicate(), _:
+            return 0.0
+        case Shard(), Replicate():
+            return axis.gather(size)
+        case Shard(), Shard():
+            return axis.exchange(size)
+        case Partial(), Replicate():
+            return axis.reduce(size)
+        case Partial(), Shard():
+            return axis.gather(size)
+    return math.inf
+
+
+__all__ = ["Layouts", "Placements", "Seconds", "coherent", "layouts_of", "split"]

@@ -1,0 +1,153 @@
+"""Factors of a problem: the variables of nodes and values, and the tables over them.
+
+Variables: a node's choice; the source class of a value and the need class of each of its readers where a table of more than two
+hangs on them; the state of what is held of a value. Each belongs to a node (its maker or reader), and so to the cell of that
+node. Tables are built once per form of value (its kind, those of its nodes), so equal layers share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from passes.shard.charges import Charge, charge_of
+from passes.shard.elimination import Factor
+from passes.shard.problem import Floats, Integers, ShardProblem, ValueNode
+
+
+class Charges:
+    """Charges of values, made once per form."""
+
+    def __init__(self, problem: ShardProblem) -> None:
+        self.problem = problem
+        self.known: dict[object, Charge] = {}
+
+    def of(self, value: ValueNode) -> tuple[Charge, tuple[int, ...]]:
+        """The charge of a value and its reading nodes, each once."""
+        ports: dict[int, list[int]] = {}
+        for node, port in value.readers:
+            ports.setdefault(node, []).append(port)
+        kinds = self.problem.kinds
+        readers = tuple((kinds[node], tuple(listed)) for node, listed in ports.items())
+        maker = (kinds[value.maker[0]], value.maker[1])
+        key = (value.kind, maker, readers)
+        if key not in self.known:
+            self.known[key] = charge_of(self.problem, value.kind, maker, readers)
+        return self.known[key], tuple(ports)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A factor and the nodes that its variables belong to."""
+
+    factor: Factor
+    nodes: tuple[int, ...]
+
+
+class Model:
+    """Factors of a problem where a byte of memory per device costs ``price`` seconds."""
+
+    def __init__(self, problem: ShardProblem, charges: Charges, price: float = 0.0) -> None:
+        self.problem, self.charges, self.price = problem, charges, price
+        self.numbers: dict[tuple[object, ...], int] = {}
+        self.sizes: dict[int, int] = {}
+        self.owner: list[int] = []
+        self.known: dict[int, list[Owned]] = {}
+        self.unary: dict[int, Floats] = {}
+        self.links: dict[int, Floats] = {}
+        self.permuted: dict[int, Floats] = {}
+        self.relaxed = False
+
+    def variable(self, owner: int, size: int, *name: object) -> int:
+        number = self.numbers.setdefault((owner, *name), len(self.numbers))
+        if number == len(self.owner):
+            self.sizes[number] = size
+            self.owner.append(owner)
+        return number
+
+    def choice(self, node: int) -> int:
+        """The variable of a node's choice."""
+        return self.variable(node, len(self.problem.node(node).seconds))
+
+    def node_factor(self, node: int) -> Owned:
+        kind = self.problem.kinds[node]
+        if kind not in self.unary:
+            found = self.problem.node_kinds[kind]
+            self.unary[kind] = found.seconds + self.price * found.memory if self.price else found.seconds
+        return Owned(Factor((self.choice(node),), self.unary[kind]), (node,))
+
+    def value_factors(self, number: int) -> list[Owned]:
+        """All factors of a value."""
+        if number not in self.known:
+            self.known[number] = self.charged(number)
+        return self.known[number]
+
+    def charged(self, number: int) -> list[Owned]:
+        value = self.problem.values[number]
+        charge, readers = self.charges.of(value)
+        maker = value.maker[0]
+        found: list[Owned] = []
+        direct = charge.mode == "joint" and len(readers) == 1 and readers[0] != maker
+        source = self.classed(found, maker, charge.source_of, direct, "source", number)
+        needs = [
+            self.classed(found, node, classes, direct, "need", number)
+            for node, classes in zip(readers, charge.need_of, strict=True)
+        ]
+        if charge.mode == "joint":
+            table = charge.tables[0]
+            if direct:  # no variables between: the table in terms of choices
+                if id(table) not in self.permuted:
+                    self.permuted[id(table)] = table[charge.source_of][:, charge.need_of[0]]
+                table = self.permuted[id(table)]
+            found.append(Owned(Factor((source, *needs), table), (maker, *readers)))
+            return found
+        first, tables = source, charge.tables
+        if charge.mode == "held":
+            first = self.variable(maker, tables[0].shape[1], "held", number)
+            found.append(Owned(Factor((source, first), tables[0]), (maker,)))
+            tables = tables[1:]
+        else:
+            self.relaxed = True
+        for node, need, table in zip(readers, needs, tables, strict=True):
+            found.append(Owned(Factor((first, need), table), (maker, node)))
+        return found
+
+    def classed(self, found: list[Owned], node: int, classes: Integers, direct: bool, *name: object) -> int:
+        """The variable of a node's class, tied to its choice."""
+        choice = self.choice(node)
+        if direct:
+            return choice
+        count = int(classes.max()) + 1 if len(classes) else 0
+        variable = self.variable(node, count, *name)
+        if id(classes) not in self.links:
+            link = np.full((len(classes), count), np.inf)
+            link[np.arange(len(classes)), classes] = 0.0
+            self.links[id(classes)] = link
+        found.append(Owned(Factor((choice, variable), self.links[id(classes)]), (node,)))
+        return variable
+
+
+def tied(problem: ShardProblem) -> tuple[ShardProblem, tuple[int, ...], tuple[tuple[ValueNode, float], ...]]:
+    """The problem in which all copies of a chain choose alike: the representative of each node, and each distinct value over
+    representatives with how often it stands there. Chains whose copies differ in kind are left as they are."""
+    stands = list(range(problem.size))
+    for copies in problem.cells:
+        kinds = [tuple(problem.kinds[node] for node in nodes) for nodes in copies]
+        if len(set(kinds)) == 1:
+            for nodes in copies[1:]:
+                for first, node in zip(copies[0], nodes, strict=True):
+                    stands[node] = first
+    counted: dict[ValueNode, float] = {}
+    for value in problem.values:
+        merged = replace(
+            value,
+            maker=(stands[value.maker[0]], value.maker[1]),
+            readers=tuple(dict.fromkeys((stands[node], port) for node, port in value.readers)),
+        )
+        counted[merged] = counted.get(merged, 0.0) + 1.0
+    one = replace(problem, values=tuple(counted), cells=())
+    return one, tuple(stands), tuple(counted.items())
+
+
+__all__ = ["Charges", "Model", "Owned", "tied"]

@@ -1,0 +1,68 @@
+"""Min-plus powers: the best way through r equal steps, in O(log r) products, and which states it goes through.
+
+``(A x B)[u, p, r] = min over q of A[u, p, q] + B[u, q, r]``, for each ``u`` (what all steps share) by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from passes.shard.problem import Floats
+
+_AT_ONCE = 1 << 22
+"""Sums made at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """``table[u, p, q]`` of ``count`` steps, as the product of two powers; a single step has none."""
+
+    count: int
+    table: Floats
+    parts: tuple[Power, Power] | None = None
+
+    def states(self, u: int, first: int, last: int) -> list[int]:
+        """The state after each step; the last is ``last``. States at the ends of equal stretches are asked once."""
+        known: dict[tuple[int, int, int], list[int]] = {}
+
+        def through(power: Power, first: int, last: int) -> list[int]:
+            key = (id(power), first, last)
+            if key not in known:
+                if power.parts is None:
+                    known[key] = [last]
+                else:
+                    one, two = power.parts
+                    middle = int(np.argmin(one.table[u, first] + two.table[u, :, last]))
+                    known[key] = through(one, first, middle) + through(two, middle, last)
+            return known[key]
+
+        return through(self, first, last)
+
+
+def power(step: Floats, count: int) -> Power:
+    """``count`` (at least 1) steps of ``step[u, p, q]``."""
+    square = Power(1, step)
+    result: Power | None = None
+    while count:
+        if count & 1:
+            result = square if result is None else _product(result, square)
+        count >>= 1
+        if count:
+            square = _product(square, square)
+    assert result is not None
+    return result
+
+
+def _product(one: Power, two: Power) -> Power:
+    left, right = one.table, two.table
+    table = np.empty((left.shape[0], left.shape[1], right.shape[2]))
+    rows = max(1, _AT_ONCE // max(1, right.shape[1] * right.shape[2]))
+    for u in range(len(left)):
+        for start in range(0, left.shape[1], rows):
+            table[u, start : start + rows] = (left[u, start : start + rows, :, None] + right[u, None]).min(axis=1)
+    return Power(one.count + two.count, table, (one, two))
+
+
+__all__ = ["Power", "power"]

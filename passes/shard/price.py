@@ -1,0 +1,278 @@
+"""What a sharding costs, counted by a walk over the function: every collective, one by one.
+
+It reads the decisions and the layout rules, and nothing of the search: not its problem, tables or conversions. The model is the
+one that ``build`` and ``mesh`` state, spelled out here a second time, so that an error in either shows as a difference. A value
+is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives (Dijkstra).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from ir.facets import Cost, OptimizerState, Time
+from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
+from ir.module import Func, Module
+from ir.ops import Op
+from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from passes.analyses.memory import reads
+from passes.analyses.seconds import op_seconds
+from passes.shard.mesh import DeviceMesh
+
+Lies = tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts."""
+
+    strategies: Mapping[str, tuple[str, ...]]
+    kept: Mapping[str, Lies]
+    outputs: Mapping[str, Lies]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it."""
+
+    kind: str
+    axis: str
+    value: str
+    size: float
+    seconds: float
+    backward: bool = False
+
+
+@dataclass(slots=True)
+class Bill:
+    """``compute`` and ``communication`` seconds; ``memory`` bytes of weights per device (with their gradients and optimizer
+    state in training)."""
+
+    compute: float = 0.0
+    memory: float = 0.0
+    collectives: list[Collective] = field(default_factory=list)
+
+    @property
+    def communication(self) -> float:
+        return math.fsum(one.seconds for one in self.collectives)
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.communication
+
+
+def price(
+    module: Module, func: Func, mesh: DeviceMesh, decisions: Decisions, *, training: bool = False, uneven: bool = False
+) -> Bill:
+    """The bill of ``decisions``. Raises KeyError where a decision is missing or names no strategy."""
+    return _Walk(module, func, mesh, decisions, training, uneven).bill
+
+
+class _Walk:
+    def __init__(
+        self, module: Module, func: Func, mesh: DeviceMesh, decisions: Decisions, training: bool, uneven: bool
+    ) -> None:
+        self.mesh, self.training, self.uneven, self.bill = mesh, training, uneven, Bill()
+        self.types: dict[str, Type] = {value.name: value.type for value in func.args}
+        self.lies: dict[str, Lies] = {}
+        self.asked: dict[str, dict[Lies, None]] = {}
+        self.given: dict[str, dict[Lies, None]] = {}
+        self.trained: set[str] = set()
+        resources = module.resources
+        self.types.update((name, resource.type) for name, resource in resources.items())
+        for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
+            self.keep(name, decisions, [f.size for f in resources[name].facets if isinstance(f, OptimizerState)])
+        whole: Lies = (Replicate(),) * len(mesh.axes)
+        for op, rule in rules(module, func):
+            self.types.update((value.name, value.type) for value in op.results)
+            if rule is None:
+                self.compute(op, [whole] * len(op.operands), [whole] * len(op.results), 1.0)
+                for name in reads(op):
+                    self.ask(name, whole, None)
+                self.lies.update((value.name, whole) for value in op.results)
+            else:
+                self.visit(op, rule, decisions.strategies[op.id])
+        for value in func.results:
+            if value.name in self.lies:
+                self.ask(value.name, decisions.outputs[value.name], self.dual(decisions.outputs[value.name]))
+        for name, lies in self.lies.items():
+            for target in self.asked.get(name, ()):
+                self.bring(name, lies, target, backward=False)
+            for source in self.given.get(name, ()):
+                self.bring(name, source, self.dual(lies), backward=True)
+
+    def keep(self, name: str, decisions: Decisions, state: list[int]) -> None:
+        """A weight, where it is kept; a small constant is everywhere."""
+        type_ = self.types[name]
+        if not isinstance(type_, TensorType) or type_.elements is None or type_.nbytes is None:
+            return
+        learns = self.training and (type_.dtype.is_float or type_.dtype is DType.BF16)
+        if type_.elements <= (1 if learns else 64):
+            return
+        self.lies[name] = decisions.kept[name]
+        size = type_.nbytes
+        if learns:
+            self.trained.add(name)
+            size = 2 * size + (state[0] if state else 8 * type_.elements)
+        self.bill.memory += size * self.part(type_, self.lies[name])
+
+    def visit(self, op: Op, rule: LayoutRule, names: tuple[str, ...]) -> None:
+        backs: list[Backward] = []
+        for axis, name in zip(self.mesh.axes, names, strict=True):
+            backs.append({back.strategy.name: back for back in backward_rule(rule, axis.size)}[name])
+        operands = [tuple(back.strategy.operands[i] for back in backs) for i in range(len(op.operands))]
+        results = [tuple(back.strategy.results[i] for back in backs) for i in range(len(op.results))]
+        counts: dict[str, int] = {}
+        for back, axis in zip(backs, self.mesh.axes, strict=True):
+            factor = back.strategy.factor
+            if factor is not None and factor.divided:
+                counts[factor.name] = counts.get(factor.name, 1) * axis.size
+        share = 1.0
+        for name, count in counts.items():
+            size = rule.factor(name).size
+            share *= math.ceil(size / count) / size
+        self.compute(op, operands, results, share)
+        flows = any(name in self.trained for name in op.operands)
+        for i, name in enumerate(op.operands):
+            gradient = tuple(g for back in backs if (g := back.gradients[i]) is not None)
+            self.ask(name, operands[i], gradient if len(gradient) == len(backs) else None)
+        for i, value in enumerate(op.results):
+            self.lies[value.name] = results[i]
+            if flows and rule.differentiable[1][i]:
+                self.trained.add(value.name)
+
+    def compute(self, op: Op, operands: list[Lies], results: list[Lies], share: float) -> None:
+        cost = op.facet(Cost)
+        if cost is None or op.facet(Time) is not None:
+            self.bill.compute += max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
+            return
+        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
+        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
+        held = [row for row in given if row[2].startswith("@")]
+        written = self.ratio(made)
+        read = self.ratio(given) if cost.read >= self.total(given) > 0 else written
+        kept = self.ratio(held) if cost.weight >= self.total(held) > 0 else written
+        here = replace(
+            cost,
+            flops=round(cost.flops * share),
+            read=round(cost.read * read),
+            write=round(cost.write * written),
+            weight=round(cost.weight * kept),
+        )
+        works = [here]
+        gradients = cost.input_grad + cost.weight_grad
+        if self.training and gradients:
+            works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
+        per_type = [math.fsum(op_seconds(op.with_facets(work), type_) for work in works) for type_ in self.mesh.types]
+        self.bill.compute += max(per_type, default=0.0)
+
+    @staticmethod
+    def total(rows: list[tuple[Type, Lies, str]]) -> int:
+        return sum(type_.nbytes or 0 for type_, _, _ in rows if isinstance(type_, TensorType))
+
+    def ratio(self, rows: list[tuple[Type, Lies, str]]) -> float:
+        whole = self.total(rows)
+        here = sum((t.nbytes or 0) * self.part(t, lies) for t, lies, _ in rows if isinstance(t, TensorType))
+        return here / whole if whole else 1.0
+
+    def part(self, type_: TensorType, lies: Lies) -> float:
+        """What the largest shard holds of a tensor."""
+        shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
+        local = list(shape)
+        for placement, axis in zip(lies, self.mesh.axes, strict=True):
+            if isinstance(placement, Shard):
+                local[placement.dim] = math.ceil(local[placement.dim] / axis.size)
+        return math.prod(local) / math.prod(shape) if math.prod(shape) else 1.0
+
+    def ask(self, name: str, lies: Lies, gradient: Lies | None) -> None:
+        if name in self.lies:
+            self.asked.setdefault(name, {})[lies] = None
+            if gradient is not None and name in self.trained:
+                self.given.setdefault(name, {})[gradient] = None
+
+    @staticmethod
+    def dual(lies: Lies) -> Lies:
+        """Where the gradient of a value is wanted: a term's on every member, but a maximum's as terms of a sum."""
+        return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in lies)
+
+    # -- conversions ---------------------------------------------------------------------------------------------------
+
+    def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
+        """Adds the cheapest chain of collectives to the bill."""
+        if source == target:
+            return
+        type_ = self.types[name]
+        heap: list[tuple[float, int, Lies, tuple[Collective, ...]]] = [(0.0, 0, source, ())]
+        done: set[Lies] = set()
+        pushed = 0
+        while heap:
+            seconds, _, lies, way = heapq.heappop(heap)
+            if lies == target:
+                self.bill.collectives += way
+                return
+            if lies in done:
+                continue
+            done.add(lies)
+            for after, kind, position, size in self.steps(type_, lies):
+                pushed += 1
+                axis = self.mesh.axes[position]
+                extra = self.step_seconds(kind, axis.size, size, axis.bandwidth, axis.latency)
+                one = Collective(kind, axis.name, name, size, extra, backward)
+                heapq.heappush(heap, (seconds + extra, pushed, after, way if kind == "slice" else (*way, one)))
+        raise KeyError(f"{name} cannot be brought from {source} to {target}")
+
+    def steps(self, type_: Type, lies: Lies) -> Iterator[tuple[Lies, str, int, float]]:
+        """What one collective, or a slice, can make: the layout, its kind, the axis, bytes."""
+        if not isinstance(type_, TensorType):
+            return
+        shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
+        for position in range(len(lies)):
+            before, later = lies[position], lies[position + 1 :]
+            if isinstance(before, Shard) and before in later:
+                continue  # a later axis cuts its shards: it must be joined first
+            size = float(type_.nbytes or 0)
+            for other, placement in enumerate(lies):
+                if other != position and isinstance(placement, Shard):
+                    size /= self.mesh.axes[other].size
+            afters: Lies = (*map(Shard, range(len(shape))), Replicate(), Partial("sum"), Partial("max"))
+            for after in afters:
+                if after == before or (isinstance(after, Shard) and after in later):
+                    continue
+                layout: Lies = (*lies[:position], after, *later)
+                kinds = {
+                    (Replicate, Shard): "slice",
+                    (Replicate, Partial): "slice",
+                    (Shard, Replicate): "all_gather",
+                    (Shard, Shard): "all_to_all",
+                    (Partial, Replicate): "all_reduce",
+                    (Partial, Shard): "reduce_scatter",
+                }
+                kind = kinds.get((type(before), type(after)))
+                if kind is not None and self.possible(type_, shape, layout):
+                    yield layout, kind, position, size
+
+    def possible(self, type_: TensorType, shape: list[int], lies: Lies) -> bool:
+        terms = {placement.reduction for placement in lies if isinstance(placement, Partial)}
+        if len(terms) > 1 or (terms and type_.dtype in (DType.BOOL, DType.STRING)):
+            return False
+        for dim, length in enumerate(shape):
+            parts = math.prod(a.size for p, a in zip(lies, self.mesh.axes, strict=True) if p == Shard(dim))
+            if parts > length or (length % parts and not self.uneven):
+                return False
+        return True
+
+    @staticmethod
+    def step_seconds(kind: str, n: int, size: float, bandwidth: float, latency: float) -> float:
+        match kind:
+            case "slice":
+                return 0.0
+            case "all_gather" | "reduce_scatter":
+                return (n - 1) / n * size / bandwidth + (n - 1) * latency
+            case "all_reduce":
+                return 2 * (n - 1) / n * size / bandwidth + 2 * (n - 1) * latency
+        return (n - 1) / n**2 * size / bandwidth + (n - 1) * latency
+
+
+__all__ = ["Bill", "Collective", "Decisions", "price"]
