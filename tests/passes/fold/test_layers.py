@@ -333,8 +333,8 @@ def test_resources_need_no_data() -> None:
 
 
 def test_a_decoder_on_a_raw_input() -> None:
-    """The first layer of the decoder reads an argument, the others the layer before: a cut through the encoder's last layer would
-    find one less."""
+    """The first layer of the decoder reads an argument, the others the layer before: a cut through the encoder's last layer
+    would find one less."""
     net = Net()
     mask, memory = net.op("Neg", net.arg("mask")), net.arg("source")
     for layer in range(5):
