@@ -23,7 +23,15 @@ def list_(json: opt.JsonOption = False) -> None:
             {
                 "name": entry.name,
                 "summary": entry.summary,
-                "options": [{"name": o.name, "default": o.default, "help": o.help} for o in entry.options],
+                "options": [
+                    {
+                        "name": o.name,
+                        "default": o.default,
+                        "help": o.help,
+                        **({"choices": list(o.choices)} if o.choices else {}),
+                    }
+                    for o in entry.options
+                ],
             }
             for entry in entries()
         ]

@@ -78,11 +78,12 @@ def _seq(tokens: int) -> Option:
     return Option("seq", tokens, "tokens of a sample")
 
 
-def _size(layers: int, hidden: int, heads: int, what: str) -> tuple[Option, ...]:
+def _size(layers: int, hidden: int, heads: int, what: str, narrowest: int = 1) -> tuple[Option, ...]:
+    least = f", {narrowest} wide at least" if narrowest > 1 else ""
     return (
         Option("layers", layers, f"{what} layers"),
         Option("hidden", hidden, "width of the hidden state"),
-        Option("heads", 0, f"attention heads, dividing hidden; 0: the most up to {heads} that do"),
+        Option("heads", 0, f"attention heads, dividing hidden; 0: the most up to {heads} that do{least}"),
     )
 
 
@@ -116,7 +117,7 @@ def _gpt(
         (
             _BATCH,
             _seq(seq),
-            *_size(layers, hidden, heads, "decoder"),
+            *_size(layers, hidden, heads, "decoder", narrowest),
             _ffn("four times hidden"),
             _vocab(50257),
             _positions(positions),
@@ -151,7 +152,7 @@ def _llama(
         (
             _BATCH,
             _seq(4096),
-            *_size(layers, hidden, heads, "decoder"),
+            *_size(layers, hidden, heads, "decoder", NARROWEST),
             _kv_heads(kv_heads),
             _ffn(f"{ffn}/{hidden} of hidden"),
             _vocab(32000),
@@ -173,10 +174,10 @@ def _t5(name: str, summary: str, layers: int, hidden: int, heads: int, gated: in
             _BATCH,
             _seq(512),
             Option("target_seq", 0, "tokens of the decoder; 0: seq"),
-            *_size(layers, hidden, heads, "encoder layers and decoder"),
+            *_size(layers, hidden, heads, "encoder layers and decoder", NARROWEST),
             _ffn(f"four times hidden, {gated}/{hidden} of it in version 1.1"),
             _vocab(32128),
-            Option("version", "1.0", "1.1 gates with GELU and has a head of its own", ("1.0", "1.1")),
+            Option("version", "1.0", "1.0, or 1.1, which gates with GELU and has a head of its own", ("1.0", "1.1")),
             *_COMMON,
         ),
         dim.all_of(dim.heads(heads, NARROWEST), partial(t5.widths, gated=dim.feed_forward(gated, hidden)), t5.lengths),
@@ -251,7 +252,7 @@ _ENTRIES = (
             _BATCH,
             Option("image", 224, "height and width of the image, a multiple of patch"),
             Option("patch", 16, "height and width of a patch"),
-            *_size(12, 768, 12, "encoder"),
+            *_size(12, 768, 12, "encoder", NARROWEST),
             _ffn("four times hidden"),
             Option("classes", 1000, "results of a sample"),
             *_COMMON,
