@@ -353,8 +353,8 @@ def test_shell_completion(words: str, expected: set[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["compile", "zoo", ":", "gp"], ["gpt2"]),
-        (["compile", "zoo", ":"], ["bert-base", "gpt2", "mlp", "resnet50"]),
+        (["compile", "zoo", ":", "gpt2"], ["gpt2"]),
+        (["compile", "zoo", ":", "gpt"], ["gpt2", "gpt3-175b"]),
         (["topology", "show", "preset", ":", "v100x"], ["v100x8"]),
         (["compile", "zoo", ":", "mlp", "-t", "preset", ":", "v100"], ["v100", "v100x8"]),
         (["compile", "m.onnx", "--dim", "batch", "=", "8", "--weights", "per"], ["per-stage"]),
