@@ -49,7 +49,7 @@ SEPARATOR = "; "
 @dataclass(frozen=True, slots=True)
 class ShardInput:
     """The problem with what its numbers mean: ``strategies[node kind][choice]``, one per axis, of an op; ``kept[node]`` is the
-    resource of a weight's node, ``outputs[node]`` the value of a result's, ``layouts[name]`` the layouts of a value by source."""
+    resource of a weight's node, ``outputs[node]`` the value of a result's; ``layouts[name]``: of a value, by source."""
 
     problem: ShardProblem
     mesh: DeviceMesh

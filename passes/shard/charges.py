@@ -1,10 +1,11 @@
 """What the conversions of one value cost, as tables that an elimination can add: the only place that knows the forms.
 
 A value is paid once per key, however many readers need it, so its cost ties its maker and all its readers together. With one
-reader that is a table of two; with a few it is one table of all (*joint*). With many, either a variable says which keys are
-*held* (a source and a set of keys, paid once; a reader may choose only what is held), or, where these are too many too, each
-reader pays its part of every key, one over the number of readers that could need it: never more than the true cost, so what
-is found with it is a bound and not a price (*relaxed*).
+reader that is a table of two; with a few it is one table of all (*joint*). With many, a variable says which keys are *held*: a
+source and a set of keys, paid once; a reader may choose only what is held. Of large sets there are too many: one *wild* state
+per source stands for all of them, at the price of the cheapest. A search that ends in a wild state has a bound and no price;
+else its result is exact. Where even small sets are too many, each reader pays its part of every key, one over the number of
+readers that could need it: never more than the true cost, so again a bound (*relaxed*).
 
 Choices that a table cannot tell apart are one *class*.
 """
@@ -20,7 +21,7 @@ import numpy as np
 
 from passes.shard.problem import Floats, Integers, ShardProblem
 
-JOINT = 1 << 20
+JOINT = 1 << 22
 """Entries of the largest joint table."""
 MOST_JOINT = 6
 """Readers of a joint table."""
@@ -35,12 +36,15 @@ class Charge:
     - ``joint``: ``tables[0][source, need of 0, need of 1, ..]``;
     - ``held``: ``tables`` are ``[source, state]`` (with what the state costs), then per reader ``[state, need]``;
     - ``relaxed``: per reader ``[source, need]``.
+
+    ``wild``: states that stand for others.
     """
 
     mode: str
     source_of: Integers
     need_of: tuple[Integers, ...]
     tables: tuple[Floats, ...]
+    wild: frozenset[int] = frozenset()
 
 
 def charge_of(
@@ -63,7 +67,7 @@ def charge_of(
         return Charge("joint", source_of, tuple(need_of), (_joint(weights, needs),))
     held = _held(weights, needs)
     if held is not None:
-        return Charge("held", source_of, tuple(need_of), held)
+        return Charge("held", source_of, tuple(need_of), *held)
     return Charge("relaxed", source_of, tuple(need_of), _relaxed(weights, needs))
 
 
@@ -82,30 +86,35 @@ def _joint(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> Float
     return table
 
 
-def _held(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Floats, ...] | None:
-    """States: a source with a set of its keys that cost something. None where there are too many."""
+def _held(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[tuple[Floats, ...], frozenset[int]] | None:
+    """States: a source with a set of its keys that cost something; the wild ones. None where there are too many."""
     asked = sorted({key for rows in needs for row in rows for key in row})
     dear = [[key for key in asked if 0 < weights[source, key] < np.inf] for source in range(len(weights))]
-    if sum(2.0 ** len(keys) for keys in dear) > HELD:
+    most = max(map(len, dear), default=0)
+    while most and sum(math.comb(len(keys), count) for keys in dear for count in range(most + 1)) + len(dear) > HELD:
+        most -= 1
+    if not most and any(dear):
         return None
-    states = [
-        (source, frozenset(keys))
-        for source, options in enumerate(dear)
-        for count in range(len(options) + 1)
-        for keys in itertools.combinations(options, count)
-    ]
+    states: list[tuple[int, frozenset[int], float]] = []
+    wild = set()
+    for source, options in enumerate(dear):
+        for count in range(min(most, len(options)) + 1):
+            for keys in itertools.combinations(options, count):
+                states.append((source, frozenset(keys), float(sum(weights[source, key] for key in keys))))
+        if len(options) > most:
+            wild.add(len(states))
+            cheapest = sorted(float(weights[source, key]) for key in options)
+            states.append((source, frozenset(options), sum(cheapest[: most + 1])))
     paid = np.full((len(weights), len(states)), np.inf)
-    for number, (source, keys) in enumerate(states):
-        paid[source, number] = sum(weights[source, key] for key in sorted(keys))
+    for number, (source, _, cost) in enumerate(states):
+        paid[source, number] = cost
+    # Which states lack which keys, then which readers' needs meet none of them.
+    lacks = np.array([[key not in keys and weights[source, key] != 0 for key in asked] for source, keys, _ in states])
     tables = [paid]
     for rows in needs:
-        fits = np.full((len(states), len(rows)), np.inf)
-        for number, (source, keys) in enumerate(states):
-            for need, row in enumerate(rows):
-                if all(key in keys or weights[source, key] == 0 for key in row):
-                    fits[number, need] = 0.0
-        tables.append(fits)
-    return tuple(tables)
+        wants = np.array([[key in row for key in asked] for row in rows])
+        tables.append(np.where(lacks.astype(np.int64) @ wants.T.astype(np.int64), np.inf, 0.0))
+    return tuple(tables), frozenset(wild)
 
 
 def _relaxed(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Floats, ...]:

@@ -21,8 +21,11 @@ import numpy as np
 from passes.shard.problem import Floats
 
 Scope: TypeAlias = tuple[int, ...]
-BUDGET = 1 << 23
-"""Entries of the largest joined table."""
+BUDGET = 1 << 27
+"""Entries of the largest joined table, which is made in pieces."""
+KEPT = 1 << 23
+"""Entries of the largest table that is kept."""
+PIECE = 1 << 22
 MOST_DIMS = 24
 
 
@@ -101,13 +104,12 @@ def eliminate(
             for other in left.pop(number).scope:
                 if other != variable:
                     del having[other][number]
-        parts = _parts(bucket, sizes, budget)
+        parts = _parts(bucket, variable, sizes, budget)
         exact = exact and len(parts) == 1
         neighbours = near.pop(variable) - {variable}
         for part in parts:
             scope = tuple(sorted({v for factor in part for v in factor.scope} - {variable}))
-            table = join(part, (*scope, variable), sizes).min(axis=-1)
-            add(Factor(scope, table), made)
+            add(Factor(scope, _least(part, scope, variable, sizes)), made)
             made += 1
         buckets.append((variable, tuple(bucket)))
         for other in neighbours:
@@ -117,17 +119,37 @@ def eliminate(
     return Eliminated(tuple(left[number] for number in sorted(left)), tuple(buckets), exact)
 
 
-def _parts(bucket: Sequence[Factor], sizes: Mapping[int, int], budget: int) -> list[list[Factor]]:
+def _least(factors: Sequence[Factor], scope: Scope, variable: int, sizes: Mapping[int, int]) -> Floats:
+    """The sum of ``factors`` minimised over ``variable``, in pieces along the longest dimension of ``scope``."""
+    entries = math.prod(sizes[v] for v in scope) * sizes[variable]
+    if entries <= PIECE or not scope:
+        return np.asarray(join(factors, (*scope, variable), sizes).min(axis=-1))
+    longest = max(scope, key=lambda v: sizes[v])
+    rest = tuple(v for v in scope if v != longest)
+    pieces = []
+    for value in range(sizes[longest]):
+        cut = []
+        for factor in factors:
+            index = tuple(value if v == longest else slice(None) for v in factor.scope)
+            cut.append(Factor(tuple(v for v in factor.scope if v != longest), np.asarray(factor.table[index])))
+        pieces.append(_least(cut, rest, variable, sizes))
+    return np.stack(pieces, axis=scope.index(longest))
+
+
+def _parts(bucket: Sequence[Factor], variable: int, sizes: Mapping[int, int], budget: int) -> list[list[Factor]]:
     """All factors together where their joined table is small enough; else parts that are, the widest factors first."""
-    scope = {v for factor in bucket for v in factor.scope}
-    if len(scope) <= MOST_DIMS and math.prod(sizes[v] for v in scope) <= budget:
+
+    def fits(scope: set[int]) -> bool:
+        entries = math.prod(sizes[v] for v in scope)
+        return len(scope) <= MOST_DIMS and entries <= budget and entries // sizes[variable] <= KEPT
+
+    if fits({v for factor in bucket for v in factor.scope}):
         return [list(bucket)]
     parts: list[tuple[set[int], list[Factor]]] = []
     for factor in sorted(bucket, key=lambda factor: (-factor.table.size, factor.scope)):
         for scope, part in parts:
-            joined = scope.union(factor.scope)
-            if len(joined) <= MOST_DIMS and math.prod(sizes[v] for v in joined) <= budget:
-                scope |= joined
+            if fits(scope.union(factor.scope)):
+                scope.update(factor.scope)
                 part.append(factor)
                 break
         else:

@@ -7,6 +7,7 @@ node. Tables are built once per form of value (its kind, those of its nodes), so
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,6 +59,7 @@ class Model:
         self.links: dict[int, Floats] = {}
         self.permuted: dict[int, Floats] = {}
         self.relaxed = False
+        self.wild: dict[int, frozenset[int]] = {}
 
     def variable(self, owner: int, size: int, *name: object) -> int:
         number = self.numbers.setdefault((owner, *name), len(self.numbers))
@@ -69,6 +71,10 @@ class Model:
     def choice(self, node: int) -> int:
         """The variable of a node's choice."""
         return self.variable(node, len(self.problem.node(node).seconds))
+
+    def is_exact(self, values: Mapping[int, int]) -> bool:
+        """Whether what was found stands in no wild state."""
+        return not any(values.get(variable, -1) in states for variable, states in self.wild.items())
 
     def node_factor(self, node: int) -> Owned:
         kind = self.problem.kinds[node]
@@ -106,6 +112,8 @@ class Model:
         if charge.mode == "held":
             first = self.variable(maker, tables[0].shape[1], "held", number)
             found.append(Owned(Factor((source, first), tables[0]), (maker,)))
+            if charge.wild:
+                self.wild[first] = charge.wild
             tables = tables[1:]
         else:
             self.relaxed = True

@@ -327,9 +327,9 @@ class FoldedSearch:
         choices = np.zeros(self.problem.size, dtype=np.int64)
         for node in self.plain_nodes:
             choices[node] = values[model.choice(node)]
+        exact = outer.exact and all(step.inner.exact for step in steps) and not model.relaxed and model.is_exact(values)
         for step in steps:
-            self.write(model, step, values, choices)
-        exact = outer.exact and all(step.inner.exact for step in steps) and not model.relaxed
+            exact = self.write(model, step, values, choices) and exact
         return Found(tuple(choices.tolist()), total, exact)
 
     def is_plain(self, owned: Owned) -> bool:
@@ -340,8 +340,9 @@ class FoldedSearch:
         ends = {(run.chain, run.last) for run in self.structure.runs}
         return all(cell in ends and (cell[0], cell[1] + 1) in cells for cell in touched)
 
-    def write(self, model: Model, step: _Step, values: dict[int, int], choices: np.ndarray) -> None:
-        """The choices of a run's copies, given the values at its ends."""
+    def write(self, model: Model, step: _Step, values: dict[int, int], choices: np.ndarray) -> bool:
+        """The choices of a run's copies, given the values at its ends; whether they are exact."""
+        exact = True
 
         def number(variables: Sequence[int]) -> int:
             result = 0
@@ -364,10 +365,12 @@ class FoldedSearch:
             if (state, following) not in known:
                 inner = {**common, **apart(state, step.before), **apart(following, step.behind)}
                 step.inner.trace(inner)
+                exact = exact and model.is_exact(inner)
                 known[state, following] = [inner[model.choice(node)] for node in nodes]
             rows.append(known[state, following])
             state = following
         choices[self.cells[step.run]] = rows
+        return exact
 
 
 class TiedSearch:
@@ -396,7 +399,7 @@ class TiedSearch:
         found.trace(values)
         choices = tuple(values[model.choice(node)] for node in self.stands)
         total = sum(float(factor.table) for factor in found.left)
-        return Found(choices, total, found.exact and not model.relaxed)
+        return Found(choices, total, found.exact and not model.relaxed and model.is_exact(values))
 
 
 def _least_memory(problem: ShardProblem) -> Found:
