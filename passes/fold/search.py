@@ -28,6 +28,9 @@ from passes.fold.repeats import Repeat, Repeats, Run
 
 WORK = 4
 """Nodes whose wiring is compared in a round, per node of the string."""
+CHAIN = 4
+"""How much more a chain counts than the same savings apart: what encoder and decoder layers share across their borders must not
+cut up both stacks."""
 PHASES = 4
 """Ways to cut a chain that are compared by their wiring."""
 SPREAD = 8
@@ -92,8 +95,9 @@ class _Candidate:
     def saved(self, copies: int) -> int:
         """What so many copies are worth: the ops that need no look of their own, those of blocks inside included (layers are
         worth more than what joins two of them); nothing where the text would not get shorter."""
-        shorter = copies * self.length > self.length + copies
-        return copies * self.weight - self.weight - copies if shorter else 0
+        if copies * self.length <= self.length + copies:
+            return 0
+        return (copies * self.weight - self.weight - copies) * (CHAIN if self.rank < PHASES else 1)
 
 
 def search(program: Program, order: Sequence[int], min_support: int, min_ops: int) -> Grammar:
