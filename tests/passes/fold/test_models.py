@@ -139,3 +139,14 @@ def test_costs_add_up() -> None:
         return replace(Cost(), **{name: sum(getattr(cost, name) for cost in costs) for name in names})
 
     assert total(folded) == total(module)
+
+
+def test_both_stacks_of_an_encoder_decoder() -> None:
+    """What the stacks share across the borders of their layers occurs more often than the layers of either."""
+    found = of(prepared(build("t5-base,layers=8")))
+    stacks = {
+        op_names(found.func, block.copies[0].ops).count("onnx.Softmax"): len(block.copies)
+        for block in found.blocks
+        if block.chains and any(len(chain.copies) == 8 for chain in block.chains)
+    }
+    assert stacks == {1: 8, 2: 8}
