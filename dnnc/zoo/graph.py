@@ -37,6 +37,11 @@ class Graph:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(dim for dim in self._types[name].shape or () if isinstance(dim, int))
 
+    @property
+    def wide(self) -> DType:
+        """The element type for what half precision is too narrow for: single precision at least."""
+        return DType.F32 if self.dtype.bits < 32 else self.dtype
+
     # values and weights
 
     def input(self, name: str, shape: tuple[int, ...], dtype: DType | None = None) -> str:
@@ -139,8 +144,7 @@ class Graph:
 
     def rms_norm(self, name: str, value: str, epsilon: float) -> str:
         """Division by the root mean square of the last dimension (Zhang and Sennrich 2019), in single precision at least."""
-        shape, narrow = self.shape(value), self.dtype.bits < 32
-        wide = DType.F32 if narrow else self.dtype
+        shape, wide = self.shape(value), self.wide
         column = (*shape[:-1], 1)
         x = self.cast(f"{name}.wide", value, wide)
         square = self.op("Mul", f"{name}.square", [x, x], shape, wide)
@@ -153,7 +157,10 @@ class Graph:
 
     def top(self, values: str, indices: str, value: str, count: str, shape: tuple[int, ...]) -> tuple[str, str]:
         """The largest elements of the last dimension and where they stood, by the names of both results."""
-        results = (Value(f"%{values}", TensorType(self.dtype, shape)), Value(f"%{indices}", TensorType(DType.I64, shape)))
+        results = (
+            Value(f"%{values}", TensorType(self._types[value].dtype, shape)),
+            Value(f"%{indices}", TensorType(DType.I64, shape)),
+        )
         self._append("TopK", values, [value, count], results, {"axis": -1, "largest": 1, "sorted": 1})
         return results[0].name, results[1].name
 

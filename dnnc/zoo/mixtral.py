@@ -95,15 +95,16 @@ def _per_expert(graph: Graph, name: str, value: str, experts: int, outputs: int)
 
 def _choice(graph: Graph, name: str, value: str, o: Options) -> tuple[str, str]:
     """Which expert each choice of a token is, ``[batch, seq, top, experts]`` of booleans, and the softmax over the logits of
-    those chosen, ``[batch, seq, top, 1]``."""
+    those chosen, ``[batch, seq, top, 1]`` in single precision at least."""
     batch, seq, _ = graph.shape(value)
     best = (batch, seq, o["top"])
     logits = graph.linear(f"{name}.router", value, o["experts"], bias=False)
+    logits = graph.cast(f"{name}.router.wide", logits, graph.wide)
     count = graph.integers("experts.chosen", [o["top"]])
     largest, chosen = graph.top(f"{name}.router.largest", f"{name}.router.chosen", logits, count, best)
     last = graph.integers("last_axis", [-1])
-    softmax = graph.op("Softmax", f"{name}.router.softmax", [largest], best, axis=-1)
-    softmax = graph.op("Unsqueeze", f"{name}.router.weights", [softmax, last], (*best, 1))
+    softmax = graph.op("Softmax", f"{name}.router.softmax", [largest], best, graph.wide, axis=-1)
+    softmax = graph.op("Unsqueeze", f"{name}.router.weights", [softmax, last], (*best, 1), graph.wide)
     column = graph.op("Unsqueeze", f"{name}.router.column", [chosen, last], (*best, 1), DType.I64)
     every = graph.integers("experts.every", list(range(o["experts"])))
     marks = graph.op("Equal", f"{name}.router.equal", [column, every], (*best, o["experts"]), DType.BOOL)
@@ -114,10 +115,12 @@ def _shares(graph: Graph, name: str, marks: str, softmax: str) -> str:
     """``[batch, seq, experts]``: the share of each expert in a token's result, 0 for those not chosen."""
     batch, seq, top, experts = graph.shape(marks)
     spread = (batch, seq, top, experts)
-    numbers = graph.op("Cast", f"{name}.router.marks", [marks], spread, to=ELEMENT[graph.dtype])
-    weighed = graph.op("Mul", f"{name}.router.spread", [numbers, softmax], spread)
-    two = graph.integers("axis.2", [2])
-    return graph.op("ReduceSum", f"{name}.shares", [weighed, two], (batch, seq, experts), keepdims=0)
+    wide = graph.wide
+    numbers = graph.op("Cast", f"{name}.router.marks", [marks], spread, wide, to=ELEMENT[wide])
+    weighed = graph.op("Mul", f"{name}.router.spread", [numbers, softmax], spread, wide)
+    axes = graph.integers("axis.2", [2])
+    shares = graph.op("ReduceSum", f"{name}.shares", [weighed, axes], (batch, seq, experts), wide, keepdims=0)
+    return graph.cast(f"{name}.shares.narrow", shares, graph.dtype)
 
 
 def _place(graph: Graph, name: str, marks: str) -> str:
