@@ -22,6 +22,7 @@ _WHERE: dict[str, str] = {
     "fold": "passes.fold:FoldPass",
     "expand": "passes.expand:ExpandPass",
     "contract": "passes.contract:ContractPass",
+    "shard": "passes.shard:ShardPass",
     "partition": "passes.partition:PartitionPass",
     "assign": "passes.assign:AssignPass",
     "place": "passes.place:PlacePass",

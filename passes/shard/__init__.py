@@ -18,22 +18,31 @@ sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and
 """
 
 from passes.shard.build import ShardInput, build
+from passes.shard.decide import decisions_of
 from passes.shard.mesh import Axis, DeviceMesh, mesh_of, read_shape, shapes
+from passes.shard.price import Bill, Collective, Decisions, price
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.search import NoPlanError, ShardPlan, solve
+from passes.shard.shard_pass import ShardPass
 
 __all__ = [
     "Axis",
+    "Bill",
+    "Collective",
+    "Decisions",
     "DeviceMesh",
     "NoPlanError",
     "NodeKind",
     "ShardInput",
+    "ShardPass",
     "ShardPlan",
     "ShardProblem",
     "ValueKind",
     "ValueNode",
     "build",
+    "decisions_of",
     "mesh_of",
+    "price",
     "read_shape",
     "shapes",
     "solve",

@@ -48,9 +48,15 @@ class Charge:
 
 
 def charge_of(
-    problem: ShardProblem, kind: int, maker: tuple[int, int], readers: Sequence[tuple[int, tuple[int, ...]]]
+    problem: ShardProblem,
+    kind: int,
+    maker: tuple[int, int],
+    readers: Sequence[tuple[int, tuple[int, ...]]],
+    *,
+    joint: bool = True,
 ) -> Charge:
-    """``maker``: its node kind and result; ``readers``: node kind and ports of each reading node."""
+    """``maker``: its node kind and result; ``readers``: node kind and ports of each reading node; ``joint``: whether they may
+    meet in one table."""
     value = problem.value_kinds[kind]
     sources, source_of = np.unique(problem.node_kinds[maker[0]].makes[maker[1]], return_inverse=True)
     need_of: list[Integers] = []
@@ -63,7 +69,7 @@ def charge_of(
         need_of.append(np.array([distinct.index(row) for row in rows], np.int64))
     weights = value.weights[sources]
     size = len(sources) * math.prod(len(rows) for rows in needs)
-    if len(readers) <= MOST_JOINT and size <= JOINT:
+    if joint and len(readers) <= MOST_JOINT and size <= JOINT:
         return Charge("joint", source_of, tuple(need_of), (_joint(weights, needs),))
     held = _held(weights, needs)
     if held is not None:

@@ -7,7 +7,7 @@ node. Tables are built once per form of value (its kind, those of its nodes), so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,21 +20,23 @@ from passes.shard.problem import Floats, Integers, ShardProblem, ValueNode
 class Charges:
     """Charges of values, made once per form."""
 
-    def __init__(self, problem: ShardProblem) -> None:
-        self.problem = problem
+    def __init__(self, problem: ShardProblem, spread: Set[int] = frozenset()) -> None:
+        """``spread``: values whose readers must not meet in one table."""
+        self.problem, self.spread = problem, spread
         self.known: dict[object, Charge] = {}
 
-    def of(self, value: ValueNode) -> tuple[Charge, tuple[int, ...]]:
+    def of(self, number: int) -> tuple[Charge, tuple[int, ...]]:
         """The charge of a value and its reading nodes, each once."""
+        value, joint = self.problem.values[number], number not in self.spread
         ports: dict[int, list[int]] = {}
         for node, port in value.readers:
             ports.setdefault(node, []).append(port)
         kinds = self.problem.kinds
         readers = tuple((kinds[node], tuple(listed)) for node, listed in ports.items())
         maker = (kinds[value.maker[0]], value.maker[1])
-        key = (value.kind, maker, readers)
+        key = (value.kind, maker, readers, joint)
         if key not in self.known:
-            self.known[key] = charge_of(self.problem, value.kind, maker, readers)
+            self.known[key] = charge_of(self.problem, value.kind, maker, readers, joint=joint)
         return self.known[key], tuple(ports)
 
 
@@ -91,7 +93,7 @@ class Model:
 
     def charged(self, number: int) -> list[Owned]:
         value = self.problem.values[number]
-        charge, readers = self.charges.of(value)
+        charge, readers = self.charges.of(number)
         maker = value.maker[0]
         found: list[Owned] = []
         direct = charge.mode == "joint" and len(readers) == 1 and readers[0] != maker

@@ -210,8 +210,8 @@ class FoldedSearch:
 
     def __init__(self, problem: ShardProblem, budget: int = BUDGET) -> None:
         self.problem, self.budget = problem, budget
-        self.charges = Charges(problem)
         self.structure = structure_of(problem)
+        self.charges = Charges(problem, self.structure.spread)
         wide = self.too_wide()
         if wide:
             self.structure = structure_of(problem, wide)

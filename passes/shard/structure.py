@@ -35,12 +35,13 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Structure:
     """``touching[chain, copy]``: the values of a cell, in the order of its description; ``crossing[chain, copy]``: those
-    between a cell and the next."""
+    between a cell and the next; ``spread``: values from elsewhere that several copies of a chain read."""
 
     places: dict[int, Place]
     runs: tuple[Run, ...]
     touching: dict[tuple[int, int], tuple[int, ...]]
     crossing: dict[tuple[int, int], tuple[int, ...]]
+    spread: frozenset[int]
 
 
 def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structure:
@@ -51,6 +52,7 @@ def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structur
             places.update((node, (chain, copy, slot)) for slot, node in enumerate(nodes))
     told: dict[tuple[int, int], list[tuple[Any, int]]] = {}  # keys are nested tuples of integers
     across: dict[tuple[int, int], list[tuple[Any, int]]] = {}
+    spread: set[int] = set()
     for number, value in enumerate(problem.values):
         ends = [places.get(node) for node, _ in (value.maker, *value.readers)]
         for chain in sorted({end[0] for end in ends if end}):
@@ -70,6 +72,8 @@ def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structur
                     if end and end[0] == chain:
                         ports[end[1]].append((end[2], port))
                 given = maker is None or maker[0] != chain
+                if given and len(copies) > 1:
+                    spread.add(number)
                 for copy in copies:
                     key = (1, number, tuple(ports[copy])) if given else (2, number, (copy,))
                     told.setdefault((chain, copy), []).append((key, number))
@@ -94,6 +98,7 @@ def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structur
         tuple(runs),
         {cell: tuple(number for _, number in sorted(keys)) for cell, keys in told.items()},
         {cell: tuple(number for _, number in sorted(keys)) for cell, keys in across.items()},
+        frozenset(spread),
     )
 
 
