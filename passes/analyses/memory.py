@@ -35,6 +35,9 @@ SLOTS = 2
 
 def reads(op: Op) -> tuple[str, ...]:
     """Names that ``op`` reads, operands first, then what its regions capture; each once, symbols included."""
+    operands = op.operands
+    if not op.regions and ABSENT not in operands and len(set(operands)) == len(operands):
+        return operands
     found: dict[str, None] = {name: None for name in op.operands if name != ABSENT}
     for _, region in op.regions:
         found.update(dict.fromkeys(_captured(region)))
@@ -64,9 +67,14 @@ def live_bytes(func: Func) -> tuple[int, ...]:
     return _live(func.args, func.ops, outside=frozenset())
 
 
+def states_bytes(func: Func) -> bool:
+    """Whether the function is a workload, whose ops state their bytes."""
+    return bool(func.ops) and all(op.name == "dnnc.work" for op in func.ops)
+
+
 def stated_bytes(func: Func) -> tuple[int, ...] | None:
     """Bytes that each op of a workload states (``size`` and ``weight``), in order; None when the function is no workload."""
-    if not func.ops or any(op.name != "dnnc.work" for op in func.ops):
+    if not states_bytes(func):
         return None
     return tuple(int(op.get("size", 0)) + int(op.get("weight", 0)) for op in func.ops)
 
@@ -106,4 +114,4 @@ def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> 
     return tuple(alive)
 
 
-__all__ = ["SLOTS", "live_bytes", "reads", "resource_bytes", "stage_workspace", "stated_bytes", "value_bytes"]
+__all__ = ["SLOTS", "live_bytes", "reads", "resource_bytes", "stage_workspace", "stated_bytes", "states_bytes", "value_bytes"]

@@ -173,6 +173,8 @@ class Network:
         return tree
 
     def _find_ports(self) -> dict[str, Port]:
+        if not self.links and not self._explicit:
+            return dict.fromkeys(self._devices, FREE)
         ports = dict.fromkeys(self._devices, ALONE)
         # Without explicit routes, both ways cost the same, and devices that can be exchanged have equal ports.
         for names in device_classes(self.topology):

@@ -55,8 +55,17 @@ def op_seconds(op: Op, device_type: DeviceType) -> float:
 
     An op without any facet costs its overhead."""
     time = op.facet(Time)
-    if time is not None:
-        return dict(time.seconds).get(f"@{device_type.name}", math.inf)
+    return _derived(op, device_type) if time is None else _stated(time, f"@{device_type.name}")
+
+
+def _stated(time: Time, type_name: str) -> float:
+    for name, seconds in time.seconds:
+        if name == type_name:
+            return seconds
+    return math.inf
+
+
+def _derived(op: Op, device_type: DeviceType) -> float:
     cost = op.facet(Cost)
     if cost is None:
         return device_type.overhead
@@ -72,7 +81,9 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     """Seconds of each op of a body, in order; epilogues at what they add to the op they are fused into. ``outputs``: values
     that are written in any case, as results of the whole."""
     ops = tuple(ops)
-    seconds = [op_seconds(op, device_type) for op in ops]
+    name = f"@{device_type.name}"
+    times = [op.facet(Time) for op in ops]
+    seconds = [_derived(op, device_type) if time is None else _stated(time, name) for op, time in zip(ops, times, strict=True)]
     if not any(kind == EPILOGUE for kind, _ in device_type.efficiency):
         return seconds
     for index, fused_bytes in epilogues(ops, outputs).items():

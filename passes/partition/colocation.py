@@ -31,6 +31,8 @@ SPAN = 8
 """Most ops that a shared weight may pull together."""
 SMALL = 4096
 """Bytes below which a shared weight is copied without a thought (scalars, epsilons, axes)."""
+FORWARD = Phase("fw")
+"""Of an op that names no phase."""
 
 
 def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
@@ -45,13 +47,17 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     for i, op in enumerate(func.ops):
         for name in read[i]:
             readers.setdefault(name, []).append(i)
+        stays = op.name.endswith("uantizeLinear")
         for value in op.results:
             maker[value.name] = i
-        if op.name.endswith("uantizeLinear") or not all(_can_travel(value) for value in op.results):
+            stays = stays or not _can_travel(value)
+        if stays:
             fixed.append(i)
         color = op.facet(Color)
         if color is not None:
-            classes.join(i, painted.setdefault((color.color, op.facet(Phase, Phase("fw")).phase), i))
+            first = painted.setdefault((color.color, op.facet(Phase, FORWARD).phase), i)
+            if first != i:
+                classes.join(first, i)
     for i in fixed:
         op = func.ops[i]
         kind = op.name.rpartition(".")[2]
@@ -143,13 +149,30 @@ class _Classes:
 
 def merge_cycles(classes: _Classes, edges: Sequence[Sequence[int]]) -> None:
     """Joins classes that lie on a common cycle of the quotient (Tarjan's strongly connected components, iterative)."""
-    following: dict[int, set[int]] = {}
-    for i, targets in enumerate(edges):
-        mine = classes.root(i)
-        following.setdefault(mine, set()).update(r for j in targets if (r := classes.root(j)) != mine)
+    root = [classes.root(i) for i in range(len(edges))]
+    following: dict[int, set[int]] = {node: set() for node in root}
+    for mine, targets in zip(root, edges, strict=True):
+        following[mine].update([root[j] for j in targets if root[j] != mine])
+    if acyclic(following):
+        return
     for component in components({node: sorted(targets) for node, targets in following.items()}):
         for node in component[1:]:
             classes.join(component[0], node)
+
+
+def acyclic(following: Mapping[int, Iterable[int]]) -> bool:
+    """Whether no edge leads back: nodes can be taken one after another, each after all that precede it."""
+    missing = dict.fromkeys(following, 0)
+    for targets in following.values():
+        for target in targets:
+            missing[target] += 1
+    ready = [node for node, count in missing.items() if not count]
+    for node in ready:  # grows on the way
+        for target in following[node]:
+            missing[target] -= 1
+            if not missing[target]:
+                ready.append(target)
+    return len(ready) == len(missing)
 
 
 def components(following: dict[int, list[int]]) -> Iterable[list[int]]:
@@ -193,4 +216,4 @@ def components(following: dict[int, list[int]]) -> Iterable[list[int]]:
                 low[parent] = min(low[parent], low[node])
 
 
-__all__ = ["SMALL", "SPAN", "colocation", "components", "merge_cycles"]
+__all__ = ["SMALL", "SPAN", "acyclic", "colocation", "components", "merge_cycles"]

@@ -22,6 +22,8 @@ def _near(name: str, names: Iterable[str]) -> str:
 
 def read_cuts(func: Func, cuts: Sequence[str]) -> frozenset[str]:
     """Names of the values to cut at. Raises InvalidInput naming every unknown or senseless one."""
+    if not cuts:
+        return frozenset()
     made = {value.name for op in func.ops for value in op.results}
     used = {name for op in func.ops for name in reads(op)}
     given = {value.name for value in func.args}
@@ -49,6 +51,8 @@ def read_cuts(func: Func, cuts: Sequence[str]) -> frozenset[str]:
 
 def read_pins(func: Func, topology: Topology, pins: Sequence[str]) -> dict[int, str]:
     """Device by position of the pinned op. Raises InvalidInput naming every fault."""
+    if not pins:
+        return {}
     by_id = {op.id: i for i, op in enumerate(func.ops)}
     by_result = {value.name: i for i, op in enumerate(func.ops) for value in op.results}
     by_node: dict[str, list[int]] = {}

@@ -27,6 +27,8 @@ _SECONDS = 8.0
 
 def inseparable(fine: Problem, groups: Groups, problem: Problem, pins: Mapping[int, str]) -> None:
     """Raises Infeasible when a cut or a pin asks to part ops that must share a stage."""
+    if not fine.forced and not pins:
+        return
     problems = []
     label = {op: g for g, members in enumerate(groups) for op in members}
     for h in fine.forced:

@@ -8,6 +8,7 @@ alone runs what is pinned to it. So pins need no other rule: what is pinned to o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -60,20 +61,24 @@ def problem_of(
     for i, op in enumerate(func.ops):
         for name in reads(op):
             readers.setdefault(name, []).append(i)
-    free = [topology.type(kind.type).free_transfers for kind in kinds]
     ports = [net.port(kind.devices[0]) for kind in kinds]
-    producer, consumers, names, sizes, columns = [], [], [], [], []
+    producer, consumers, names, sizes, stated = [], [], [], [], []
     for i, op in enumerate(func.ops):
-        stated = op.facet(Transfer)
+        told = op.facet(Transfer)
         for number, value in enumerate(op.results):
-            if value.name not in readers:
+            found = readers.get(value.name)
+            if found is None:
                 continue
-            size = value_bytes(value)
             producer.append(i)
-            consumers.append(tuple(readers[value.name]))
+            consumers.append(tuple(found))
             names.append(value.name)
-            sizes.append(size)
-            columns.append((size, None if stated is None else stated.seconds[number]))
+            sizes.append(value_bytes(value))
+            stated.append(math.nan if told is None else told.seconds[number])
+    transfer = np.zeros((len(kinds), len(names)))
+    for row, kind, port in zip(transfer, kinds, ports, strict=True):
+        if not topology.type(kind.type).free_transfers:
+            on_port = port.latency + np.array(sizes, np.float64) / port.bandwidth
+            row[:] = np.where(np.isnan(stated), on_port, stated)
     stated_memory = stated_bytes(func)
     resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
     if stated_memory is None:
@@ -87,13 +92,7 @@ def problem_of(
         seconds=seconds,
         producer=np.array(producer, np.int64),
         consumers=tuple(consumers),
-        transfer=np.array(
-            [
-                [0.0 if free[k] else port.seconds(size) if told is None else told for size, told in columns]
-                for k, port in enumerate(ports)
-            ],
-            dtype=np.float64,
-        ).reshape(len(kinds), len(names)),
+        transfer=transfer,
         tensor_bytes=np.array(sizes, np.int64),
         tensor_names=tuple(names),
         live=np.array(live, np.int64),

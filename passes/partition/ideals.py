@@ -17,7 +17,7 @@ import numpy as np
 
 from passes.partition.problem import Floats, Ints, Joins, Problem
 from passes.partition.states import States, sequences, states
-from passes.partition.tables import Tables, csr
+from passes.partition.tables import Tables
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
@@ -225,7 +225,6 @@ __all__ = [
     "States",
     "Tables",
     "count_ideals",
-    "csr",
     "lattice",
     "members",
     "permuted",

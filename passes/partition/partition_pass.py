@@ -24,7 +24,7 @@ from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
 from ir.topology import Topology
 from passes.analyses.identity import problem_digest
-from passes.analyses.memory import stated_bytes
+from passes.analyses.memory import states_bytes
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import cuts_of, insert_symbols
@@ -253,7 +253,7 @@ class PartitionPass(Pass):
         of the first search stays."""
         from passes.place import stage_memory
 
-        if stated_bytes(module.entry) is not None:
+        if states_bytes(module.entry):
             return first  # what a workload states is what either counts
         solution, tightened = first, problem
         for _ in range(_ROUNDS):

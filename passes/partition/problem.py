@@ -27,15 +27,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from passes.analyses.memory import SLOTS
+from passes.partition.arrays import Ints, csr
 
 Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 COMM = ("sum", "overlap", "duplex")
 
@@ -134,6 +135,12 @@ class Problem:
     def check(self) -> None:
         """Raises ValueError where an invariant of the module docstring is broken."""
         nodes, kinds, tensors = self.size, len(self.kinds), len(self.consumers)
+    @cached_property
+    def reading(self) -> tuple[Ints, Ints, Ints]:
+        """``consumers`` as arrays: readers of tensor h are ``readers[pointers[h]:pointers[h + 1]]``, and the tensor of each."""
+        pointers, readers = csr(self.consumers)
+        return pointers, readers, np.repeat(np.arange(len(self.consumers)), np.diff(pointers))
+
         if self.seconds.shape != (kinds, nodes) or self.transfer.shape != (kinds, tensors):
             raise ValueError(f"seconds {self.seconds.shape} or transfer {self.transfer.shape}: {kinds=} {nodes=} {tensors=}")
         if self.comm not in COMM:

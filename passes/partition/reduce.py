@@ -32,17 +32,41 @@ from typing import TypeAlias
 
 import numpy as np
 
-from passes.partition.problem import Ints, Joins, Problem, slots
+from passes.partition.arrays import csr, distinct, rows_of
+from passes.partition.problem import Floats, Ints, Joins, Problem, slots
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""
+_SLACK = 1e-9
+"""Relative: sums of seconds are rounded."""
 
 
 def reduce(problem: Problem) -> Groups:
     """Groups of nodes that some optimal plan keeps together."""
-    if problem.stages is not None:
+    nodes = _hopeful(problem) if problem.stages is None else []
+    if not nodes:
         return tuple((v,) for v in range(problem.size))
-    return _Reducer(problem).run()
+    return _Reducer(problem).run(nodes)
+
+
+def _hopeful(problem: Problem) -> list[int]:
+    """Nodes that seconds alone do not keep from joining a neighbour, as the problem stands: the transfers that either rule
+    would save pay for those that it adds, but for rounding."""
+    n = problem.size
+    pointers, reader, tensor = problem.reading
+    lengths = np.diff(pointers)
+    alone = lengths[tensor] == 1
+    some = lengths > 0
+    hopeful = np.ones((2, n), np.bool_)
+    for seconds, transfer in zip(problem.seconds, problem.transfer, strict=True):
+        made = np.bincount(problem.producer[some], weights=transfer[some], minlength=n)
+        cost = transfer[tensor]
+        read = np.bincount(reader, weights=cost, minlength=n)
+        only = np.bincount(reader[alone], weights=cost[alone], minlength=n)
+        compute = np.where(np.isfinite(seconds), seconds, 0.0)
+        hopeful[0] &= compute + read <= made * (1 + _SLACK)
+        hopeful[1] &= compute + made <= only * (1 + _SLACK)
+    return np.flatnonzero(hopeful.any(axis=0)).tolist()
 
 
 class _Reducer:
@@ -71,9 +95,8 @@ class _Reducer:
         self.binding = memory_can_bind(problem)
         self.parent = list(range(n))
 
-    def run(self) -> Groups:
-        queue = list(range(self.problem.size))
-        heapq.heapify(queue)
+    def run(self, queue: list[int]) -> Groups:
+        """Applies the rules to the nodes of ``queue``, ascending, and to those around what was joined."""
         while queue:
             v = heapq.heappop(queue)
             if self.parent[v] != v:
@@ -168,82 +191,81 @@ def memory_can_bind(problem: Problem) -> bool:
 
 def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
     """The groups in a topological order of the quotient, ties by least member. Raises ValueError when it has a cycle."""
-    label = labels(problem.size, groups)
-    following: list[set[int]] = [set() for _ in groups]
-    for maker, readers in zip(problem.producer.tolist(), problem.consumers, strict=True):
-        mine = label[maker]
-        for v in readers:
-            if label[v] != mine:
-                following[mine].add(label[v])
-    first = [min(nodes) for nodes in groups]
-    missing = [0] * len(groups)
-    for targets in following:
-        for g in targets:
-            missing[g] += 1
-    ready = [(first[g], g) for g in range(len(groups)) if not missing[g]]
-    heapq.heapify(ready)
+    members = tuple(sorted(tuple(sorted(nodes)) for nodes in groups))
+    count = len(members)
+    label, _, _ = _labels(problem.size, members)
+    _, reader, tensor = problem.reading
+    maker, reader = label[problem.producer[tensor]], label[reader]
+    if (maker <= reader).all():
+        return members
+    edges = distinct((maker * count + reader)[maker != reader])
+    makers, readers = edges // count, edges % count
+    following = rows_of(makers, readers, count)
+    missing = np.bincount(readers, minlength=count).tolist()
+    ready = [g for g in range(count) if not missing[g]]
     result = []
     while ready:
-        _, g = heapq.heappop(ready)
-        result.append(tuple(sorted(groups[g])))
+        g = heapq.heappop(ready)
+        result.append(members[g])
         for other in following[g]:
             missing[other] -= 1
             if not missing[other]:
-                heapq.heappush(ready, (first[other], other))
-    if len(result) != len(groups):
+                heapq.heappush(ready, other)
+    if len(result) != count:
         raise ValueError("the groups form a cycle")
     return tuple(result)
 
 
-def labels(size: int, groups: Sequence[Sequence[int]]) -> list[int]:
-    """The group of each node."""
-    label = [0] * size
-    for g, nodes in enumerate(groups):
-        for v in nodes:
-            label[v] = g
-    return label
+def _labels(size: int, groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints, Ints]:
+    """The group of each node; where each group begins in the last, all members."""
+    pointers, members = csr(groups)
+    label = np.zeros(size, np.int64)
+    label[members] = np.repeat(np.arange(len(groups)), np.diff(pointers))
+    return label, pointers[:-1], members
 
 
 def quotient(problem: Problem, groups: Groups) -> Problem:
     """The problem whose nodes are the groups (in topological order, as ``ordered`` gives them)."""
     if groups == tuple((v,) for v in range(problem.size)) and all(problem.consumers):
         return problem
-    label = labels(problem.size, groups)
-    starts = np.cumsum([0, *(len(nodes) for nodes in groups)])[:-1]
-    flat = [v for nodes in groups for v in nodes]
-    kept, consumers = [], []
-    makers = [label[v] for v in problem.producer.tolist()]
-    for h, readers in enumerate(problem.consumers):
-        outside = {label[v] for v in readers}
-        outside.discard(makers[h])
-        if outside or h in problem.forced:
-            kept.append(h)
-            consumers.append(tuple(sorted(outside)))
+    count = max(len(groups), 1)
+    label, starts, members = _labels(problem.size, groups)
+    _, reader, tensor = problem.reading
+    maker, read = label[problem.producer], label[reader]
+    outside = read != maker[tensor]
+    pairs = distinct((tensor * count + read)[outside])
+    readers = rows_of(pairs // count, pairs % count, len(maker))
+    kept = [h for h, row in enumerate(readers) if row or h in problem.forced]
     position = {h: i for i, h in enumerate(kept)}
-    reduced = Problem(
+    place = label.tolist()
+    return Problem(
         names=tuple(problem.names[nodes[0]] for nodes in groups),
         kinds=problem.kinds,
-        seconds=np.ascontiguousarray(np.add.reduceat(problem.seconds[:, flat], starts, axis=1)) if flat else problem.seconds,
-        producer=np.array([makers[h] for h in kept], np.int64),
-        consumers=tuple(consumers),
+        seconds=_sums(problem.seconds, members, starts),
+        producer=maker[kept],
+        consumers=tuple(readers[h] for h in kept),
         transfer=np.ascontiguousarray(problem.transfer[:, kept]),
         tensor_bytes=problem.tensor_bytes[kept],
         tensor_names=tuple(problem.tensor_names[h] for h in kept),
-        live=np.maximum.reduceat(problem.live[flat], starts) if flat else problem.live,
+        live=np.maximum.reduceat(problem.live[members], starts) if len(members) else problem.live,
         weight_bytes=problem.weight_bytes,
         weight_readers=tuple(
-            (label[readers[0]],) if len(readers) == 1 else tuple(sorted({label[v] for v in readers}))
-            for readers in problem.weight_readers
+            (place[nodes[0]],) if len(nodes) == 1 else tuple(sorted({place[v] for v in nodes}))
+            for nodes in problem.weight_readers
         ),
         comm=problem.comm,
         forced=tuple(position[h] for h in problem.forced),
         stages=problem.stages,
-        joins=None if problem.joins is None else _joins(problem.joins, label, flat, starts),
+        joins=None if problem.joins is None else _joins(problem.joins, place, members, starts),
     )
-    return reduced
 
 
-def _joins(joins: Joins, label: list[int], flat: list[int], starts: Ints) -> Joins:
+def _sums(rows: Floats, members: Ints, starts: Ints) -> Floats:
+    """``rows[.., n]`` added up by group."""
+    return np.ascontiguousarray(np.add.reduceat(rows[..., members], starts, axis=-1)) if len(members) else rows
+
+
+def _joins(joins: Joins, label: Sequence[int], members: Ints, starts: Ints) -> Joins:
     """Tensors without a direction that still join several groups."""
     pins = [tuple(sorted({label[v] for v in nodes})) for nodes in joins.pins]
     kept = [h for h, nodes in enumerate(pins) if len(nodes) > 1]
@@ -251,7 +273,7 @@ def _joins(joins: Joins, label: list[int], flat: list[int], starts: Ints) -> Joi
         tuple(pins[h] for h in kept),
         np.ascontiguousarray(joins.transfer[:, kept]),
         joins.side[kept],
-        np.ascontiguousarray(np.add.reduceat(joins.seconds[:, :, flat], starts, axis=2)) if flat else joins.seconds,
+        _sums(joins.seconds, members, starts),
     )
 
 

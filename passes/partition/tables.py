@@ -16,14 +16,14 @@ are bounded: min over d of l_d transfer.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
+from passes.partition.arrays import csr, distinct, grouped
 from passes.partition.bounds import node_weights
-from passes.partition.problem import COMM, Floats, Ints, Problem, slots
+from passes.partition.problem import COMM, Floats, Problem, slots
 from passes.partition.states import states
 
 SUM, OVERLAP, DUPLEX, SIDES = 0, 1, 2, 3
@@ -32,20 +32,6 @@ transfers."""
 
 UNSUPPORTED = 1e100
 """The weight of a node that no kind of a support runs: over any window, and finite so that sums can be subtracted."""
-
-
-def csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Rows of indices as (pointers, indices)."""
-    pointers = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=pointers[1:])
-    return pointers, np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(pointers[-1]))
-
-
-def grouped(keys: Ints, values: Ints, size: int) -> tuple[Ints, Ints]:
-    """``values`` by their key, in order, as (pointers, values)."""
-    pointers = np.zeros(size + 1, np.int64)
-    np.cumsum(np.bincount(keys, minlength=size), out=pointers[1:])
-    return pointers, values[np.argsort(keys, kind="stable")]
 
 
 class Tables:
@@ -59,10 +45,8 @@ class Tables:
         self.sequence = tuple(sequence)
         self.states = states(problem, price, sequence)
         self.slack = 1e-12 * max(n, 1)
-        reader_ptr, reader = csr(problem.consumers)
-        lengths = np.diff(reader_ptr)
-        maker = np.repeat(problem.producer, lengths)
-        edges = np.unique(maker * n + reader)
+        reader_ptr, reader, tensor = problem.reading
+        edges = distinct(problem.producer[tensor] * n + reader)
         self.succ_ptr, self.succ = grouped(edges // max(n, 1), edges % max(n, 1), n)
         self.pred_ptr, self.pred = grouped(self.succ, edges // max(n, 1), n)
         self.indegree = np.diff(self.pred_ptr)
@@ -202,4 +186,4 @@ class Tables:
         return np.array([a for a, _ in merged]), np.array([b for _, b in merged])
 
 
-__all__ = ["Tables", "csr", "grouped"]
+__all__ = ["Tables"]

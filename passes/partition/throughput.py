@@ -14,7 +14,7 @@ import numpy as np
 
 from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
-from passes.partition.ideals import Family, Tables, csr
+from passes.partition.ideals import Family, Tables
 from passes.partition.problem import Floats, Problem, crowding, load, part_of, plan_costs, stage_cost, violations
 from passes.partition.reduce import memory_can_bind
 from passes.partition.search import TIGHT, Budget, Progress, Search, Solution, Statistics
@@ -33,7 +33,6 @@ class Throughput:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.price = prices(problem)
-        self.reader_ptr, self.reader = csr(problem.consumers)
         self.limited = memory_can_bind(problem)
 
     def bound(self) -> tuple[float, str]:
@@ -60,8 +59,8 @@ class Throughput:
         kinds = [kind for kind, _ in stages]
         if not whole or (place < 0).any() or crowding(problem.kinds, kinds):
             return None
-        tensor = np.repeat(np.arange(len(problem.consumers)), np.diff(self.reader_ptr))
-        made, read = place[problem.producer], place[self.reader]
+        _, reader, tensor = problem.reading
+        made, read = place[problem.producer], place[reader]
         if (read < made[tensor]).any():
             return None
         moved = np.unique((tensor * count + read)[read > made[tensor]])

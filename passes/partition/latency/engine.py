@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.ideals import csr
+from passes.partition.arrays import csr
 from passes.partition.latency import kernels, label_kernels
 from passes.partition.latency.problem import Piece
 from passes.partition.latency.reduce import Free, Reduced, expanded

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from passes.partition.arrays import csr
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
-from passes.partition.ideals import Family, Tables, csr, possible
+from passes.partition.ideals import Family, Tables, possible
 from passes.partition.problem import Floats, Joins, Kind, Problem, crowding, part_of
 from passes.partition.replicas import Replication, replicate_training
 from passes.partition.search import TIGHT, Budget, Objective, Progress, Search, Solution
