@@ -174,15 +174,18 @@ def _available_weights(module: Module, options: CompileOptions, sink: Diagnostic
     return "none"
 
 
+def check_time_limit(seconds: float | None) -> None:
+    """Raises UsageError for infinity and NaN."""
+    if seconds is not None and not math.isfinite(seconds):
+        raise UsageError(f"--time-limit {seconds}: expected a number of seconds", hint="leave it out for the default")
+
+
 def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     """The passes that the options ask for. Raises UsageError for options that contradict each other or need a pass that is
     not there."""
     from passes.pipeline import parse_pipeline
 
-    if options.time_limit is not None and not math.isfinite(options.time_limit):
-        raise UsageError(
-            f"--time-limit {options.time_limit}: expected a number of seconds", hint="leave it out for the default"
-        )
+    check_time_limit(options.time_limit)
     pipeline = parse_pipeline(options.pipeline or PIPELINE)
     if options.plan is not None:
         pipeline = _replay(options, pipeline)

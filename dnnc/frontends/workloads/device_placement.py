@@ -17,13 +17,12 @@ from dataclasses import replace
 from typing import Any
 
 from dnnc.frontends.positions import Path, Positions, positions
-from dnnc.frontends.workloads.profile import MOST_DEVICES, Faults, Machines, Node, Profile, whole_bytes
+from dnnc.frontends.workloads.profile import MOST_BYTES, MOST_DEVICES, Faults, Machines, Node, Profile, whole_bytes
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span
 
 FORMAT = "device-placement"
 SAME_COST = 1e-6
 _REQUIRED = ("nodes", "edges")
-_MOST = float(2**62)
 _INFINITE = 1e300
 
 
@@ -63,7 +62,7 @@ class _Reader:
         machines = Machines(
             self.count(("maxFPGAs",), data),
             self.count(("maxCPUs",), data) or 0,
-            None if memory is None else math.floor(memory) if memory < _MOST else None,
+            None if memory is None else math.floor(memory),
         )
         nodes = self._nodes(data["nodes"])
         messages, edges = self._edges(data["edges"], nodes)
@@ -116,7 +115,7 @@ class _Reader:
 
     def bytes(self, path: Path, holder: dict[str, Any]) -> int:
         value = self.number(path, holder, 0.0, "bytes") or 0.0
-        if value >= _MOST:
+        if value >= MOST_BYTES:
             self.fault(path, f"'{path[-1]}' is {value}, more bytes than any machine has")
             return 0
         return whole_bytes(value)
@@ -139,7 +138,7 @@ class _Reader:
                 self.fault(path, f"node {number} is {_told(item)}, expected an object")
                 continue
             id_ = item.get("id")
-            if isinstance(id_, bool) or not isinstance(id_, int | str) or (isinstance(id_, int) and abs(id_) > _MOST):
+            if isinstance(id_, bool) or not isinstance(id_, int | str) or (isinstance(id_, int) and abs(id_) > MOST_BYTES):
                 found = "has no 'id'" if "id" not in item else f"has the id {_told(id_)}"
                 self.fault(path, f"node {number} {found}, expected a number or a text")
                 continue
@@ -192,7 +191,7 @@ class _Reader:
                 else:
                     ends.append(index[end])
             cost = self.number((*path, "cost"), item, None, "time")
-            if cost is None and "cost" not in item:
+            if item.get("cost") is None:
                 self.fault(path, f"edge {number} has no 'cost'", "0 is a cost")
             size = self.bytes((*path, "size"), item)
             if len(ends) < 2:

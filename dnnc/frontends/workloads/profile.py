@@ -30,6 +30,8 @@ UNIT = "ms"
 PER_SECOND = 1000.0
 """Units of the file in a second."""
 MOST_DEVICES = 65536
+MOST_BYTES = 2**62
+"""Half of what a signed number of 64 bits holds: no machine has as much, and sums of sizes stay below it."""
 _MOST_FAULTS = 20
 _HOST = "host0"
 
@@ -113,6 +115,7 @@ def lower(profile: Profile, machines: Machines, *, backward: bool, sink: Diagnos
     alone. There is a topology where the number of accelerators is known. Raises InvalidInput for a graph that has a cycle,
     and for bytes that are needed and not there."""
     machines = machines.over(profile.machines)
+    _check_sum(profile)
     order = _topological(profile)
     kept = [v for v in order if backward or not profile.nodes[v].backward]
     if not backward and (dropped := len(profile.nodes) - len(kept)):
@@ -163,11 +166,13 @@ def lower(profile: Profile, machines: Machines, *, backward: bool, sink: Diagnos
 
 
 def topology(machines: Machines) -> Topology:
-    """K accelerators and L CPUs of one host. Without a bandwidth there are no links: the ops state their transfers."""
+    """K accelerators and L CPUs of one host. Without a bandwidth there are no links: the ops state their transfers. Memory that
+    no machine has is no limit."""
     count, cpus = machines.accelerators or 0, machines.cpus or 0
     types = []
     if count:
-        types.append(DeviceType(ACCELERATOR, kind=ACCELERATOR, memory=machines.memory))
+        memory = None if machines.memory is None or machines.memory >= MOST_BYTES else machines.memory
+        types.append(DeviceType(ACCELERATOR, kind=ACCELERATOR, memory=memory))
     if cpus:
         types.append(DeviceType(CPU, kind=CPU, free_transfers=True))
     devices = [Device(f"acc{i}", ACCELERATOR, _HOST) for i in range(count)]
@@ -195,6 +200,13 @@ def _names(nodes: Sequence[Node]) -> list[str]:
     """A value name per node, from its id: ``%node7``, or ``%n7`` for a number."""
     taken: set[str] = set()
     return [unique(f"%n{node.id}" if isinstance(node.id, int) else f"%{node.id}", taken) for node in nodes]
+
+
+def _check_sum(profile: Profile) -> None:
+    """Raises InvalidInput where all nodes together have more bytes than can be counted."""
+    total = sum(node.size + node.weight + node.message for node in profile.nodes)
+    if total >= MOST_BYTES:
+        raise InvalidInput(f"all nodes together have {total} bytes, more than any machine has", where=profile.where)
 
 
 def _check_bytes(profile: Profile, senders: Sequence[int]) -> None:
@@ -257,6 +269,7 @@ def whole_bytes(value: float) -> int:
 __all__ = [
     "ACCELERATOR",
     "CPU",
+    "MOST_BYTES",
     "MOST_DEVICES",
     "UNIT",
     "Faults",

@@ -108,6 +108,8 @@ def test_options_stand_over_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--bandwidth", "10 Gb/s"), 2, "may mean bits or bytes"),
         (("--bandwidth", "0"), 2, "expected a bandwidth above 0"),
         (("--memory", "lots"), 2, "expected an amount of memory"),
+        (("--time-limit", "inf"), 2, "expected a number of seconds"),
+        (("--time-limit", "nan"), 2, "--time-limit"),
         (("--accelerators", "-1"), 2, "greater than or equal to 0"),
         (("--accelerators", "0", "--cpus", "0"), 2, "there is no device to run on"),
         (("--objective", "speed"), 2, "speed"),
@@ -120,6 +122,13 @@ def test_options_that_make_no_sense(
     found, out, err = dnnc(capsys, "solve", file, *extra)
     assert (found, out) == (code, "")
     assert words in err
+
+
+@pytest.mark.parametrize("split", ["contiguous", "any"])
+def test_memory_that_no_machine_has_is_no_limit(file: Path, capsys: pytest.CaptureFixture[str], split: str) -> None:
+    data = answer(capsys, "solve", file, "--memory", "9" * 30, "--split", split)
+    assert data["status"] == "optimal"
+    assert {device["limit"] for device in data["devices"]} == {None}
 
 
 def test_a_fault_of_the_file_is_exit_3_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

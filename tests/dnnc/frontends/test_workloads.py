@@ -180,6 +180,7 @@ JSON_FAULTS: list[tuple[dict[str, Any], str, str]] = [
     (placement([node(1, 1.0, colorClass=[1])], []), "'colorClass' is a list", "colorClass"),
     (placement([{"id": 1, "cpuLatency": 1.0}], []), "node 1 has no 'fpgaLatency'", "{"),
     (placement([{"cpuLatency": 1.0}], []), "node 0 has no 'id'", "{"),
+    (placement([node(1, 1.0), node(2, 1.0)], [edge(1, 2) | {"cost": None}]), "edge 0 has no 'cost'", "{"),
     (placement([node(1, 1.0)], [], maxFPGAs=1.5), "'maxFPGAs' is 1.5, expected a whole number", "1.5"),
     (placement([node(1, 1.0)], [], maxFPGAs=10**9), "expected a whole number from 0 to 65536", "1000000000"),
     (placement([node(1, 1.0)], [edge(1, 1)]), "edge 0 leads from node 1 to itself", "{"),
@@ -204,6 +205,11 @@ def test_a_fault_of_json_is_located(tmp_path: Path, data: dict[str, Any], words:
     assert words in found.message
     assert found.span is not None
     assert place in found.span.source_line
+
+
+def test_all_nodes_together_have_bytes_that_can_be_counted(tmp_path: Path) -> None:
+    (found,) = faults(tmp_path, placement([node(i, 1.0, size=4e18) for i in range(4)], []))
+    assert "all nodes together have 16000000000000000000 bytes" in found.message
 
 
 def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
