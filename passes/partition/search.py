@@ -4,13 +4,13 @@ An objective brings its own dynamic programme and its own definition of a plan's
 lattice of ideals. The walk over that lattice needs a ``Problem``: nodes, precedence (its tensors), and seconds such that a
 device with load at most T takes at most T seconds of them (its windows of weight).
 
-1. Upper bound: the programme over the prefixes of a few topological orders.
+1. Upper bound: the programme over the prefixes of a few topological orders; of one, where there are few ideals at its value.
 2. The ideals that can be boundaries of a better plan (``ideals.lattice``), and the programme over them, first at a trial value
    just below the upper bound and only to find out whether anything reaches it (what is good enough is not improved, so
    most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
    now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
    first: narrow windows cost next to nothing, and each raises the bound.
-3. When the lattice is over budget even so: the best plan of a contraction whose lattice is small (``coarsen``), then the
+3. When the lattice is over budget even so: plans along chains of minimum cuts (``beam``), the best plan of a contraction whose lattice is small (``coarsen``), then the
    ideals near an order that the best plan so far follows, in bands as wide as the budget allows; around each better plan
    anew. The plan is feasible, the lower bound stands, and the gap between them is reported.
 
@@ -31,6 +31,7 @@ from typing import Protocol
 import numpy as np
 
 from passes.partition import orders
+from passes.partition.beam import MOST_NODES, Beam, Boundaries
 from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.bounds import prices
 from passes.partition.coarsen import contracted
@@ -49,6 +50,10 @@ WIDE = 4_096
 """Nodes times devices from which on the first order is not tried without any upper bound: that of one stage comes before."""
 MANY = 4_000
 """Ideals from which on trial values rise from the lower bound: with fewer, one run of the programme costs less than several."""
+FEW = 4_000
+"""Ideals up to which orders after the first are not tried: the whole lattice costs as little."""
+FIRST = (1.25, 2.0)
+"""Times the lower bound at which the first plan is looked for, before any will do."""
 TRIALS = (1e-4, 0.01, 0.1, 0.4)
 """Parts of the way from the lower to the upper bound that are tried before the whole."""
 BOUND_SHARE = 0.6
@@ -59,6 +64,10 @@ PARTS = 4
 """Parts around the dearest stage that are searched alone, each after a better plan."""
 COARSE_IDEALS = 50_000
 """Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
+BEAM_SHARE = 0.25
+"""Part of the time for plans along chains of minimum cuts."""
+CHAINS = 8
+"""Trial values at which such a chain is looked for."""
 SMALL_GAP = 2e-4
 """Relative gap below which a search that is not exact ends early."""
 
@@ -133,6 +142,12 @@ class Objective(Protocol):
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""
 
+    def boundaries(self) -> Boundaries | None:
+        """What a beam needs to know; None where a boundary has no price of its own."""
+
+    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
+        """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
+
     @property
     def contracts(self) -> bool:
         """Whether the programme takes tables of a quotient of the problem."""
@@ -151,6 +166,7 @@ class Search:
         self.value = float("inf")
         self.bound, self.reason = objective.bound()
         self.order = orders.given(self.tables)
+        self.few: Family | None = None
         self.exhausted = False
         self.interrupted = False
         self.spent: dict[str, int] = {}
@@ -163,6 +179,8 @@ class Search:
                 self._phase("linear", self._linear)
                 if not self.tight():
                     self._phase("exact", self._exact)
+                if not self.exhausted and not self.tight():
+                    self._phase("beam", self._chains)
                 if not self.exhausted and not self.tight():
                     self._phase("bound", self._raise)
                 if not self.exhausted and not self.tight():
@@ -228,21 +246,33 @@ class Search:
         for make in (orders.given, orders.late, orders.thin):
             for sequence in self.sequences:
                 tables = self._tables(sequence)
-                order, trial = make(tables), self._better()
-                family = prefixes(tables, order, trial)
-                if family.size * tables.words_per_ideal > self.budget.memory // 8:
-                    return
-                keep_on = self._keep_on("linear", self.budget.seconds)
+                order, keep_on = make(tables), self._keep_on("linear", self.budget.seconds)
                 if self.best is None and self.objective.problem.size * self.objective.problem.devices > WIDE:
+                    family = prefixes(tables, order, BIG)
                     ends = family.only(np.array([0, family.size - 1]))
-                    self._accept(self.objective.programme(tables, ends, identity, trial, keep_on).stages)
-                    family, trial = prefixes(tables, order, self._better()), self._better()
-                found = self.objective.programme(tables, family, identity, trial, keep_on, self.bound)
-                self._count(family, found)
-                if found.complete and self._accept(found.stages):
-                    self.order, self.tables = self._along(order), tables
+                    self._accept(self.objective.programme(tables, ends, identity, BIG, keep_on).stages)
+                for trial in self._first_trials():
+                    family = prefixes(tables, order, trial)
+                    if family.size * tables.words_per_ideal > self.budget.memory // 8:
+                        return
+                    found = self.objective.programme(tables, family, identity, trial, keep_on, self.bound)
+                    self._count(family, found)
+                    if found.complete and self._accept(found.stages):
+                        self.order, self.tables = self._along(order), tables
+                    if self.best is not None or not found.complete:
+                        break
                 if self.tight() or self._left() <= 0:
                     return
+                if make is orders.given and self.best is not None and self.tables.states.every:
+                    self.few = self._lattice(self._better(), FEW)
+                    if self.few is not None:
+                        return
+
+    def _first_trials(self) -> tuple[float, ...]:
+        """Values at which a plan along an order is looked for, in turn: without any plan, values near the bound cost least."""
+        if self.best is not None:
+            return (self._better(),)
+        return (*(self.bound * times for times in FIRST if self.bound > 0), BIG)
 
     def _tables(self, sequence: Sequence[int]) -> Tables:
         if self.tables.sequence == tuple(sequence):
@@ -255,7 +285,7 @@ class Search:
         return sorted(order, key=lambda v: stage_of[v])
 
     def _exact(self) -> None:
-        ideals = self._lattice(self._better())
+        ideals = self._lattice(self._better()) if self.few is None else self.few
         if not self.tables.states.every:
             if ideals is not None:
                 self._try(ideals, self._better(), self.bound)
@@ -272,8 +302,9 @@ class Search:
         if self.exhausted and ideals is not None and self.best is not None:
             self._phase("polish", lambda: self._polish(ideals))
 
-    def _lattice(self, trial: float) -> Family | None:
-        return lattice(self.tables, trial, max_visits=self._visits(), max_words=self.budget.memory // 8)
+    def _lattice(self, trial: float, most: int | None = None) -> Family | None:
+        visits = self._visits() if most is None else min(most, self._visits())
+        return lattice(self.tables, trial, max_visits=visits, max_words=self.budget.memory // 8)
 
     def _trial(self, trial: float, ideals: Family | None) -> bool:
         """Whether a plan reaches ``trial``: if not, that is the bound; if so, the optimum. ``ideals``: every one that a better
@@ -323,6 +354,22 @@ class Search:
             if value <= self.value * (1 + TIGHT):
                 self.best, self.value = stages, value
 
+    def _chains(self) -> None:
+        """Plans along chains of minimum cuts, at trial values between the bound and the best plan."""
+        rule = self.objective.boundaries()
+        if rule is None or self.best is None or self.objective.problem.size > MOST_NODES:
+            return
+        until = time.perf_counter() - self.started + max(self._left(), 0.0) * BEAM_SHARE
+        keep_on = self._keep_on("beam", until)
+        beam, low = Beam(self.tables, rule), self.bound
+        for _ in range(CHAINS):
+            trial = (low + self.value) / 2
+            if self.value <= low * (1 + SMALL_GAP) or not keep_on(0, 0.0):
+                return
+            order = beam.order(trial, keep_on)
+            if order is None or not self._prefixes(order, keep_on):
+                low = trial
+
     def _raise(self) -> None:
         """Bounds of a lattice too large to walk, and the plans that come with them."""
         if self.best is None or not self.tables.states.every:
@@ -332,6 +379,9 @@ class Search:
             self._tell(*hub_bound(self.objective.problem, self.bound))
             if not self._near_enough():
                 self._contract(keep_on)
+        if not self._near_enough():
+            bound = self.objective.starts(self.tables, self.bound, self.value, self._visits(), keep_on)
+            self._tell(bound, "the first stages alone: every ideal near the start was searched")
         if not self._near_enough():
             self._parts(keep_on)
 
