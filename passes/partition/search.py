@@ -10,7 +10,7 @@ device with load at most T takes at most T seconds of them (its windows of weigh
    most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
    now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
    first: narrow windows cost next to nothing, and each raises the bound.
-3. When the lattice is over budget even so: plans along chains of minimum cuts (``beam``), the best plan of a contraction whose lattice is small (``coarsen``), then the
+3. When the lattice is over budget even so: the best plan of a contraction whose lattice is small (``coarsen``), then the
    ideals near an order that the best plan so far follows, in bands as wide as the budget allows; around each better plan
    anew. The plan is feasible, the lower bound stands, and the gap between them is reported.
 
@@ -31,7 +31,6 @@ from typing import Protocol
 import numpy as np
 
 from passes.partition import orders
-from passes.partition.beam import MOST_NODES, Beam, Boundaries
 from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.bounds import prices
 from passes.partition.coarsen import contracted
@@ -64,10 +63,6 @@ PARTS = 4
 """Parts around the dearest stage that are searched alone, each after a better plan."""
 COARSE_IDEALS = 50_000
 """Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
-BEAM_SHARE = 0.25
-"""Part of the time for plans along chains of minimum cuts."""
-CHAINS = 8
-"""Trial values at which such a chain is looked for."""
 SMALL_GAP = 2e-4
 """Relative gap below which a search that is not exact ends early."""
 
@@ -142,12 +137,6 @@ class Objective(Protocol):
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""
 
-    def boundaries(self) -> Boundaries | None:
-        """What a beam needs to know; None where a boundary has no price of its own."""
-
-    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
-        """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
-
     @property
     def contracts(self) -> bool:
         """Whether the programme takes tables of a quotient of the problem."""
@@ -179,8 +168,6 @@ class Search:
                 self._phase("linear", self._linear)
                 if not self.tight():
                     self._phase("exact", self._exact)
-                if not self.exhausted and not self.tight():
-                    self._phase("beam", self._chains)
                 if not self.exhausted and not self.tight():
                     self._phase("bound", self._raise)
                 if not self.exhausted and not self.tight():
@@ -354,22 +341,6 @@ class Search:
             if value <= self.value * (1 + TIGHT):
                 self.best, self.value = stages, value
 
-    def _chains(self) -> None:
-        """Plans along chains of minimum cuts, at trial values between the bound and the best plan."""
-        rule = self.objective.boundaries()
-        if rule is None or self.best is None or self.objective.problem.size > MOST_NODES:
-            return
-        until = time.perf_counter() - self.started + max(self._left(), 0.0) * BEAM_SHARE
-        keep_on = self._keep_on("beam", until)
-        beam, low = Beam(self.tables, rule), self.bound
-        for _ in range(CHAINS):
-            trial = (low + self.value) / 2
-            if self.value <= low * (1 + SMALL_GAP) or not keep_on(0, 0.0):
-                return
-            order = beam.order(trial, keep_on)
-            if order is None or not self._prefixes(order, keep_on):
-                low = trial
-
     def _raise(self) -> None:
         """Bounds of a lattice too large to walk, and the plans that come with them."""
         if self.best is None or not self.tables.states.every:
@@ -379,9 +350,6 @@ class Search:
             self._tell(*hub_bound(self.objective.problem, self.bound))
             if not self._near_enough():
                 self._contract(keep_on)
-        if not self._near_enough():
-            bound = self.objective.starts(self.tables, self.bound, self.value, self._visits(), keep_on)
-            self._tell(bound, "the first stages alone: every ideal near the start was searched")
         if not self._near_enough():
             self._parts(keep_on)
 
