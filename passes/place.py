@@ -28,6 +28,7 @@ What ``partition`` found to fit fits here too: buffers that it does not know of 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ from passes.analyses.network import Network, network
 from passes.analyses.seconds import func_seconds
 from passes.base import Pass, PassContext
 from passes.lower import Cut, cuts_of, listing, stage_members
-from passes.placement import Message, Placement, PlacementProblem, search, shared_loads
+from passes.placement import Message, Placement, PlacementProblem, search, shared_loads, turns
 from passes.simulate import Wire, Workload, edge_slots
 
 TIGHT = 1e-9
@@ -218,21 +219,19 @@ def workload(module: Module) -> Workload:
     problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages, chosen, replicas)
     send = [0.0] * len(cuts)
     for channels in (channels for of_stage in problem.sent for channels in of_stage):
-        message = problem.messages[channels[0]]
-        to = [chosen[problem.messages[channel].target][0] for channel in channels]
-        for source in chosen[message.source]:
-            for channel, seconds in zip(channels, problem.send_seconds(channels, source, to), strict=True):
+        for row in problem.slowest_sends(channels, chosen):
+            for channel, seconds in zip(channels, row, strict=True):
                 send[channel] = max(send[channel], seconds)
     wires = []
     for channel, message in enumerate(problem.messages):
-        pairs = [(a, b) for a in chosen[message.source] for b in chosen[message.target]]
+        pairs = turns(chosen[message.source], chosen[message.target])
         wires.append(
             Wire(
                 source=message.source,
                 target=message.target,
                 send=send[channel],
                 receive=max(problem.receive_seconds(channel, a, b) for a, b in pairs),
-                media=problem.media(channel, *pairs[0]),
+                media=tuple(problem.media(channel, a, b) for a, b in pairs),
             )
         )
     return Workload(
@@ -314,7 +313,7 @@ def largest_load(load: Workload) -> float:
     for wire in load.wires:
         receive[wire.target] += wire.receive
         send[wire.source] += wire.send
-        for name, seconds in wire.media:
-            media[name] = media.get(name, 0.0) + seconds
+        for name, seconds in itertools.chain.from_iterable(wire.media):
+            media[name] = media.get(name, 0.0) + seconds / len(wire.media)
     parts = list(zip(load.compute, receive, send, strict=True))
     return max((*shared_loads(load.comm, parts, load.replicas), *media.values()), default=0.0)

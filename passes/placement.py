@@ -139,30 +139,31 @@ class PlacementProblem:
         receive = send = 0.0
         for channel in self.received[stage]:
             source = self.messages[channel].source
-            receive += max(self.receive_seconds(channel, a, b) for a in chosen[source] for b in chosen[stage])
+            receive += max(self.receive_seconds(channel, a, b) for a, b in turns(chosen[source], chosen[stage]))
         for channels in self.sent[stage]:
-            send += self.slowest_send(channels, chosen)
+            send += max(math.fsum(row) for row in self.slowest_sends(channels, chosen))
         return max(self.compute[stage][device] for device in chosen[stage]), receive, send
 
-    def slowest_send(self, channels: Sequence[int], chosen: Placement) -> float:
-        """Seconds of the sender for one tensor, on its slowest replica and to the slowest replicas."""
-        message = self.messages[channels[0]]
-        to = [chosen[self.messages[channel].target] for channel in channels]
-        return max(
-            math.fsum(self.send_seconds(channels, source, targets))
-            for source in chosen[message.source]
-            for targets in itertools.product(*to)
-        )
+    def slowest_sends(self, channels: Sequence[int], chosen: Placement) -> list[list[float]]:
+        """``send_seconds`` of each replica of the sender, to the slowest replica of each receiver."""
+        rows = []
+        for source in chosen[self.messages[channels[0]].source]:
+            receivers = (chosen[self.messages[channel].target] for channel in channels)
+            slowest = [
+                max(devices, key=lambda there: self.send_seconds(channels[:1], source, (there,))) for devices in receivers
+            ]
+            rows.append(self.send_seconds(channels, source, slowest))
+        return rows
 
     def loads(self, chosen: Placement) -> list[float]:
         """Seconds per sample of each stage's devices, with all that these run."""
         return shared_loads(self.comm, [self.parts(stage, chosen) for stage in range(self.size)], chosen)
 
     def busy(self, chosen: Placement) -> dict[str, float]:
-        """Seconds per sample that each medium is occupied; replicas share the messages evenly."""
+        """Seconds per sample that each medium is occupied; replicas take the samples in turn."""
         total: dict[str, float] = defaultdict(float)
         for channel, message in enumerate(self.messages):
-            pairs = [(a, b) for a in chosen[message.source] for b in chosen[message.target]]
+            pairs = turns(chosen[message.source], chosen[message.target])
             for a, b in pairs:
                 for name, seconds in self.media(channel, a, b):
                     total[name] += seconds / len(pairs)
@@ -240,6 +241,13 @@ class PlacementProblem:
                 compute = math.fsum(self.compute[stage][device] for stage in here)
                 worst = max(worst, combined(self.comm, compute, receive, send) / len(devices))
         return worst
+
+
+def turns(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
+    """Devices between which the samples go, one after another, until it begins anew: sample m goes from replica m modulo their
+    number to replica m modulo theirs."""
+    period = math.lcm(len(sources), len(targets))
+    return [(sources[m % len(sources)], targets[m % len(targets)]) for m in range(period)]
 
 
 def shared_loads(comm: str, parts: Sequence[Sequence[float]], chosen: Sequence[tuple[object, ...]]) -> list[float]:
@@ -468,7 +476,7 @@ class BranchAndBound:
             for channels in problem.sent[stage]:
                 to = [chosen[problem.messages[channel].target] for channel in channels]
                 if all(to):
-                    send += problem.slowest_send(channels, tuple(chosen))
+                    send += math.fsum(problem.slowest_sends(channels, tuple(chosen))[0])
                 else:
                     send += min(problem.port_seconds(channels[0], a, len(channels)) for a in devices)
                 for channel, target in zip(channels, to, strict=True):
@@ -508,4 +516,4 @@ def _shape(link: Link, ends: Iterable[str]) -> tuple[object, ...]:
     return tuple(sorted(ends)), link.bandwidth, link.latency, link.duplex, link.shared
 
 
-__all__ = ["Message", "Placement", "PlacementProblem", "host_classes", "search", "shared_loads"]
+__all__ = ["Message", "Placement", "PlacementProblem", "host_classes", "search", "shared_loads", "turns"]

@@ -2,8 +2,9 @@
 
 A device repeats one row for ever: receive what its stage reads, run the stage, send what it makes. Rows are periodic: the
 numbers of microbatches are offsets from the number of the period, such that in one period every stage works on the sample that
-its inputs arrived for: stage s of S is S-1-s samples ahead of the last stage, and with transfers in a lane of their own the
-receives run one sample ahead of the compute.
+its inputs arrived for: stage s of S is S-1-s samples ahead of the last stage, and with transfers in a lane of their own each
+device receives one sample ahead of its compute. Where stages share a device too, one lane's order couples them, so whatever an
+action waits for happens a period before it: a stage is three samples ahead of the next, and its sends one behind it.
 
 ``period`` is the largest load of a device or shared link, which a stream reaches; where transfers share a link, devices
 may wait for it in turn, and the period is what a long simulated stream shows. ``latency`` is simulated too: one sample
@@ -42,21 +43,24 @@ class SchedulePass(Pass):
 
 def stream(load: Workload, period: float) -> Schedule:
     """The periodic schedule of a workload whose largest load is ``period`` seconds."""
-    ahead = 0 if load.comm == "sum" else 1
+    lanes = load.comm != "sum"
+    coupled = lanes and len(set(load.replicas)) < len(load.replicas)
+    step, behind = (3, 1) if coupled else (1, 0)
     rows: dict[str, tuple[Action, ...]] = {}
     for stage, devices in enumerate(load.replicas):
-        offset = len(load.replicas) - 1 - stage
+        offset = step * (len(load.replicas) - 1 - stage) + behind
+        ahead = len(devices) if lanes else 0  # the next sample of the same replica
         received = [c for c, wire in enumerate(load.wires) if wire.target == stage]
         sent = [c for c, wire in enumerate(load.wires) if wire.source == stage]
         actions = (
             *(Action("recv", stage, offset + ahead, channel) for channel in received),
             Action(COMPUTE, stage, offset),
-            *(Action("send", stage, offset, channel) for channel in sent),
+            *(Action("send", stage, offset - behind, channel) for channel in sent),
         )
         for device in devices:  # stages on one device take turns
             rows[device] = (*rows.get(device, ()), *actions)
     schedule = Schedule("@schedule", "stream", tuple(rows.items()), periodic=True, period=period, slots=SLOTS)
-    if any(wire.media for wire in load.wires):
+    if any(any(wire.media) for wire in load.wires):
         schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
     events = run_rows(load, unrolled(schedule, 1))
     return replace(schedule, latency=max((event.end for event in events), default=0.0))

@@ -7,8 +7,9 @@ Rules (``comm`` of the plan says which *lanes* a device has):
    sending have one each.
 2. ``send`` of a tensor waits for its stage's ``F`` of that microbatch and occupies the sender for its seconds; ``recv`` waits
    for the end of that ``send`` and occupies the receiver; ``F`` waits for all ``recv`` of its stage and microbatch.
-3. Back-pressure: an edge has ``edge_slots`` buffers (two, and one more for each stage that it passes over). ``F`` writes into
-   them, so it waits until the receiver is done with the microbatch that many before.
+3. Back-pressure: an edge has ``edge_slots`` buffers (two, and one more for each stage that it passes over), of replicas each
+   pair that exchanges microbatches. ``F`` writes into them, so it waits until the receiver is done with the microbatch that
+   many turns of the pair before.
 4. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
 5. A replicated stage gives microbatch m to its replica m mod r.
 
@@ -19,6 +20,7 @@ them.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,13 +46,14 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Wire:
     """What one channel costs. ``source`` and ``target`` are stages; ``send`` and ``receive`` seconds at the two ends;
-    ``media``: the shared links it crosses, each with the seconds it is busy with one message."""
+    ``media``: the shared links it crosses, each with the seconds it is busy with one message; a row for each turn of replicas,
+    of which message m takes row m modulo their number (no row: it crosses none)."""
 
     source: int
     target: int
     send: float
     receive: float
-    media: tuple[tuple[str, float], ...] = ()
+    media: tuple[tuple[tuple[str, float], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,11 @@ class Workload:
     comm: str = "sum"
     slots: int = 2
 
-    def slots_of(self, channel: int) -> int:
-        """Buffers of the edge that the channel belongs to."""
+    def window_of(self, channel: int) -> int:
+        """How many microbatches after one its buffer is filled again. Replicas a of r and b of s have each lcm(r, s)-th."""
         wire = self.wires[channel]
-        return edge_slots(self.comm, wire.source, wire.target, self.slots)
+        turns = math.lcm(len(self.replicas[wire.source]), len(self.replicas[wire.target]))
+        return turns * edge_slots(self.comm, wire.source, wire.target, self.slots)
 
 
 def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
@@ -170,7 +174,7 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
         start, number = heapq.heappop(heap)
         lane = lanes[number]
         action = lane.queue[lane.position]
-        media = load.wires[action.channel].media if action.kind == "send" and action.channel is not None else ()
+        media = _media(action, load)
         free = max((start, *(state.media[name] for name, _ in media)))
         if free > start:
             heapq.heappush(heap, (free, number))
@@ -186,6 +190,12 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
         raise DeadlockError(stuck)
     order = {device: number for number, device in enumerate(rows)}
     return sorted(events, key=lambda event: (order[event.device], event.start, event.end))
+
+
+def _media(action: Action, load: Workload) -> tuple[tuple[str, float], ...]:
+    """Shared links that the action occupies, with seconds."""
+    rows = load.wires[action.channel].media if action.kind == "send" and action.channel is not None else ()
+    return rows[(action.microbatch or 0) % len(rows)] if rows else ()
 
 
 def _wake(
@@ -234,7 +244,7 @@ def _needs(action: Action, state: _State) -> Iterator[Action]:
         for channel in state.inputs.get(stage, ()):
             yield Action("recv", stage, number, channel)
         for channel in state.outputs.get(stage, ()):
-            before = number - load.slots_of(channel)
+            before = number - load.window_of(channel)
             if before >= 0:
                 target = load.wires[channel].target
                 yield Action(COMPUTE, target, before)

@@ -327,3 +327,36 @@ def test_equal_hosts_are_recognised() -> None:
     uneven = two_hosts()
     uneven = replace(uneven, links=(replace(uneven.links[0], bandwidth=1.0), *uneven.links[1:]))
     assert host_classes(uneven) == {"a": 0, "b": 1}
+
+
+def replicated(width: int, *routes: tuple[int, int]) -> PlacementProblem:
+    """Stages of ``width`` replicas each on hosts "a" and "b" in turn; a message of 64 bytes for each of ``routes``."""
+    stages = 1 + max(target for _, target in routes)
+    names = [f"d{i}" for i in range(stages * width)]
+    devices_ = tuple(Device(name, "t", "ab"[i % 2]) for i, name in enumerate(names))
+    links = tuple(Link(f"l{i}", (name, "ab"[i % 2]), 1024.0) for i, name in enumerate(names))
+    net = Link("net", ("a", "b"), 64.0, shared=True)
+    topology = Topology("@top", (DeviceType("t"),), (Host("a"), Host("b")), devices_, (), (*links, net))
+    fixed = tuple(tuple(range(s * width, (s + 1) * width)) for s in range(stages))
+    messages = tuple(Message("%v", source, target, 64) for source, target in routes)
+    compute = ((1.0,) * len(names),) * stages
+    return PlacementProblem(topology, network(topology), "sum", compute, messages, fixed, (width,) * stages)
+
+
+def test_replicas_that_never_meet_cost_no_route() -> None:
+    """Sample m goes from replica m mod 2 to replica m mod 2: inside a host, though others of them are apart."""
+    problem = replicated(2, (0, 1))
+    assert problem.parts(1, problem.fixed) == (1.0, 0.0625, 0.0)
+    assert problem.busy(problem.fixed) == {}
+    crossed = (problem.fixed[0], (problem.fixed[1][1], problem.fixed[1][0]))
+    assert problem.parts(1, crossed) == (1.0, 1.0, 0.0)
+    assert problem.busy(crossed) == {"net from a": 0.5, "net from b": 0.5}
+
+
+def test_one_tensor_to_many_replicated_stages_is_priced_at_once() -> None:
+    """Sixteen readers of four replicas each are 4 ** 16 combinations: none of them is asked for."""
+    problem = replicated(4, *((0, target) for target in range(1, 17)))
+    compute, receive, send = problem.parts(0, problem.fixed)
+    assert (compute, receive) == (1.0, 0.0)
+    assert send <= 16.0
+    assert problem.value(problem.fixed) > 0.25

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +47,7 @@ def test_overlapped_transfers_hide_behind_compute() -> None:
 
 
 def test_a_shared_medium_serves_one_transfer_after_another() -> None:
-    bus = (("bus", 3.0),)
+    bus = ((("bus", 3.0),),)
     load = workload([1.0, 1.0, 1.0, 1.0], [Wire(0, 2, 1.0, 0.0, bus), Wire(1, 3, 1.0, 0.0, bus)])
     sends = sorted((e.start, e.device) for e in run(load, 1) if e.action.kind == "send")
     assert sends == [(1.0, "d0"), (4.0, "d1")], "both are ready at 1 s; the bus is busy for 3 s with the first"
@@ -56,6 +58,32 @@ def test_replicas_take_turns() -> None:
     events = run(load, 4)
     assert [m for kind, m, _, _ in times(events, "a") if kind == "F"] == [0, 2]
     assert [m for kind, m, _, _ in times(events, "b") if kind == "F"] == [1, 3]
+
+
+def test_each_pair_of_replicas_has_buffers_of_its_own() -> None:
+    """As the runtime has them: with the sender's two alone, a long sample of one replica would hold up the other."""
+    load = Workload((5.0, 10.0), (("a",), ("b", "c")), (Wire(0, 1, 0.25, 0.5),))
+    assert largest_load(load) == 5.25
+    assert steady_period(load, stream(load, 5.25)) == pytest.approx(5.25)
+
+
+def test_a_replica_receives_its_next_sample_while_it_computes() -> None:
+    load = Workload((4.0, 10.0, 4.0), (("a",), ("b", "c"), ("d",)), (Wire(0, 1, 0.5, 0.5), Wire(1, 2, 4.0, 4.0)), "overlap")
+    assert steady_period(load, stream(load, 5.0)) == pytest.approx(largest_load(load)) == pytest.approx(5.0)
+
+
+def test_stages_of_one_device_do_not_wait_for_what_is_still_on_its_way() -> None:
+    """Its compute is busy all the time with both stages; a sample is on its way from one to the other for three periods."""
+    wires = (Wire(0, 1, 0.5, 0.5), Wire(1, 2, 4.0, 4.0))
+    load = Workload((2.0, 3.0, 2.0), (("a",), ("b",), ("a",)), wires, "duplex")
+    assert steady_period(load, stream(load, 4.0)) == pytest.approx(largest_load(load)) == pytest.approx(4.0)
+
+
+def test_a_medium_is_busy_with_the_turns_that_cross_it() -> None:
+    rows = ((("net", 6.0),), ())  # every second sample stays inside a host
+    load = Workload((1.0, 1.0), (("a", "b"), ("c", "d")), (Wire(0, 1, 1.0, 1.0, rows),))
+    assert largest_load(load) == 3.0
+    assert steady_period(load, stream(load, 3.0)) == pytest.approx(3.0)
 
 
 def test_a_send_before_its_compute_is_a_deadlock_that_is_named() -> None:
@@ -105,7 +133,11 @@ def workloads(draw: st.DrawFn, comm: str) -> Workload:
         ends = st.lists(st.integers(0, count - 1), min_size=2, max_size=2, unique=True)
         pairs += [tuple(sorted(pair)) for pair in draw(st.lists(ends, max_size=4))]
     wires = [Wire(a, b, draw(seconds), draw(seconds)) for a, b in sorted(pairs)]
-    return workload([draw(seconds) for _ in range(count)], wires, comm)
+    load = workload([draw(seconds) for _ in range(count)], wires, comm)
+    if draw(st.booleans()):  # replicas
+        widths = draw(st.lists(st.sampled_from([1, 2, 4]), min_size=count, max_size=count))
+        return replace(load, replicas=tuple(tuple(f"d{s}.{r}" for r in range(width)) for s, width in enumerate(widths)))
+    return replace(load, replicas=tuple((f"d{draw(st.integers(0, 2 * count))}",) for _ in range(count)))  # some share one
 
 
 @pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
