@@ -40,6 +40,9 @@ Floats: TypeAlias = NDArray[np.float64]
 
 COMM = ("sum", "overlap", "duplex")
 
+FAR = 100.0
+"""How many times the load of a plan known a number may be before it is left out of sums over ideals (``within``)."""
+
 
 def load(comm: str, compute: float, receive: float, send: float) -> float:
     """Seconds per sample that a device is busy. ``sum``: one after another; ``overlap``: transfers behind compute;
@@ -132,15 +135,15 @@ class Problem:
     def devices(self) -> int:
         return sum(self.kinds[pool].count for pool in dict.fromkeys(pools(self.kinds)))
 
-    def check(self) -> None:
-        """Raises ValueError where an invariant of the module docstring is broken."""
-        nodes, kinds, tensors = self.size, len(self.kinds), len(self.consumers)
     @cached_property
     def reading(self) -> tuple[Ints, Ints, Ints]:
         """``consumers`` as arrays: readers of tensor h are ``readers[pointers[h]:pointers[h + 1]]``, and the tensor of each."""
         pointers, readers = csr(self.consumers)
         return pointers, readers, np.repeat(np.arange(len(self.consumers)), np.diff(pointers))
 
+    def check(self) -> None:
+        """Raises ValueError where an invariant of the module docstring is broken."""
+        nodes, kinds, tensors = self.size, len(self.kinds), len(self.consumers)
         if self.seconds.shape != (kinds, nodes) or self.transfer.shape != (kinds, tensors):
             raise ValueError(f"seconds {self.seconds.shape} or transfer {self.transfer.shape}: {kinds=} {nodes=} {tensors=}")
         if self.comm not in COMM:
@@ -191,6 +194,26 @@ def part_of(problem: Problem, nodes: Sequence[int]) -> Problem:
         forced=(),
         stages=None,
         joins=joins,
+    )
+
+
+def within(problem: Problem, value: float) -> Problem:
+    """The problem for plans of load at most ``value``, which keep their loads: a node that takes over ``FAR`` times as long on
+    a kind cannot run there, a transfer that does costs no more than that. Beside such numbers (a workload may say 1e30 where
+    it means never) differences of sums over ideals would lose all others. The problem itself where there are none."""
+    most = FAR * value
+    joins = problem.joins
+    paid = problem.transfer if joins is None else joins.transfer
+    far = np.isfinite(problem.seconds) & (problem.seconds > most)
+    if not most > 0 or not (far.any() or (paid > most).any()):
+        return problem
+    return replace(
+        problem,
+        seconds=np.where(far, np.inf, problem.seconds),
+        transfer=np.minimum(problem.transfer, most),
+        joins=None
+        if joins is None
+        else replace(joins, transfer=np.minimum(joins.transfer, most), seconds=np.where(far, np.inf, joins.seconds)),
     )
 
 
@@ -295,6 +318,7 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *,
 
 __all__ = [
     "COMM",
+    "FAR",
     "Floats",
     "Ints",
     "Joins",
@@ -310,4 +334,5 @@ __all__ = [
     "slots",
     "stage_cost",
     "violations",
+    "within",
 ]

@@ -38,7 +38,7 @@ from passes.partition.dp import Found, KeepOn, Stages
 from passes.partition.hubs import hub_bound
 from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.partition.interrupts import interruptible
-from passes.partition.problem import Floats, Problem
+from passes.partition.problem import FAR, Floats, Problem
 from passes.partition.reduce import quotient
 
 TIGHT = 1e-9
@@ -124,6 +124,10 @@ class Objective(Protocol):
         """The best plan of value at most ``trial`` whose boundaries are in the family; values up to ``floor`` are equally good.
         ``tables`` and ``family`` call ``order[i]`` node i, and so does the answer."""
 
+    def within(self, value: float) -> Objective:
+        """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
+        itself where there are none."""
+
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
 
@@ -155,6 +159,7 @@ class Search:
         self.value = float("inf")
         self.bound, self.reason = objective.bound()
         self.order = orders.given(self.tables)
+        self.scale = float("inf")
         self.few: Family | None = None
         self.exhausted = False
         self.interrupted = False
@@ -271,7 +276,23 @@ class Search:
         stage_of = {v: s for s, (_, nodes) in enumerate(self.best or ()) for v in nodes}
         return sorted(order, key=lambda v: stage_of[v])
 
+    def _narrow(self) -> bool:
+        """Whether there were numbers so far above the best plan's value that sums over ideals were too coarse for plans as
+        good; they are left out from now on, and families made before are void."""
+        if self.value * FAR >= self.scale:
+            return False
+        self.scale = self.value
+        narrowed = self.objective.within(self.value)
+        if narrowed is self.objective:
+            return False
+        self.objective = narrowed
+        self.tables = Tables(narrowed.problem, narrowed.price, self.tables.sequence)
+        return True
+
     def _exact(self) -> None:
+        if self._narrow():
+            self.few = None
+        tables = self.tables
         ideals = self._lattice(self._better()) if self.few is None else self.few
         if not self.tables.states.every:
             if ideals is not None:
@@ -282,11 +303,14 @@ class Search:
         many = ideals is None or ideals.size >= MANY
         if many and np.isfinite(self.value):
             for part in TRIALS:
-                if self.tight() or not self._trial(self.bound + (self.value - self.bound) * part, ideals):
+                trial = self.bound + (self.value - self.bound) * part
+                if trial * FAR < self.value:
+                    continue  # sums are too coarse for it
+                if self.tight() or not self._trial(trial, ideals):
                     return
         if not self.exhausted and not self.tight():
             self._trial(self._better(), ideals)
-        if self.exhausted and ideals is not None and self.best is not None:
+        if self.exhausted and ideals is not None and self.best is not None and self.tables is tables:
             self._phase("polish", lambda: self._polish(ideals))
 
     def _lattice(self, trial: float, most: int | None = None) -> Family | None:
@@ -302,6 +326,8 @@ class Search:
         found = self._try(family, trial, trial if trial < BIG else self.bound)
         if not found.complete:
             return False
+        if self._narrow():
+            return self._trial(self._better(), None)
         self.statistics.ideals = max(self.statistics.ideals, family.visited)
         if found.stages is None and trial < BIG:
             if trial > self.bound:
@@ -312,6 +338,8 @@ class Search:
             found = self._try(family, self._better(), self.bound)
             if not found.complete:
                 return False
+            if self._narrow():
+                return self._trial(self._better(), None)
         self.exhausted = True
         self.bound = self.value
         self.reason = "every ideal within the windows of the optimum was searched"
@@ -345,6 +373,7 @@ class Search:
         """Bounds of a lattice too large to walk, and the plans that come with them."""
         if self.best is None or not self.tables.states.every:
             return
+        self._narrow()
         keep_on = self._keep_on("bound", self.budget.seconds * BOUND_SHARE, BUDGETS)
         if self.objective.contracts:
             self._tell(*hub_bound(self.objective.problem, self.bound))

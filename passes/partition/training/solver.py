@@ -21,7 +21,7 @@ from passes.partition.arrays import csr
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables, possible
-from passes.partition.problem import Floats, Joins, Kind, Problem, crowding, part_of
+from passes.partition.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
 from passes.partition.replicas import Replication, replicate_training
 from passes.partition.search import TIGHT, Budget, Objective, Progress, Search, Solution
 from passes.partition.training.problem import (
@@ -154,10 +154,17 @@ class _Training:
         return max(loads, key=lambda load: load.forward + load.backward).nodes
 
     def part(self, nodes: Sequence[int]) -> _Training:
-        smaller = copy(self)
-        smaller.problem = part_of(self.problem, nodes)
-        smaller.price = prices(smaller.problem)
-        return smaller
+        return self._walking(part_of(self.problem, nodes))
+
+    def within(self, value: float) -> _Training:
+        narrowed = within(self.problem, value)
+        return self if narrowed is self.problem else self._walking(narrowed)
+
+    def _walking(self, problem: Problem) -> _Training:
+        """The same objective over the ideals of another problem."""
+        other = copy(self)
+        other.problem, other.price = problem, prices(problem)
+        return other
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound

@@ -128,6 +128,16 @@ def test_prices_reach_the_bound_of_unequal_kinds() -> None:
     assert solve(problem).value == 6.0
 
 
+@pytest.mark.parametrize("comm", COMM)
+def test_numbers_that_mean_never_drown_no_others(comm: str) -> None:
+    """Nodes and transfers that take far longer on some kinds: sums over ideals would lose the rest beside them."""
+    for seed in range(150):
+        problem = random_problem(seed, comm=comm, memory=seed % 2 == 0, demands=False)
+        rng = np.random.default_rng(seed)
+        seconds = rng.choice((1.0, 1.0, 3.0, 1e17, 1e18), problem.seconds.shape)
+        check(replace(problem, seconds=seconds, transfer=rng.choice((0.0, 1.0, 0.2, 1e18), problem.transfer.shape)))
+
+
 def test_windows_never_lose_the_optimum() -> None:
     """With the optimum itself as the trial value, the windows still hold it; just below, nothing is left."""
     for seed in range(150):
