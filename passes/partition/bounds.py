@@ -156,7 +156,8 @@ def transfer_bound(problem: Problem, price: Floats) -> float:
     cost = (price[:, None] * problem.transfer).min(axis=0)
     shared = [h for h, readers in enumerate(problem.consumers) if len(readers) > 1]
     shared_cost = cost[shared]
-    shared_weight = np.array([math.fsum(weight[list(problem.consumers[h])]) for h in shared])
+    weights = weight.tolist()
+    shared_weight = np.array([math.fsum(weights[v] for v in problem.consumers[h]) for h in shared])
     trees = _trees(problem, weight, cost)
     most = float(price.max()) * (1 + _SLACK)
 
@@ -167,9 +168,9 @@ def transfer_bound(problem: Problem, price: Floats) -> float:
             paid += 2 * (float(costs.sum()) - _kept(sizes, costs, most * trial - root))
         return (float(weight.sum()) + paid) / capacity
 
-    if low <= 0 or needed(low) <= low:
+    high = needed(low) if low > 0 else 0.0
+    if high <= low:
         return low
-    high = needed(low)
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if needed(middle) > middle else (low, middle)
@@ -178,26 +179,24 @@ def transfer_bound(problem: Problem, price: Floats) -> float:
 
 def _trees(problem: Problem, weight: Floats, cost: Floats) -> list[tuple[float, Floats, Floats]]:
     """Of each root: its weight, and weight and cheapest tensor of each branch, those that pay most for their weight first."""
-    made = np.bincount(problem.producer, minlength=problem.size)
-    only = {int(u): h for h, u in enumerate(problem.producer) if made[u] == 1 and len(problem.consumers[h]) == 1}
-    size, cheapest = weight.copy(), np.full(problem.size, np.inf)
+    makers, costs = problem.producer.tolist(), cost.tolist()
+    made = np.bincount(problem.producer, minlength=problem.size).tolist()
+    only = {u: h for h, u in enumerate(makers) if made[u] == 1 and len(problem.consumers[h]) == 1}
+    size, cheapest = weight.tolist(), [math.inf] * problem.size
     branches: dict[int, list[tuple[float, float]]] = {}
-    for v in range(problem.size):  # what hangs on v comes before it
-        if v not in only:
-            continue
-        h = only[v]
+    for v, h in sorted(only.items()):  # what hangs on v comes before it
         reader = problem.consumers[h][0]
-        cheapest[v] = min(cheapest[v], cost[h])
+        least = cheapest[v] = min(cheapest[v], costs[h])
         if reader in only:
             size[reader] += size[v]
-            cheapest[reader] = min(cheapest[reader], cheapest[v])
-        elif cheapest[v] > 0:
-            branches.setdefault(reader, []).append((float(size[v]), float(cheapest[v])))
+            cheapest[reader] = min(cheapest[reader], least)
+        elif least > 0:
+            branches.setdefault(reader, []).append((size[v], least))
     found = []
     for root, hanging in branches.items():
         hanging.sort(key=lambda branch: (branch[0] / branch[1], branch))
-        sizes, costs = (np.array(column) for column in zip(*hanging, strict=True))
-        found.append((float(weight[root]), sizes, costs))
+        sizes, paid = (np.array(column) for column in zip(*hanging, strict=True))
+        found.append((float(weight[root]), sizes, paid))
     return found
 
 

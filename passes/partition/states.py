@@ -70,28 +70,29 @@ def states(problem: Problem, price: Floats, sequence: Sequence[int] = ()) -> Sta
     pool_of = pools(problem.kinds)
     alone = list(dict.fromkeys(pool_of))
     counted = problem.stages is not None and len(alone) < len(problem.kinds)
-    most = np.array([problem.kinds[k].count for k in alone] + [problem.stages or 0] * counted)
-    strides = np.cumprod([1, *(most[:-1] + 1)]).astype(np.int64)
-    total = int(np.prod(most + 1))
+    limits = [problem.kinds[k].count for k in alone] + [problem.stages or 0] * counted
+    strides = [math.prod(limit + 1 for limit in limits[:place]) for place in range(len(limits))]
+    total = math.prod(limit + 1 for limit in limits)
+    most = np.array(limits)
     numbers = np.arange(total)
-    digits = (numbers[:, None] // strides) % (most + 1)
+    digits = (numbers[:, None] // np.array(strides)) % (most + 1)
     devices = digits[:, : len(alone)]
     used = devices.sum(axis=1)
     made = digits[:, -1] if counted else used
     bound = problem.devices if problem.stages is None else problem.stages
     following = np.full((total, len(problem.kinds)), -1, np.int64)
+    more = made < bound
     for k, kind in enumerate(problem.kinds):
-        step = np.zeros(len(most), np.int64)
-        step[alone.index(pool_of[k])] = kind.replicas
-        step[len(alone) :] = 1
-        fits = (digits + step <= most).all(axis=1) & (made < bound)
-        following[fits, k] = numbers[fits] + step @ strides
+        place = alone.index(pool_of[k])
+        fits = more & (devices[:, place] <= limits[place] - kind.replicas)
+        following[fits, k] = numbers[fits] + kind.replicas * strides[place] + (strides[-1] if counted else 0)
     left = most[: len(alone)] - devices
-    remaining = np.where(made < bound, problem.devices, 0) if counted else np.maximum(bound - made, 0)
+    remaining = np.where(more, problem.devices, 0) if counted else np.maximum(bound - made, 0)
     behind = np.zeros(total)
-    for place in np.argsort(-price[alone], kind="stable"):
+    rates = price[alone].tolist()
+    for place in sorted(range(len(alone)), key=lambda place: -rates[place]):
         taken = np.minimum(left[:, place], remaining)
-        behind += taken * price[alone[place]]
+        behind += taken * rates[place]
         remaining = remaining - taken
     final = np.ones(total, np.bool_) if problem.stages is None else made == problem.stages
     idle = (
@@ -120,14 +121,14 @@ def _supports(alone: Sequence[int], present: Sequence[Any]) -> tuple[tuple[tuple
     """The sets of kinds among ``present[..][S, P]`` (which pools have devices), all kinds first, and the place of each state's.
     A state without devices counts with all kinds."""
     everything = (1 << len(alone)) - 1
-    masks = [rows @ (1 << np.arange(len(alone))) for rows in present]
-    found = sorted({int(mask) for rows in masks for mask in np.unique(rows)} - {0, everything})
+    masks = [(rows @ (1 << np.arange(len(alone)))).tolist() for rows in present]
+    found = sorted({mask for rows in masks for mask in rows} - {0, everything})
     if len(found) >= MOST_SUPPORTS:
         found = [mask for mask in found if mask.bit_count() == 1]
     known = [everything, *found]
     place = {mask: index for index, mask in enumerate(known)}
     supports = tuple(tuple(k for bit, k in enumerate(alone) if mask >> bit & 1) for mask in known)
-    return supports, [np.array([place.get(int(mask), 0) for mask in rows], np.int64) for rows in masks]
+    return supports, [np.array([place.get(mask, 0) for mask in rows], np.int64) for rows in masks]
 
 
 def sequences(problem: Problem) -> list[tuple[int, ...]]:
