@@ -76,7 +76,7 @@ def stated_bytes(func: Func) -> tuple[int, ...] | None:
     """Bytes that each op of a workload states (``size`` and ``weight``), in order; None when the function is no workload."""
     if not states_bytes(func):
         return None
-    return tuple(int(op.get("size", 0)) + int(op.get("weight", 0)) for op in func.ops)
+    return tuple(sum([int(a.value) for key, a in op.attributes if key in ("size", "weight")]) for op in func.ops)
 
 
 def stage_workspace(func: Func, members: Sequence[int]) -> int:

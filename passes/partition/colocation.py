@@ -216,4 +216,4 @@ def components(following: dict[int, list[int]]) -> Iterable[list[int]]:
                 low[parent] = min(low[parent], low[node])
 
 
-__all__ = ["SMALL", "SPAN", "acyclic", "colocation", "components", "merge_cycles"]
+__all__ = ["FORWARD", "SMALL", "SPAN", "acyclic", "colocation", "components", "merge_cycles"]

@@ -62,6 +62,7 @@ def problem_of(
         for name in reads(op):
             readers.setdefault(name, []).append(i)
     ports = [net.port(kind.devices[0]) for kind in kinds]
+    stated_memory = stated_bytes(func)
     producer, consumers, names, sizes, stated = [], [], [], [], []
     for i, op in enumerate(func.ops):
         told = op.facet(Transfer)
@@ -72,14 +73,13 @@ def problem_of(
             producer.append(i)
             consumers.append(tuple(found))
             names.append(value.name)
-            sizes.append(value_bytes(value))
+            sizes.append(value_bytes(value) if told is None or stated_memory is None else 0)
             stated.append(math.nan if told is None else told.seconds[number])
     transfer = np.zeros((len(kinds), len(names)))
     for row, kind, port in zip(transfer, kinds, ports, strict=True):
         if not topology.type(kind.type).free_transfers:
             on_port = port.latency + np.array(sizes, np.float64) / port.bandwidth
             row[:] = np.where(np.isnan(stated), on_port, stated)
-    stated_memory = stated_bytes(func)
     resources = [(size, tuple(readers[name])) for name, size in resource_bytes(module).items() if name in readers and size]
     if stated_memory is None:
         live = live_bytes(func)

@@ -12,8 +12,9 @@ from ir.diagnostics import InvalidInput
 from ir.facets import BackwardTime, Color, Phase, Time
 from ir.module import Func, Module
 from ir.topology import DeviceType, Topology
-from passes.analyses.memory import reads, stated_bytes, value_bytes
+from passes.analyses.memory import reads, value_bytes
 from passes.analyses.network import Network
+from passes.partition.colocation import FORWARD
 from passes.partition.from_ir import problem_of
 from passes.partition.pipedream import Profile
 from passes.partition.training import TrainingGraph
@@ -60,17 +61,19 @@ def training_graph_of(module: Module, topology: Topology, net: Network) -> Train
     transfer = np.zeros_like(problem.seconds)
     transfer[:, problem.producer] = problem.transfer
     colors = [op.facet(Color) for op in func.ops]
+    size = np.zeros(problem.size, np.int64)
+    size[[op for (op,) in problem.weight_readers]] = problem.weight_bytes  # a workload states bytes for each op alone
     return TrainingGraph(
         names=problem.names,
         kinds=problem.kinds,
         seconds=problem.seconds,
-        size=np.array(stated_bytes(func) or (), np.int64),
-        backward=np.array([op.facet(Phase, Phase("fw")).phase == "bw" for op in func.ops], np.bool_),
+        size=size,
+        backward=np.array([op.facet(Phase, FORWARD).phase == "bw" for op in func.ops], np.bool_),
         colour=tuple(None if color is None else color.color for color in colors),
         transfer=transfer,
         edges=tuple(
-            (int(maker), reader)
-            for maker, readers in zip(problem.producer, problem.consumers, strict=True)
+            (maker, reader)
+            for maker, readers in zip(problem.producer.tolist(), problem.consumers, strict=True)
             for reader in readers
         ),
     )

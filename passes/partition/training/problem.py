@@ -31,7 +31,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.colocation import components
+from passes.partition.colocation import acyclic, components
 from passes.partition.problem import Floats, Ints, Kind, crowding
 from passes.partition.reduce import Groups
 
@@ -107,7 +107,9 @@ def units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
             following[a].add(b)
         elif backward[u] and backward[v] and not (a in mated and b in mated):
             following[b].add(a)
-    fused = {v: min(nodes) for nodes in components({v: sorted(after) for v, after in following.items()}) for v in nodes}
+    fused = {v: v for v in following}
+    if not acyclic(following):
+        fused = {v: min(nodes) for nodes in components({v: sorted(after) for v, after in following.items()}) for v in nodes}
     members: dict[int, list[int]] = {}
     for v, colour_of in enumerate(of):
         members.setdefault(fused[colour_of], []).append(v)
@@ -128,7 +130,10 @@ def _over_units(
     graph: TrainingGraph, groups: Sequence[Sequence[int]], precedence: Sequence[tuple[int, int]]
 ) -> tuple[TrainingProblem, Groups]:
     """The problem whose nodes are the groups, in a topological order of ``precedence``, ties by first member."""
-    label = {v: g for g, nodes in enumerate(groups) for v in nodes}
+    label = [0] * len(graph.names)
+    for g, nodes in enumerate(groups):
+        for v in nodes:
+            label[v] = g
     after: list[set[int]] = [set() for _ in groups]
     for u, v in precedence:
         if label[u] != label[v]:
@@ -136,9 +141,7 @@ def _over_units(
     order = topological(after)
     place = {g: i for i, g in enumerate(order)}
     members = tuple(tuple(groups[g]) for g in order)
-    unit = np.empty(len(graph.names), np.int64)
-    for i, nodes in enumerate(members):
-        unit[list(nodes)] = i
+    unit = np.array([place[g] for g in label], np.int64)
     seconds = np.zeros((2, len(graph.kinds), len(members)))
     for side in (0, 1):
         mine = np.flatnonzero(graph.backward == bool(side))

@@ -27,7 +27,13 @@ from passes.partition.training.problem import TrainingProblem, topological
 
 def reduce_training(problem: TrainingProblem, objective: str) -> tuple[TrainingProblem, Groups]:
     """Applies the rule until it applies nowhere; the smaller problem, and the units of each of its units."""
-    return _Reducer(problem, objective).run()
+    limited = any(kind.memory is not None for kind in problem.kinds)
+    movable = np.flatnonzero(problem.size == 0).tolist() if limited else list(range(problem.count))
+    if movable:
+        reducer = _Reducer(problem, objective)
+        if reducer.joins(movable):
+            return reducer.quotient()
+    return problem, tuple((v,) for v in range(problem.count))
 
 
 class _Reducer:
@@ -57,15 +63,17 @@ class _Reducer:
         self.size = [int(b) for b in problem.size]
         self.members: list[list[int]] = [[v] for v in range(n)]
 
-    def run(self) -> tuple[TrainingProblem, Groups]:
-        queue = list(range(self.problem.count))
+    def joins(self, queue: list[int]) -> bool:
+        """Applies the rule to the units of ``queue``, ascending, and to those around what was joined; whether any was."""
+        any_joined = False
         while queue:
             v = heapq.heappop(queue)
             target = self._target(v) if self.members[v] else -1
             if target >= 0:
+                any_joined = True
                 for changed in sorted(self._join(v, target)):
                     heapq.heappush(queue, changed)
-        return self._quotient()
+        return any_joined
 
     def _target(self, v: int) -> int:
         for near in (self.after[v], self.before[v]):
@@ -110,7 +118,7 @@ class _Reducer:
             changed |= self.pins[h]
         return changed
 
-    def _quotient(self) -> tuple[TrainingProblem, Groups]:
+    def quotient(self) -> tuple[TrainingProblem, Groups]:
         problem = self.problem
         kept = [v for v in range(problem.count) if self.members[v]]
         index = {v: i for i, v in enumerate(kept)}
