@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from passes.shard import NoPlanError, solve
+from passes.shard import NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
 from passes.shard.search import FoldedSearch
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.problems import random_graph, random_layers
@@ -68,3 +69,46 @@ def test_bound_holds_where_tables_are_too_wide(seed: int) -> None:
     problem = random_graph(seed, 7)
     plan = solve(problem, budget=12)
     assert plan.bound <= brute_force(problem) <= plan.value == problem.cost(plan.choices)
+
+
+def alternating(copies: int) -> ShardProblem:
+    """Blocks that cost 10 where their layout stays, 1 where it changes."""
+    block = NodeKind(
+        ("stay a", "a to b", "b to a", "stay b"),
+        np.array([10.0, 1.0, 1.0, 10.0]),
+        np.zeros(4),
+        (np.array([0, 0, 1, 1]),),
+        (np.array([0, 1, 0, 1]),),
+    )
+    first = NodeKind(("a", "b"), np.zeros(2), np.zeros(2), (), (np.array([0, 1]),))
+    value = ValueKind(np.array([[0.0, 1e6], [1e6, 0.0]]), ((0,), (1,)))
+    values = tuple(ValueNode(0, (node, 0), ((node + 1, 0),)) for node in range(copies))
+    cells = (tuple((node,) for node in range(1, copies + 1)),)
+    return ShardProblem((first, block), (value,), (0, *[1] * copies), values, cells)
+
+
+def test_copies_are_not_tied() -> None:
+    problem = alternating(24)
+    free, tied = solve(problem), solve(problem, tie=True)
+    assert (free.value, free.status) == (24.0, "optimal")
+    assert tied.value == tied.bound == 240.0
+    assert len(FoldedSearch(problem).structure.runs) == 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tied_is_never_better_and_truly_tied(seed: int) -> None:
+    problem = random_layers(seed, 5, 3)
+    tied = solve(problem, tie=True)
+    assert tied.value == problem.cost(tied.choices) >= solve(problem).value
+    rows = {tuple(tied.choices[node] for node in cell) for cell in problem.cells[0]}
+    assert len(rows) == 1
+
+
+def test_a_thousand_copies() -> None:
+    """Through the power of a step: the price of the plan written down is the sum found."""
+    problem = random_layers(3, 1000, 3)
+    search = FoldedSearch(problem)
+    found = search.run(0.0)
+    assert search.structure.runs
+    assert found.exact
+    assert found.total == problem.cost(found.choices)
