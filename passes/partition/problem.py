@@ -241,23 +241,13 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
     inside = sorted(set(nodes))
     member = set(inside)
     compute = math.fsum(problem.seconds[kind, inside])
-    received = [
-        h
-        for h, readers in enumerate(problem.consumers)
-        if int(problem.producer[h]) not in member and not member.isdisjoint(readers)
-    ]
-    sent = [
-        h
-        for h, readers in enumerate(problem.consumers)
-        if int(problem.producer[h]) in member and any(v not in member for v in readers)
-    ]
+    tensors = list(enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True)))
+    received = [h for h, (maker, readers) in tensors if maker not in member and not member.isdisjoint(readers)]
+    sent = [h for h, (maker, readers) in tensors if maker in member and not member.issuperset(readers)]
     receive = math.fsum(problem.transfer[kind, received])
     send = math.fsum(problem.transfer[kind, sent])
-    weights = sum(
-        int(b)
-        for b, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True)
-        if not member.isdisjoint(readers)
-    )
+    held = zip(problem.weight_bytes.tolist(), problem.weight_readers, strict=True)
+    weights = sum(size for size, readers in held if not member.isdisjoint(readers))
     return StageCost(
         kind,
         tuple(inside),
@@ -266,8 +256,8 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
         send,
         load(problem.comm, compute, receive, send),
         weights,
-        max((int(problem.live[v]) for v in inside), default=0),
-        slots(problem.comm) * int(sum(int(problem.tensor_bytes[h]) for h in received)),
+        max(problem.live[inside].tolist(), default=0),
+        slots(problem.comm) * sum(problem.tensor_bytes[received].tolist()),
     )
 
 

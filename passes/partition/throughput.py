@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from passes.partition.arrays import distinct
 from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables
@@ -63,9 +64,9 @@ class Throughput:
         made, read = place[problem.producer], place[reader]
         if (read < made[tensor]).any():
             return None
-        moved = np.unique((tensor * count + read)[read > made[tensor]])
+        moved = distinct((tensor * count + read)[read > made[tensor]])
         receiver, received = moved % count, moved // count
-        sent = np.unique(received)
+        sent = distinct(received)
         kind_of = np.array(kinds)
         compute = np.bincount(place, weights=problem.seconds[kind_of[place], np.arange(problem.size)], minlength=count)
         into = np.bincount(receiver, weights=problem.transfer[kind_of[receiver], received], minlength=count)

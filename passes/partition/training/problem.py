@@ -199,7 +199,7 @@ def training_load(problem: TrainingProblem, kind: int, nodes: Iterable[int]) -> 
     member = set(inside)
     transfers: tuple[list[float], list[float]] = ([], [])
     for h, pins in enumerate(problem.pins):
-        if 0 < sum(v in member for v in pins) < len(pins):
+        if not member.isdisjoint(pins) and not member.issuperset(pins):
             transfers[int(problem.side[h])].append(float(problem.transfer[kind, h]))
     compute = math.fsum(problem.seconds[0, kind, inside]), math.fsum(problem.seconds[1, kind, inside])
     return TrainingLoad(

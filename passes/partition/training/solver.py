@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.partition.arrays import csr
+from passes.partition.arrays import csr, distinct
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables, possible
@@ -136,7 +136,7 @@ class _Training:
             if limit is not None and used > limit:
                 return None
         # A tensor is parted by the stages that hold some of its units, when these are several.
-        held = np.unique(tables.tensor * count + place[tables.pin])
+        held = distinct(tables.tensor * count + place[tables.pin])
         tensor, stage = held // count, held % count
         parted = np.bincount(tensor, minlength=len(training.pins))[tensor] > 1
         tensor, stage = tensor[parted], stage[parted]
