@@ -7,7 +7,7 @@ node. Tables are built once per form of value (its kind, those of its nodes), so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Container, Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,9 +24,15 @@ class Charges:
         """``spread``: values whose readers must not meet in one table."""
         self.problem, self.spread = problem, spread
         self.known: dict[object, Charge] = {}
+        self.values: dict[int, tuple[Charge, tuple[int, ...]]] = {}
 
     def of(self, number: int) -> tuple[Charge, tuple[int, ...]]:
         """The charge of a value and its reading nodes, each once."""
+        if number not in self.values:
+            self.values[number] = self.found(number)
+        return self.values[number]
+
+    def found(self, number: int) -> tuple[Charge, tuple[int, ...]]:
         value, joint = self.problem.values[number], number not in self.spread
         ports: dict[int, list[int]] = {}
         for node, port in value.readers:
@@ -85,23 +91,23 @@ class Model:
             self.unary[kind] = found.seconds + self.price * found.memory if self.price else found.seconds
         return Owned(Factor((self.choice(node),), self.unary[kind]), (node,))
 
-    def value_factors(self, number: int) -> list[Owned]:
-        """All factors of a value."""
+    def value_factors(self, number: int, nodes: Container[int]) -> list[Owned]:
+        """The factors of a value: of one that is spread over many cells, those of its readers among ``nodes``."""
+        if number in self.charges.spread:
+            return self.charged(number, nodes)
         if number not in self.known:
-            self.known[number] = self.charged(number)
+            self.known[number] = self.charged(number, None)
         return self.known[number]
 
-    def charged(self, number: int) -> list[Owned]:
+    def charged(self, number: int, nodes: Container[int] | None) -> list[Owned]:
         value = self.problem.values[number]
         charge, readers = self.charges.of(number)
         maker = value.maker[0]
         found: list[Owned] = []
         direct = charge.mode == "joint" and len(readers) == 1 and readers[0] != maker
         source = self.classed(found, maker, charge.source_of, direct, "source", number)
-        needs = [
-            self.classed(found, node, classes, direct, "need", number)
-            for node, classes in zip(readers, charge.need_of, strict=True)
-        ]
+        wanted = [i for i, node in enumerate(readers) if nodes is None or node in nodes]
+        needs = [self.classed(found, readers[i], charge.need_of[i], direct, "need", number) for i in wanted]
         if charge.mode == "joint":
             table = charge.tables[0]
             if direct:  # no variables between: the table in terms of choices
@@ -119,8 +125,8 @@ class Model:
             tables = tables[1:]
         else:
             self.relaxed = True
-        for node, need, table in zip(readers, needs, tables, strict=True):
-            found.append(Owned(Factor((first, need), table), (maker, node)))
+        for i, need in zip(wanted, needs, strict=True):
+            found.append(Owned(Factor((first, need), tables[i]), (maker, readers[i])))
         return found
 
     def classed(self, found: list[Owned], node: int, classes: Integers, direct: bool, *name: object) -> int:

@@ -216,6 +216,7 @@ class FoldedSearch:
         if wide:
             self.structure = structure_of(problem, wide)
         self.plain_nodes, self.plain_values = self.outside()
+        self.free = frozenset(self.plain_nodes)
         self.cells = {run: np.array(problem.cells[run.chain][run.first : run.last + 1]) for run in self.structure.runs}
 
     def outside(self) -> tuple[list[int], list[int]]:
@@ -252,7 +253,7 @@ class FoldedSearch:
         """Whether no table ties a copy to others than its neighbours and what all share."""
         places = self.structure.places
         for number in self.structure.touching.get((run.chain, run.first), ()):
-            for owned in model.value_factors(number):
+            for owned in model.value_factors(number, self.problem.cells[run.chain][run.first]):
                 copies = {places[n][1] for n in owned.nodes if n in places and places[n][0] == run.chain}
                 maker = self.problem.values[number].maker[0]
                 strangers = [n for n in owned.nodes if n not in places or places[n][0] != run.chain]
@@ -266,9 +267,10 @@ class FoldedSearch:
         """Factors of the first copy of a run, those to the copy before included, those to the next not."""
         here, ahead = (run.chain, run.first), (run.chain, run.first + 1)
         places = self.structure.places
-        found = [model.node_factor(node) for node in self.problem.cells[run.chain][run.first]]
+        nodes = self.problem.cells[run.chain][run.first]
+        found = [model.node_factor(node) for node in nodes]
         for number in self.structure.touching.get(here, ()):
-            for owned in model.value_factors(number):
+            for owned in model.value_factors(number, nodes):
                 cells = {places[node][:2] for node in owned.nodes if node in places}
                 if here in cells and ahead not in cells:
                     found.append(owned)
@@ -279,7 +281,7 @@ class FoldedSearch:
         places = self.structure.places
         found: dict[int, None] = {}
         for number in self.structure.crossing.get((chain, copy), ()):
-            for owned in model.value_factors(number):
+            for owned in model.value_factors(number, ()):
                 cells = {places[node][:2] for node in owned.nodes if node in places}
                 if (chain, copy + 1) in cells and (chain, copy) in cells:
                     found.update((v, None) for v in owned.factor.scope if places[model.owner[v]][:2] == (chain, copy))
@@ -315,7 +317,7 @@ class FoldedSearch:
         steps = [self.step(model, run) for run in self.structure.runs]
         factors = [model.node_factor(node).factor for node in self.plain_nodes]
         for number in self.plain_values:
-            factors += [owned.factor for owned in model.value_factors(number) if self.is_plain(owned)]
+            factors += [owned.factor for owned in model.value_factors(number, self.free) if self.is_plain(owned)]
         for step in steps:
             scope = (*step.shared, *step.before, *step.last)
             table = step.powers.table.reshape([model.sizes[v] for v in scope])
@@ -359,17 +361,19 @@ class FoldedSearch:
         common = {variable: values[variable] for variable in step.shared}
         state = number(step.before)
         nodes = self.problem.cells[step.run.chain][step.run.first]
-        known: dict[tuple[int, int], list[int]] = {}
+        known: dict[tuple[int, int], int] = {}
+        patterns: list[list[int]] = []
         rows = []
         for following in step.powers.states(number(step.shared), state, number(step.last)):
             if (state, following) not in known:
                 inner = {**common, **apart(state, step.before), **apart(following, step.behind)}
                 step.inner.trace(inner)
                 exact = exact and model.is_exact(inner)
-                known[state, following] = [inner[model.choice(node)] for node in nodes]
+                known[state, following] = len(patterns)
+                patterns.append([inner[model.choice(node)] for node in nodes])
             rows.append(known[state, following])
             state = following
-        choices[self.cells[step.run]] = rows
+        choices[self.cells[step.run]] = np.array(patterns)[rows]
         return exact
 
 
@@ -393,7 +397,7 @@ class TiedSearch:
             factor = model.node_factor(node).factor
             factors.append(replace(factor, table=factor.table * count))
         for number, (_, often) in enumerate(self.counted):
-            factors += [replace(owned.factor, table=owned.factor.table * often) for owned in model.value_factors(number)]
+            factors += [replace(owned.factor, table=owned.factor.table * often) for owned in model.value_factors(number, ())]
         found = eliminate(factors, model.sizes, (), self.budget)
         values: dict[int, int] = {}
         found.trace(values)
