@@ -10,9 +10,10 @@ device with load at most T takes at most T seconds of them (its windows of weigh
    most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
    now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
    first: narrow windows cost next to nothing, and each raises the bound.
-3. When the lattice is over budget even so: the best plan of a contraction whose lattice is small (``coarsen``), then the
-   ideals near an order that the best plan so far follows, in bands as wide as the budget allows; around each better plan
-   anew. The plan is feasible, the lower bound stands, and the gap between them is reported.
+3. When the lattice is over budget even so: plans along chains of minimum cuts (``beam``), bounds from contractions and parts
+   (``bounding``), the best plan of a contraction whose lattice is small (``coarsen``), then the ideals near an order that the
+   best plan so far follows, in bands as wide as the budget allows; around each better plan anew. The plan is feasible, the
+   lower bound stands, and the gap between them is reported.
 
 With many different devices the vectors of devices used are too many to carry along. Then stages take devices in the order
 of a few sequences (as given, fastest first, slowest first), any of them left out: feasible plans, the same lower bound.
@@ -31,6 +32,7 @@ from typing import Protocol
 import numpy as np
 
 from passes.partition import orders
+from passes.partition.beam import MOST_NODES, Beam, Boundaries
 from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.bounds import prices
 from passes.partition.coarsen import contracted
@@ -63,6 +65,12 @@ PARTS = 4
 """Parts around the dearest stage that are searched alone, each after a better plan."""
 COARSE_IDEALS = 50_000
 """Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
+BEAM_SHARE = 0.4
+"""Part of the time for the first stages alone, and for plans along chains of minimum cuts."""
+CHAINS = 8
+"""Trial values at which such a chain is looked for."""
+CLOSE = 0.4
+"""Where such a trial lies between what is out of reach and the best plan: a chain that is not there is the sooner found out."""
 SMALL_GAP = 2e-4
 """Relative gap below which a search that is not exact ends early."""
 
@@ -141,6 +149,12 @@ class Objective(Protocol):
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""
 
+    def boundaries(self) -> Boundaries | None:
+        """What a beam needs to know; None where a boundary has no price of its own."""
+
+    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
+        """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
+
     @property
     def contracts(self) -> bool:
         """Whether the programme takes tables of a quotient of the problem."""
@@ -173,6 +187,8 @@ class Search:
                 self._phase("linear", self._linear)
                 if not self.tight():
                     self._phase("exact", self._exact)
+                if not self.exhausted and not self.tight():
+                    self._phase("beam", self._chains)
                 if not self.exhausted and not self.tight():
                     self._phase("bound", self._raise)
                 if not self.exhausted and not self.tight():
@@ -368,6 +384,28 @@ class Search:
             value = self.objective.value(stages)
             if value <= self.value * (1 + TIGHT):
                 self.best, self.value = stages, value
+
+    def _chains(self) -> None:
+        """Plans along chains of minimum cuts, at trial values between the bound and the best plan."""
+        rule = self.objective.boundaries()
+        if rule is None or self.best is None or self.objective.problem.size > MOST_NODES:
+            return
+        until = time.perf_counter() - self.started + max(self._left(), 0.0) * BEAM_SHARE
+        keep_on = self._keep_on("beam", until)
+        self._starts(keep_on)
+        beam, low = Beam(self.tables, rule), self.bound
+        for _ in range(CHAINS):
+            trial = low + (self.value - low) * CLOSE
+            if self.value <= low * (1 + SMALL_GAP) or not keep_on(0, 0.0):
+                break
+            order = beam.order(trial, keep_on)
+            if order is None or not self._prefixes(order, keep_on):
+                low = trial
+        self._starts(keep_on)
+
+    def _starts(self, keep_on: KeepOn) -> None:
+        bound = self.objective.starts(self.tables, self.bound, self.value, self._visits(), keep_on)
+        self._tell(bound, "the first stages alone: every ideal near the start was searched")
 
     def _raise(self) -> None:
         """Bounds of a lattice too large to walk, and the plans that come with them."""

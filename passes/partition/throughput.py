@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from passes.partition.arrays import distinct
+from passes.partition.beam import Boundaries
 from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables
@@ -90,6 +91,20 @@ class Throughput:
         return self if narrowed is self.problem else Throughput(narrowed)
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
+        return bound
+
+    def boundaries(self) -> Boundaries | None:
+        """Of the kind that there is most of; a node that it cannot run counts with its least seconds."""
+        problem = self.problem
+        kind = max(range(len(problem.kinds)), key=lambda k: (problem.kinds[k].count, -k))
+        seconds = np.where(
+            np.isfinite(problem.seconds[kind]), problem.seconds[kind], problem.seconds.min(axis=0, initial=math.inf)
+        )
+        if problem.joins is not None or not np.isfinite(seconds).all():
+            return None
+        return Boundaries(seconds, problem.transfer[kind], problem.comm == "sum", problem.kinds[kind].count)
+
+    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         return bound
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.partition.beam import Boundaries
 from passes.partition.dp import SLICE, Found, KeepOn, Stages
 from passes.partition.ideals import Family, Tables, members
 from passes.partition.pipedream.problem import (
@@ -21,6 +22,7 @@ from passes.partition.pipedream.problem import (
     weight_copies,
 )
 from passes.partition.pipedream.reduce import Reduced, reduce_profile
+from passes.partition.pipedream.starts import start_bound
 from passes.partition.problem import Floats, Kind, Problem, slots
 from passes.partition.search import Budget, Objective, Progress, Search, Solution, per_ideal
 
@@ -138,6 +140,18 @@ class _PipeDream:
             else:
                 bound = middle
         return bound
+
+    def boundaries(self) -> Boundaries | None:
+        if not self.machines.straight:
+            return None
+        moved = np.asarray(self.problem.tensor_bytes * (2.0 / self.machines.bandwidth), np.float64)
+        return Boundaries(self.profile.seconds, moved, adds=False, stages=self.machines.count)
+
+    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
+        rule = self.boundaries()
+        if rule is None:
+            return bound
+        return start_bound(tables, rule.moved, rule.stages, bound, value, max_visits, keep_on)
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
         return None

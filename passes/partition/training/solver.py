@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from passes.partition.arrays import csr, distinct
+from passes.partition.beam import Boundaries
 from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables, possible
@@ -167,6 +168,12 @@ class _Training:
         return other
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
+        return bound
+
+    def boundaries(self) -> Boundaries | None:
+        return None  # tensors here have no direction, and closures need one
+
+    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         return bound
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
