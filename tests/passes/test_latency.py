@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.diagnostics import UsageError
+from ir.diagnostics import Infeasible, UsageError
 from ir.facets import StageSet
 from ir.module import Func, Module, Plan, Schedule
 from ir.topology import Device, DeviceType, Host, Link, Topology
@@ -71,6 +71,19 @@ def test_place_values_one_sample_as_the_search_does(seed: int, pieces: int) -> N
     assert max(per_device.count(names) for names in per_device) <= pieces
     stage_of = [op_.facet(StageSet, StageSet((0,))).stages[0] for op_ in plans[1].entry.ops]
     assert sorted(set(stage_of)) == list(range(len(many.stages)))
+
+
+def test_a_model_that_fits_is_planned_where_counting_every_input_of_an_op_would_refuse_it() -> None:
+    """Five ops of which each keeps two tensors of 1024 bytes alive: one device of 4096 bytes runs them all."""
+    module = chain([0] * 5).extend([devices(2, memory=4096)])
+    plan = plan_of(PlacePass().run(PartitionPass(objective="latency").run(module, PassContext()), PassContext()))
+    assert (plan.value, plan.status, len(plan.stages)) == (5.0, "optimal", 1)
+    assert "held at once" not in dict(plan.certificate)["bound"]
+    with pytest.raises(Infeasible, match=r"bytes too many|short"):
+        PlacePass().run(
+            PartitionPass(objective="latency").run(chain([0] * 5).extend([devices(2, memory=1024)]), PassContext()),
+            PassContext(),
+        )
 
 
 def test_slower_routes_make_it_later_not_the_bound() -> None:

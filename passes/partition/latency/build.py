@@ -4,7 +4,8 @@ A *CPU* is a kind of device that transfers for free and has no memory limit; the
 states the bytes of each node, memory is exact. Of an ONNX model a node is charged its weights (those it shares with others
 too), and room for what it reads; the largest working set of any node is kept free on each accelerator. That is never too
 little, so a plan that fits here fits; it can be too much, so the bound is only one for memory counted in this way
-(``exact_memory``).
+(``exact_memory``). With ``least_memory`` a node is charged its weights alone, an even share of those that others read too:
+never too much, so the bound holds for every plan that fits, and a plan may turn out not to.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ class BuiltLatency:
 
 
 def latency_problem(
-    problem: Problem, free_transfers: Sequence[bool], colours: tuple[tuple[int, ...], ...], pieces: int
+    problem: Problem,
+    free_transfers: Sequence[bool],
+    colours: tuple[tuple[int, ...], ...],
+    pieces: int,
+    least_memory: bool = False,
 ) -> BuiltLatency:
     """The latency problem of the same nodes and devices. ``free_transfers``: by kind; ``colours``: nodes that share a device;
     ``pieces``: most per accelerator. Raises ValueError for more than one kind of CPU, and for cuts or stages prescribed."""
@@ -43,11 +48,11 @@ def latency_problem(
     rest = [k for k in range(len(problem.kinds)) if k not in cpus]
     size = np.zeros(problem.size, np.int64)
     for weight, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
-        size[list(readers)] += weight
+        size[list(readers)] += weight // len(readers) if least_memory else weight
     exact = not problem.live.any() and not problem.tensor_bytes.any() and all(len(r) == 1 for r in problem.weight_readers)
     for bytes_, readers in zip(problem.tensor_bytes, problem.consumers, strict=True):
-        size[list(readers)] += slots("sum") * int(bytes_)
-    live = int(problem.live.max(initial=0))
+        size[list(readers)] += 0 if least_memory else slots("sum") * int(bytes_)
+    live = 0 if least_memory else int(problem.live.max(initial=0))
     kinds = [problem.kinds[k] for k in rest]
     if live:
         kinds = [kind if kind.memory is None else replace(kind, memory=max(kind.memory - live, 0)) for kind in kinds]

@@ -5,8 +5,9 @@ Every piece is a stage; pieces of one device are stages on that device, in the o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from passes.partition.latency.build import latency_problem
 from passes.partition.latency.solver import LatencyBudget, solve_latency
@@ -25,21 +26,28 @@ class PieceSolution(Solution):
 def solve_pieces(problem: Problem, budget: Budget, progress: Callable[[str, float | None], None], pieces: int) -> PieceSolution:
     """The least latency with up to ``pieces`` pieces per device, none of which transfers for free. Raises TooManyKindsError,
     ValueError for demands that a single sample cannot meet."""
-    built = latency_problem(problem, [False] * len(problem.kinds), (), pieces)
+    began = time.perf_counter()
+    cpus = [False] * len(problem.kinds)
+    built = latency_problem(problem, cpus, (), pieces)
     limits = LatencyBudget(seconds=budget.seconds, ideals=min(budget.ideals, LatencyBudget().ideals), memory=budget.memory)
     found = solve_latency(built.problem, limits, progress)
+    cautious = not built.exact_memory and any(kind.memory is not None for kind in problem.kinds)
+    if found.schedule is None and cautious:
+        # Bytes are counted too high here, so that nothing fits is no proof. Counted too low, there may be a plan that fits;
+        # whoever takes it counts exactly.
+        cautious = False
+        built = latency_problem(problem, cpus, (), pieces, least_memory=True)
+        left = max(0.5, budget.seconds - (time.perf_counter() - began))
+        found = solve_latency(built.problem, replace(limits, seconds=left), progress)
     if found.schedule is None:
-        # Bytes of an ONNX model are counted too high here, so that nothing fits is no proof.
-        status = found.status if built.exact_memory else "unknown"
-        return PieceSolution(status, None, float("inf"), float("inf"), found.reason, found.statistics)
+        return PieceSolution(found.status, None, float("inf"), float("inf"), found.reason, found.statistics)
     devices: dict[tuple[int, int], list[int]] = {}
     parts = []
     for piece in found.schedule.pieces:
         devices.setdefault((piece.kind, piece.device), []).extend(piece.nodes)
         parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
     stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
-    limited = not built.exact_memory and any(kind.memory is not None for kind in problem.kinds)
-    reason = f"{found.reason}; of plans that fit with all inputs of an op held at once" if limited else found.reason
+    reason = f"{found.reason}; of plans that fit with all inputs of an op held at once" if cautious else found.reason
     return PieceSolution(found.status, stages, found.value, found.bound, reason, found.statistics, parts=tuple(parts))
 
 
