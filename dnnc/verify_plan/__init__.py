@@ -86,6 +86,8 @@ def verify(
     if statement.get("kind") == "pipedream":
         return verify_pipedream(workload, devices, largest, statement)
     comm = comm or str(statement.get("comm", "sum"))
+    if comm not in ("sum", "overlap", "duplex"):
+        raise Malformed(f"'comm' is {comm!r}, expected sum, overlap or duplex", result=True)
     contiguous = (split or statement.get("split")) != "any"
     return verify_devices(workload, devices, largest, statement, comm, contiguous)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dnnc.verify_plan.numbers import CLOSE, Malformed, fraction
+from dnnc.verify_plan.numbers import CLOSE, Malformed, claim, fraction
 from dnnc.verify_plan.workload import Id
 from ir.diagnostics import UsageError
 
@@ -53,7 +53,7 @@ def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str,
         if claimed.get("status") in ("infeasible", "unknown"):
             raise Malformed(f"the result holds no split: its status is {claimed['status']}", result=True)
         rows = [(str(row.get("kind")), str(row.get("name")), row) for row in claimed["devices"]]
-        largest, statement = fraction(claimed.get("objective")), claimed
+        largest, statement = claim(claimed, "objective"), claimed
     elif "fpgas" in claimed or "cpus" in claimed:
         rows = []
         for key, kind in (("fpgas", "accelerator"), ("cpus", "cpu")):
@@ -61,7 +61,7 @@ def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str,
             if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
                 raise Malformed(f"'{key}' is a list of objects", result=True)
             rows += [(kind, f"{key}[{index}]", row) for index, row in enumerate(found)]
-        largest, statement = fraction(claimed.get("maxLoad")), {}
+        largest, statement = claim(claimed, "maxLoad"), {}
     else:
         raise Malformed("expected 'devices' (dnnc solve --json), or 'fpgas' and 'cpus' (the reference's format)", result=True)
     devices = []
@@ -71,9 +71,17 @@ def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str,
             raise Malformed(f"device {name}: expected a kind, accelerator or cpu, and a list 'nodes'", result=True)
         if not all(isinstance(id_, int | str) for id_ in nodes):
             raise Malformed(f"device {name}: a node is named by its id, a number or a text", result=True)
-        load, memory = fraction(row.get("load")), fraction(row.get("memory"))
+        load, memory = claim(row, "load"), claim(row, "memory")
         devices.append(Device(kind, name, tuple(nodes), load, memory, row.get("stage")))
     return devices, largest, statement
+
+
+def microbatches_of(options: Mapping[str, Any]) -> int | None:
+    """Microbatches between two flushes; None where a result names none."""
+    found = options.get("microbatches")
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 1):
+        raise Malformed("options.microbatches is a whole number above 0", result=True)
+    return found
 
 
 def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple[int, Fraction] | None:
@@ -83,7 +91,7 @@ def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple
     if not isinstance(options, dict) or options.get("hierarchy") is None:
         return None
     sizes = str(options["hierarchy"]).split("x")
-    inner = fraction(options.get("inner_bandwidth"))
+    inner = claim(options, "inner_bandwidth")
     if len(sizes) != 2 or not all(size.isascii() and size.isdigit() and int(size) for size in sizes) or not inner:
         raise Malformed("expected a 'hierarchy' such as 4x8, and its 'inner_bandwidth'", result=True)
     if bandwidth is None:
@@ -93,7 +101,7 @@ def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple
 
 def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -> Iterable[str]:
     """What a ``dnnc.solve/1`` says of its own proof."""
-    bound, gap, status = fraction(statement.get("bound")), fraction(statement.get("gap")), statement.get("status")
+    bound, gap, status = claim(statement, "bound"), fraction(statement.get("gap")), statement.get("status")
     if bound is None or objective is None:
         return
     if bound > objective * (1 + Fraction(1, 10**9)):
@@ -105,4 +113,4 @@ def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -
         yield "the status is optimal, but the bound is below the objective"
 
 
-__all__ = ["Device", "Report", "claims_of", "groups_of", "statement_faults"]
+__all__ = ["Device", "Report", "claims_of", "groups_of", "microbatches_of", "statement_faults"]

@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from dnnc.verify_plan.claims import Device, Report, groups_of, statement_faults
+from dnnc.verify_plan.claims import Device, Report, groups_of, microbatches_of, statement_faults
 from dnnc.verify_plan.numbers import Malformed, same, some
 from dnnc.verify_plan.workload import Id, Node, Workload
 from ir.diagnostics import UsageError
@@ -157,9 +157,7 @@ def _sync(workload: Workload, kind: str, inside: set[Id], replicas: int, stateme
     if workload.bandwidth is None:
         raise UsageError("replicas synchronise over links of unknown speed", hint="add --bandwidth, as for the result")
     weights = sum((workload.nodes[v].size for v in inside if not workload.nodes[v].backward), Fraction(0))
-    every = _options(statement).get("microbatches") or replicas
-    if not isinstance(every, int):
-        raise Malformed("options.microbatches is a whole number", result=True)
+    every = microbatches_of(_options(statement)) or replicas
     return 4 * (replicas - 1) * weights / (workload.bandwidth * replicas * every)
 
 

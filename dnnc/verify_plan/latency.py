@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any
 
 from dnnc.verify_plan.claims import Report, statement_faults
-from dnnc.verify_plan.numbers import CLOSE, Malformed, fraction, same, some
+from dnnc.verify_plan.numbers import CLOSE, Malformed, claim, same, some
 from dnnc.verify_plan.workload import Id, Workload
 
 
@@ -117,19 +117,19 @@ def _stated(claimed: Mapping[str, Any]) -> _Plan:
     most = options.get("pieces", 1) if isinstance(options, dict) else 1
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise Malformed("options.pieces is a whole number above 0", result=True)
-    plan = _Plan(most=most, latency=fraction(claimed.get("objective")))
+    plan = _Plan(most=most, latency=claim(claimed, "objective"))
     for row in _objects(claimed["devices"], "'devices'"):
         name = str(row.get("name"))
         if row.get("kind") == "cpu":
             plan.on_cpu += _ids(row, name)
         elif row.get("kind") == "accelerator":
             pieces = [
-                _Piece(_ids(piece, name), fraction(piece.get("start")), fraction(piece.get("finish")))
+                _Piece(_ids(piece, name), claim(piece, "start"), claim(piece, "finish"))
                 for piece in _objects(row.get("pieces", []), f"'pieces' of {name}")
             ]
             if sorted(map(repr, _ids(row, name))) != sorted(repr(v) for piece in pieces for v in piece.nodes):
                 raise Malformed(f"the nodes of {name} are not those of its pieces", result=True)
-            plan.accelerators.append(_Accelerator(name, pieces, fraction(row.get("load")), fraction(row.get("memory"))))
+            plan.accelerators.append(_Accelerator(name, pieces, claim(row, "load"), claim(row, "memory")))
         else:
             raise Malformed(f"device {name}: expected a kind, accelerator or cpu", result=True)
     return plan
@@ -140,7 +140,7 @@ def _reference(claimed: Mapping[str, Any], workload: Workload) -> _Plan:
     rows = [_ids(row, "fpgas") for row in _objects(claimed.get("fpgas", []), "'fpgas'")]
     count = workload.accelerators or 0
     most = len(rows) // count if count and len(rows) % count == 0 and rows else 1
-    plan = _Plan(most=most, latency=fraction(claimed.get("totalLatency")))
+    plan = _Plan(most=most, latency=claim(claimed, "totalLatency"))
     for first in range(0, len(rows), most):
         pieces = [_Piece(nodes) for nodes in rows[first : first + most] if nodes]
         if pieces:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 CLOSE = Fraction(1, 10**6)
 """Relative distance at which two values agree: the reference prints six digits."""
+
+MOST = 10**300
+"""A larger number is refused, so that sums can be told as floats."""
 
 
 class Malformed(Exception):
@@ -18,8 +22,8 @@ class Malformed(Exception):
 
 
 def fraction(value: object) -> Fraction | None:
-    """A JSON number as the decimal that it prints as: exact, and equal for equal texts."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
+    """A JSON number as the decimal that it prints as: exact, and equal for equal texts. None for what is no such number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST:
         return None
     return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
 
@@ -27,8 +31,22 @@ def fraction(value: object) -> Fraction | None:
 def need(value: object, what: str) -> Fraction:
     found = fraction(value)
     if found is None:
-        raise Malformed(f"{what} is {value!r}, expected a number")
+        raise Malformed(f"{what} is {told(value)}, expected a number")
     return found
+
+
+def claim(holder: Mapping[str, Any], key: str) -> Fraction | None:
+    """A number that a result claims, None where it claims none. Raises Malformed for what is no number."""
+    value = holder.get(key)
+    found = fraction(value)
+    if found is None and value is not None:
+        raise Malformed(f"'{key}' is {told(value)}, expected a number", result=True)
+    return found
+
+
+def told(value: object) -> str:
+    """A value as a message spells it; an integer may have more digits than Python prints."""
+    return "a number of too many digits" if isinstance(value, int) and abs(value) >= MOST else repr(value)[:60]
 
 
 def same(claimed: Fraction, true: Fraction) -> bool:
@@ -39,4 +57,4 @@ def some(ids: Sequence[int | str]) -> str:
     return ", ".join(repr(id_) for id_ in ids[:8]) + (", ..." if len(ids) > 8 else "")
 
 
-__all__ = ["CLOSE", "Malformed", "fraction", "need", "same", "some"]
+__all__ = ["CLOSE", "Malformed", "claim", "fraction", "need", "same", "some"]

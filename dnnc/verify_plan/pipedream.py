@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from dnnc.verify_plan.claims import Device, Report, groups_of, statement_faults
+from dnnc.verify_plan.claims import Device, Report, groups_of, microbatches_of, statement_faults
 from dnnc.verify_plan.numbers import Malformed, same, some
 from dnnc.verify_plan.workload import Id, Workload
 
@@ -100,13 +100,17 @@ def _stage(
     load = max(load, 2 * _cut(workload, before) / received)
     if sends:
         load = max(load, 2 * _cut(workload, before | inside) / sent)
-    schedule, microbatches = options.get("schedule", "stash"), options.get("microbatches")
+    schedule, microbatches = str(options.get("schedule", "stash")), microbatches_of(options)
+    if schedule not in _SCHEDULES:
+        raise Malformed(f"options.schedule is {schedule!r}, expected one of {', '.join(_SCHEDULES)}", result=True)
     flight = math.ceil(Fraction(onward, replicas))
     if microbatches and schedule in ("flush", "gpipe"):
-        flight = int(microbatches) if schedule == "gpipe" else min(flight, int(microbatches))
-    copies = {"stash": flight, "2bw": 2}.get(str(schedule), 1)
+        flight = microbatches if schedule == "gpipe" else min(flight, microbatches)
+    copies = {"stash": flight, "2bw": 2}.get(schedule, 1)
     return load, copies * weights + flight * sum((workload.output[v] for v in inside), Fraction(0))
 
+
+_SCHEDULES = ("stash", "2bw", "flush", "gpipe")
 
 _ENDS = ((0, 0), (0, 1), (1, 0))
 """Machines beyond a stage, after and before it, that take part when it synchronises, receives and sends."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from dnnc.verify_plan.numbers import Malformed, fraction, need
+from dnnc.verify_plan.numbers import Malformed, need, told
 from ir.diagnostics import UsageError
 
 Id: TypeAlias = int | str
@@ -67,10 +68,10 @@ def read_placement(text: str, limits: Limits) -> Workload:
         data = json.loads(text.removeprefix("\ufeff"))
         nodes = {
             node["id"]: Node(
-                need(node.get("fpgaLatency"), f"fpgaLatency of node {node['id']}") if node.get("supportedOnFpga", 1) else None,
-                fraction(node.get("cpuLatency")),
+                _time(node["fpgaLatency"], node) if node.get("supportedOnFpga", 1) else None,
+                _time(node.get("cpuLatency"), node),
                 need(node.get("size") or 0, f"size of node {node['id']}"),
-                node.get("colorClass"),
+                _color(node),
                 bool(node.get("isBackwardNode", 0)),
             )
             for node in data["nodes"]
@@ -85,12 +86,34 @@ def read_placement(text: str, limits: Limits) -> Workload:
             size[source] = max(size.get(source, Fraction(0)), need(edge.get("size") or 0, "size of an edge"))
         if limits.bandwidth is not None:
             send = {id_: math.ceil(size[id_]) / Fraction(limits.bandwidth) * _MS for id_ in send}
-        memory = fraction(data.get("maxSizePerFPGA"))
-        accelerators, cpus = data.get("maxFPGAs"), data.get("maxCPUs") or 0
+        memory = None if data.get("maxSizePerFPGA") is None else need(data["maxSizePerFPGA"], "maxSizePerFPGA")
+        accelerators, cpus = _count(data, "maxFPGAs"), _count(data, "maxCPUs") or 0
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise Malformed(f"not a device-placement workload: {type(error).__name__} {error}") from None
     bandwidth = None if limits.bandwidth is None else Fraction(limits.bandwidth) / _MS
     return _limited(Workload(nodes, readers, send, accelerators, cpus, memory, bandwidth=bandwidth), limits)
+
+
+def _time(value: object, node: Mapping[str, Any]) -> Fraction | None:
+    """Milliseconds, None where the node does not run on such a device."""
+    return None if value is None else need(value, f"a time of node {node['id']}")
+
+
+def _color(node: Mapping[str, Any]) -> int | str | None:
+    color = node.get("colorClass")
+    if color is not None and not isinstance(color, int | str):
+        raise Malformed(f"colorClass of node {node['id']} is {told(color)}, expected a whole number")
+    return color
+
+
+def _count(data: Mapping[str, Any], key: str) -> int | None:
+    """A number of devices, None where none is stated."""
+    if data.get(key) is None:
+        return None
+    found = need(data[key], key)
+    if found < 0 or found.denominator != 1:
+        raise Malformed(f"{key} is {told(data[key])}, expected a whole number")
+    return int(found)
 
 
 _PROFILE_NODE = re.compile(
@@ -115,9 +138,9 @@ def read_pipedream(text: str, limits: Limits) -> Workload:
                 if match is None:
                     raise Malformed(f"not a PipeDream profile: {line[:60]!r}")
                 id_, desc, forward, backward, activation, weight = match.groups()
-                about[id_], both[id_] = desc, Fraction(forward) + Fraction(backward)
-                nodes[id_] = Node(Fraction(forward), None, Fraction(weight), None, False)
-                size[id_] = sum((Fraction(part.strip()) for part in activation.strip("[]").split(";")), Fraction(0))
+                about[id_], both[id_] = desc, _number(forward) + _number(backward)
+                nodes[id_] = Node(_number(forward), None, _number(weight), None, False)
+                size[id_] = sum((_number(part) for part in activation.strip("[]").split(";")), Fraction(0))
     except ValueError as error:
         raise Malformed(f"not a PipeDream profile: {error}") from None
     gone = {id_ for id_ in nodes if about[id_].startswith("Input")}
@@ -128,6 +151,11 @@ def read_pipedream(text: str, limits: Limits) -> Workload:
     send = {id_: math.ceil(size[id_]) / bandwidth * _MS for id_ in kept}
     output = {id_: Fraction(math.ceil(size[id_])) for id_ in kept}
     return _limited(Workload(kept, sent, send, None, 0, None, both, output, bandwidth / _MS), limits)
+
+
+def _number(text: str) -> Fraction:
+    """The decimal that a text means; as a float first, so that '1e999999999' is not written out."""
+    return need(float(text), f"'{text.strip()[:40]}'")
 
 
 def _limited(workload: Workload, limits: Limits) -> Workload:

@@ -19,6 +19,7 @@ import dnnc.verify_plan
 from dnnc.backend.placement_result import placement_result, placement_text
 from dnnc.solve import SolveOptions, solve_file
 from dnnc.verify_plan import Limits, Report, verify, verify_files
+from dnnc.verify_plan.numbers import Malformed
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from tests.dnnc.workload_files import PROFILE, assignment_value, edge, node, placement, random_placement, text_of
 
@@ -244,6 +245,21 @@ def test_each_way_to_be_wrong_with_replicas(tmp_path: Path, change: Change, word
     assert words in verify(path.read_text(), result, Limits(accelerators=2)).violations
 
 
+@pytest.mark.parametrize("options", [{"schedule": "none"}, {"microbatches": "x"}, {"microbatches": -1}])
+def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any]) -> None:
+    path, result = solved(tmp_path, PROFILE, accelerators=2)
+    result["options"] |= options
+    with pytest.raises(Malformed, match="options"):
+        verify(path.read_text(), result, Limits(accelerators=2))
+
+
+def test_a_time_that_is_null_is_of_a_device_that_cannot_run_the_node(tmp_path: Path) -> None:
+    data = placement([node(0, 1.0) | {"fpgaLatency": None}, node(1, 1.0)], [], maxCPUs=1)
+    path, result = solved(tmp_path, text_of(data))
+    assert [d["nodes"] for d in result["devices"] if d["kind"] == "cpu"] == [[0]]
+    assert verify(path.read_text(), result, Limits()).violations == []
+
+
 def test_more_replicas_than_machines(tmp_path: Path) -> None:
     path, result = solved(tmp_path, PROFILE, accelerators=3)
     assert "3 devices are used, there are 2" in verify(path.read_text(), result, Limits(accelerators=2)).violations
@@ -277,6 +293,10 @@ def test_any_assignment_is_judged_as_the_definition_does(seed: int, comm: str) -
         ('{"fpgas": [{}]}', "a list 'nodes'"),
         ('{"fpgas": [{"nodes": [[1]]}]}', "named by its id"),
         ('{"devices": [], "status": "infeasible"}', "the result holds no split"),
+        ('{"devices": [], "objective": NaN}', "'objective' is nan, expected a number"),
+        ('{"devices": [], "bound": "3"}', "'bound' is '3', expected a number"),
+        ('{"fpgas": [], "maxLoad": 1' + "0" * 400 + "}", "a number of too many digits"),
+        ('{"devices": [], "comm": "none"}', "expected sum, overlap or duplex"),
     ],
 )
 def test_a_result_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
@@ -287,7 +307,20 @@ def test_a_result_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> 
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["{", '{"nodes": 3}', '{"nodes": [{"id": 1}], "edges": []}', "hello"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        '{"nodes": 3}',
+        '{"nodes": [{"id": 1}], "edges": []}',
+        "hello",
+        '{"maxFPGAs": "2", "nodes": [], "edges": []}',
+        '{"maxFPGAs": 2, "maxCPUs": 1.5, "nodes": [], "edges": []}',
+        '{"maxFPGAs": 2, "nodes": [{"id": 1, "fpgaLatency": 1' + "0" * 400 + '}], "edges": []}',
+        '{"maxFPGAs": 2, "nodes": [{"id": 1, "fpgaLatency": 1, "colorClass": [1]}], "edges": []}',
+        "n -- R -- forward_compute_time=1e999999999, backward_compute_time=1, activation_size=1, parameter_size=1",
+    ],
+)
 def test_a_workload_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "workload").write_text(text)
     (tmp_path / "result").write_text(json.dumps(RIGHT))
