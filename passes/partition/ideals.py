@@ -96,7 +96,7 @@ def possible(tables: Tables, family: Family, trial: float) -> np.ndarray[Any, np
 def _sorted(tables: Tables, family: Family) -> Family:
     """The ideals that some state allows, by weight, then by size; the first and the last in any case."""
     kept = possible(tables, family, family.trial)[:, -1]
-    size = np.bitwise_count(family.bits).sum(axis=1)
+    size = np.bitwise_count(family.bits) @ np.ones(family.bits.shape[1], np.int64)
     kept |= (size == 0) | (size == tables.problem.size)
     chosen = np.flatnonzero(kept)
     order = chosen[np.lexsort((size[chosen], family.sums[chosen, 0]))]

@@ -58,7 +58,9 @@ class Tables:
             self.lanes, self.mode = len(seconds), SIDES if len(seconds) > 1 else SUM
         else:
             self.pin_ptr = reader_ptr + np.arange(len(reader_ptr))
-            self.pin = np.insert(reader, reader_ptr[:-1], problem.producer)
+            self.pin = np.empty(self.pin_ptr[-1], np.int64)
+            self.pin[self.pin_ptr[:-1]] = problem.producer
+            self.pin[np.arange(len(reader)) + tensor + 1] = reader  # each after the makers of its tensor and of those before
             transfer, seconds = problem.transfer, problem.seconds[None]
             self.lanes, self.mode = 2 if problem.comm == "duplex" else 1, COMM.index(problem.comm)
             self.lane_in = np.zeros(len(problem.consumers), np.int64)
@@ -141,7 +143,7 @@ class Tables:
             return weight, least_added, least_added
         size = self.problem.size
         makes = np.bincount(self.problem.producer, minlength=size)
-        reads = np.bincount(np.delete(self.pin, first), minlength=size)
+        reads = np.bincount(self.problem.reading[1], minlength=size)
         share = added / np.maximum(reads, 1)[self.pin]
         ahead = added[first] / makes[self.problem.producer]
         share[first] = np.inf  # the maker does not read
