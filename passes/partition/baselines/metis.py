@@ -81,7 +81,7 @@ def _whole(weights: Floats, least: int) -> list[int]:
     total = float(weights.sum())
     if total <= 0:
         return [1] * len(weights)
-    return [max(least, round(weight * (SCALE / total))) for weight in weights.tolist()]
+    return [max(least, round(weight / total * SCALE)) for weight in weights.tolist()]
 
 
 __all__ = ["metis", "partition"]

@@ -183,6 +183,8 @@ def test_metis_balances_and_says_when_memory_is_short() -> None:
     tight = case_of(chain([1.0, 1.0, 1.0, 9.0], devices=2, memory=20))
     plan = judge(tight, BASELINES["metis"](tight, QUICK))
     assert not plan.fits
+    tiny = case_of(chain([1e-320, 1e-320], devices=2))  # their share of the sum is a number, one over the sum is not
+    assert judge(tiny, BASELINES["metis"](tiny, QUICK)).fits
 
 
 @pytest.mark.parametrize("seconds", [[0.0], [2.0], [0.0, 0.0, 0.0]])
