@@ -10,7 +10,7 @@ Seconds of an op under a choice: those of ``passes.analyses.seconds`` (the op al
 and bytes, on the slowest type of the mesh. In training, the backward pass is priced likewise, with the flops of both gradients
 and twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they
 are, and each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation.
-Nothing overlaps: communication adds to computation.
+What the forward pass gathered stays for the backward pass. Nothing overlaps: communication adds to computation.
 
 Memory: weights where they are kept; in training also their gradients and the optimizer's state (``OptimizerState``, or two
 32-bit numbers per element, as Adam keeps). Activations are not counted.

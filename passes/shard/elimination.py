@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,6 +27,8 @@ BUDGET = 1 << 27
 KEPT = 1 << 23
 """Entries of the largest table that is kept."""
 PIECE = 1 << 22
+HASTY = 1 << 18
+"""As ``BUDGET``, once time is over."""
 MOST_DIMS = 24
 
 
@@ -69,9 +72,14 @@ def join(factors: Iterable[Factor], scope: Scope, sizes: Mapping[int, int]) -> F
 
 
 def eliminate(
-    factors: Sequence[Factor], sizes: Mapping[int, int], keep: Iterable[int] = (), budget: int = BUDGET
+    factors: Sequence[Factor],
+    sizes: Mapping[int, int],
+    keep: Iterable[int] = (),
+    budget: int = BUDGET,
+    until: float = math.inf,
 ) -> Eliminated:
-    """Eliminates every variable of ``factors`` but those of ``keep``."""
+    """Eliminates every variable of ``factors`` but those of ``keep``. Past the time ``until`` (of ``time.perf_counter``) only
+    small tables are made, so that a bound comes soon."""
     kept = set(keep)
     having: dict[int, dict[int, Factor]] = {}
     left: dict[int, Factor] = {}
@@ -104,7 +112,7 @@ def eliminate(
             for other in left.pop(number).scope:
                 if other != variable:
                     del having[other][number]
-        parts = _parts(bucket, variable, sizes, budget)
+        parts = _parts(bucket, variable, sizes, budget if time.perf_counter() < until else min(budget, HASTY))
         exact = exact and len(parts) == 1
         neighbours = near.pop(variable) - {variable}
         for part in parts:

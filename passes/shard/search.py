@@ -33,6 +33,8 @@ MOST_WORK = 1 << 31
 """Sums in the powers of a run."""
 SLACK = 1e-9
 """Relative: sums of the same numbers in another order."""
+MOST_PRICES = 60
+"""Prices of memory that are tried."""
 Progress = Callable[[str, float | None], None]
 
 
@@ -83,6 +85,7 @@ def solve(
     is then one of such plans. Raises NoPlanError where nothing fits."""
     ends = time.perf_counter() + seconds
     search: TiedSearch | FoldedSearch = TiedSearch(problem, budget) if tie else FoldedSearch(problem, budget)
+    search.until = ends
     found = search.run(0.0)
     if memory is None or problem.memory(found.choices) <= memory:
         plan = _plan(problem, found, memory, ends, tie)
@@ -126,25 +129,26 @@ def _within(
     tight_cost = problem.cost(tight.choices)
     best, value = tight.choices, tight_cost
     low = (tight_cost, least)
-    rounds = 0
-    while time.perf_counter() < ends and rounds < 60 and high[1] > low[1]:
-        price = (low[0] - high[0]) / (high[1] - low[1])
-        if price <= 0:
-            break
-        rounds += 1
-        progress("memory", None)
-        found = search.run(price)
-        cost, needs = problem.cost(found.choices), problem.memory(found.choices)
-        bound = max(bound, found.total - price * memory)
-        if needs <= memory and cost < value:
-            best, value = found.choices, cost
-        line = high[0] + price * high[1]
-        if cost + price * needs >= line - SLACK * max(abs(line), 1e-300):
-            break
-        if needs <= memory:
-            low = (cost, needs)
-        else:
-            high = (cost, needs)
+    try:
+        for _ in range(MOST_PRICES):
+            if time.perf_counter() > ends or high[1] <= low[1] or high[0] >= low[0]:
+                break
+            price = (low[0] - high[0]) / (high[1] - low[1])
+            progress("memory", None)
+            found = search.run(price)
+            cost, needs = problem.cost(found.choices), problem.memory(found.choices)
+            bound = max(bound, found.total - price * memory)
+            if needs <= memory and cost < value:
+                best, value = found.choices, cost
+            line = high[0] + price * high[1]
+            if cost + price * needs >= line - SLACK * abs(line):
+                break
+            if needs <= memory:
+                low = (cost, needs)
+            else:
+                high = (cost, needs)
+    except KeyboardInterrupt:
+        ends = 0.0  # the best plan so far
     if not tie and value > bound * (1 + SLACK):
         best, value = _descend(problem, best, value, memory, ends)
     bound = min(bound, value)
@@ -209,7 +213,7 @@ class FoldedSearch:
     """Searches of one problem at different prices; what repeats is found once."""
 
     def __init__(self, problem: ShardProblem, budget: int = BUDGET) -> None:
-        self.problem, self.budget = problem, budget
+        self.problem, self.budget, self.until = problem, budget, math.inf
         self.structure = structure_of(problem)
         self.charges = Charges(problem, self.structure.spread)
         wide = self.too_wide()
@@ -253,7 +257,7 @@ class FoldedSearch:
         """Whether no table ties a copy to others than its neighbours and what all share."""
         places = self.structure.places
         for number in self.structure.touching.get((run.chain, run.first), ()):
-            for owned in model.value_factors(number, self.problem.cells[run.chain][run.first]):
+            for owned in model.value_factors(number, frozenset(self.problem.cells[run.chain][run.first])):
                 copies = {places[n][1] for n in owned.nodes if n in places and places[n][0] == run.chain}
                 maker = self.problem.values[number].maker[0]
                 strangers = [n for n in owned.nodes if n not in places or places[n][0] != run.chain]
@@ -267,8 +271,8 @@ class FoldedSearch:
         """Factors of the first copy of a run, those to the copy before included, those to the next not."""
         here, ahead = (run.chain, run.first), (run.chain, run.first + 1)
         places = self.structure.places
-        nodes = self.problem.cells[run.chain][run.first]
-        found = [model.node_factor(node) for node in nodes]
+        nodes = frozenset(self.problem.cells[run.chain][run.first])
+        found = [model.node_factor(node) for node in self.problem.cells[run.chain][run.first]]
         for number in self.structure.touching.get(here, ()):
             for owned in model.value_factors(number, nodes):
                 cells = {places[node][:2] for node in owned.nodes if node in places}
@@ -301,7 +305,7 @@ class FoldedSearch:
         factors = self.step_factors(model, run)
         before, behind, shared = self.borders(model, run, factors)
         kept = (*shared, *before, *behind)
-        inner = eliminate([owned.factor for owned in factors], model.sizes, kept, self.budget)
+        inner = eliminate([owned.factor for owned in factors], model.sizes, kept, self.budget, self.until)
         table = np.ascontiguousarray(join(inner.left, kept, model.sizes))
         state = [math.prod(model.sizes[v] for v in border) for border in (shared, before, behind)]
         powers = power(table.reshape(state), run.count)
@@ -322,7 +326,7 @@ class FoldedSearch:
             scope = (*step.shared, *step.before, *step.last)
             table = step.powers.table.reshape([model.sizes[v] for v in scope])
             factors.append(Factor(scope, table))
-        outer = eliminate(factors, model.sizes, (), self.budget)
+        outer = eliminate(factors, model.sizes, (), self.budget, self.until)
         total = sum(float(factor.table) for factor in outer.left)
         values: dict[int, int] = {}
         outer.trace(values)
@@ -381,7 +385,7 @@ class TiedSearch:
     """All copies of a chain choose alike."""
 
     def __init__(self, problem: ShardProblem, budget: int = BUDGET) -> None:
-        self.problem, self.budget = problem, budget
+        self.problem, self.budget, self.until = problem, budget, math.inf
         self.merged, self.stands, self.counted = tied(problem)
         self.charges = Charges(self.merged)
 
@@ -398,7 +402,7 @@ class TiedSearch:
             factors.append(replace(factor, table=factor.table * count))
         for number, (_, often) in enumerate(self.counted):
             factors += [replace(owned.factor, table=owned.factor.table * often) for owned in model.value_factors(number, ())]
-        found = eliminate(factors, model.sizes, (), self.budget)
+        found = eliminate(factors, model.sizes, (), self.budget, self.until)
         values: dict[int, int] = {}
         found.trace(values)
         choices = tuple(values[model.choice(node)] for node in self.stands)
