@@ -83,8 +83,9 @@ class AssignPass(Pass):
         bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
         certificate = {"bound": reason, "plan": "given, not searched for"}
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
-        # What was proven is of plans with one device per stage and one stage per device.
-        if self.problem and not replicated and alone and self.problem == problem_digest(module, self.comm):
+        once = all(len(indices) == 1 for indices in stages.values())
+        # What was proven is of plans with one device per stage, one stage per device and one stage per op.
+        if self.problem and not replicated and alone and once and self.problem == problem_digest(module, self.comm):
             certificate["problem"] = self.problem
             if self.bound >= bound:
                 bound, certificate["bound"] = self.bound, self.proof

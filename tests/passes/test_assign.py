@@ -14,6 +14,7 @@ from ir.ops import Location
 from ir.topology import Topology
 from passes.assign import AssignPass
 from passes.base import PassContext
+from passes.partition import PartitionPass
 from passes.place import PlacePass
 from tests.passes.staging import chain, devices, op, value
 
@@ -143,3 +144,19 @@ def test_an_entry_without_a_stage_is_a_usage_error() -> None:
         assign(bare_chain(1), "v0")
     with pytest.raises(InvalidInput, match="no topology"):
         AssignPass(ops=("0:v0",)).run(chain([0]), PassContext())
+
+
+def test_a_proven_bound_is_not_that_of_plans_that_run_an_op_twice() -> None:
+    """Two readers of a cheap op's large output: no plan that runs it once is below 7.1 s, one that runs it twice takes 5.1."""
+    ops = [op("onnx.Relu", ["%x"], ["%s"], seconds={"t": 0.1})]
+    ops += [op("onnx.Relu", ["%s"], [f"%b{i}"], seconds={"t": 5.0}) for i in range(2)]
+    module = Module("@m", (Func("@main", (value("%x"),), (value("%b0"), value("%b1")), tuple(ops)), devices(2)))
+    context = PassContext()
+    searched = PlacePass().run(PartitionPass().run(module, context), context).first(Plan)
+    assert searched is not None
+    assert searched.value > 6.0
+    proof = {"bound": searched.bound, "problem": dict(searched.certificate)["problem"]}
+    twice = AssignPass(ops=("0:s", "0:b0", "1:s", "1:b1"), devices=("0:d0", "1:d1"), **proof)
+    plan = PlacePass().run(twice.run(module, context), context).first(Plan)
+    assert plan is not None
+    assert plan.bound <= plan.value == 5.1
