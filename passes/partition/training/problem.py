@@ -31,6 +31,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from passes.partition.arrays import distinct, rows_of
 from passes.partition.colocation import acyclic, components
 from passes.partition.problem import Floats, Ints, Kind, crowding
 from passes.partition.reduce import Groups
@@ -147,12 +148,11 @@ def _over_units(
         mine = np.flatnonzero(graph.backward == bool(side))
         for k, row in enumerate(graph.seconds):
             seconds[side, k] = np.bincount(unit[mine], weights=row[mine], minlength=len(members))
-    unit_of = unit.tolist()
-    readers: dict[int, set[int]] = {}
-    for u, v in graph.edges:
-        readers.setdefault(u, {unit_of[u]}).add(unit_of[v])
-    pins = {u: tuple(sorted(joined)) for u, joined in sorted(readers.items())}
-    parted = [u for u in pins if len(pins[u]) > 1]
+    count = max(len(members), 1)
+    maker, reader = np.array(graph.edges, np.int64).reshape(-1, 2).T
+    joined = distinct(np.concatenate([maker, maker]) * count + unit[np.concatenate([maker, reader])])
+    pins = rows_of(joined // count, joined % count, len(graph.names))
+    parted = [u for u, inside in enumerate(pins) if len(inside) > 1]
     problem = TrainingProblem(
         names=tuple(graph.names[nodes[0]] for nodes in members),
         kinds=graph.kinds,
