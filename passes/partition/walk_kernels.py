@@ -16,11 +16,6 @@ import numpy as np
 
 from passes.partition.kernels import compiled
 
-DONE, TOO_MANY, TOO_MUCH = 0, 1, 2
-
-
-DONE, TOO_MANY, TOO_MUCH = 0, 1, 2
-
 
 @compiled
 def weights_below(succ_ptr: Any, succ: Any, node_weight: Any) -> Any:
@@ -204,8 +199,8 @@ def enumerate_ideals(
     ``on_ptr``/``on``: tensors that each node makes or reads; ``pins[h]``: the number of such nodes; an ideal cuts h when
     some of them are in it and some are not. ``tensor_columns[H, B]``: what is summed over the tensors cut. ``low``/``high``:
     windows, ascending and disjoint. ``band``: an ideal may hold node v only if its least missing node is >= v - band (>= n: no
-    limit). Stops with TOO_MANY after ``max_visits`` ideals, with TOO_MUCH when over ``max_words`` 8-byte words would be held,
-    at ``words_per_ideal`` each besides their cuts.
+    limit). Stops with status 1 after ``max_visits`` ideals, with status 2 when over ``max_words`` 8-byte words would be
+    held, at ``words_per_ideal`` each besides their cuts; ends with status 0.
 
     Stores as many as there is room for in ``bits[N, W]``, ``sums[N, C]``, ``marks[N, B]``, ``cut_ptr[N+1]`` and ``cut``, the
     tensors cut by each ideal, and counts all. Returns (status, visited, ideals in the windows, entries of ``cut``).
@@ -374,9 +369,6 @@ def enumerate_ideals(
 
 
 __all__ = [
-    "DONE",
-    "TOO_MANY",
-    "TOO_MUCH",
     "enumerate_ideals",
     "order_late",
     "order_thin",
