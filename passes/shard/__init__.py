@@ -9,6 +9,7 @@ The parts, in the order of reading:
 - ``cells``, ``structure``: the repeated parts that ``fold`` finds, and which of them meet their neighbours alike;
 - ``charges``, ``model``: a value's conversions as tables, once per (value, layout) however many readers;
 - ``elimination``, ``powers``: least sums of tables, and of equal steps in O(log r) products;
+- ``shares``: bounds and plans where a value has more readers than tables can hold;
 - ``search``: ``solve``, which puts it together: untied copies, memory by a Lagrangian, a bound always;
 - ``price``: what a plan costs, counted by an independent walk over the function;
 - ``shard_pass``: the pass: mesh, layouts and strategies written into the module.

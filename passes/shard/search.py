@@ -9,7 +9,7 @@ A memory limit is priced (a Lagrangian: seconds per byte): each price gives a bo
 where it fits, and the price at which plans begin to fit is sought. Between two such plans lies the *gap*, which is told.
 
 Where a table grows beyond its budget, or a value has too many readers for an exact table, the result of the elimination is a
-bound, the plan is priced as it is, and coordinate descent improves it.
+bound and the plan is priced as it is; moving ``shares`` improves both, and coordinate descent the plan.
 """
 
 from __future__ import annotations
@@ -25,14 +25,21 @@ from passes.shard.elimination import BUDGET, Eliminated, Factor, eliminate, join
 from passes.shard.model import Charges, Model, Owned, tied
 from passes.shard.powers import Power, power
 from passes.shard.problem import ShardProblem
+from passes.shard.shares import Shares
 from passes.shard.structure import Run, structure_of
 
 MOST_STATES = 1 << 22
 """Entries of a step's table."""
 MOST_WORK = 1 << 31
 """Sums in the powers of a run."""
+ROUNDING = 1e-12
+"""Relative: what a bound gives way for sums that were rounded."""
 SLACK = 1e-9
 """Relative: sums of the same numbers in another order."""
+MOST_SHARES = 100
+"""Searches that move shares."""
+ENOUGH = 1e-4
+"""Relative gap at which these stop."""
 MOST_PRICES = 60
 """Prices of memory that are tried."""
 Progress = Callable[[str, float | None], None]
@@ -97,16 +104,48 @@ def solve(
 def _plan(problem: ShardProblem, found: Found, memory: float | None, ends: float, tie: bool) -> ShardPlan | None:
     """A plan of a search without a price; None where it does not fit."""
     choices, value = found.choices, problem.cost(found.choices)
-    if not found.exact and not tie and value > found.total * (1 + SLACK):
+    bound = found.total
+    if not found.exact and not tie and value > bound * (1 + SLACK):
+        choices, value, bound = _shared(problem, choices, value, bound, ends)
         choices, value = _descend(problem, choices, value, memory, ends)
     needs = problem.memory(choices)
     if memory is not None and needs > memory:
         return None
-    bound = min(found.total, value)
+    bound = min(bound, value)
     done = value <= bound * (1 + SLACK)
     return ShardPlan(
-        choices, value, value if done else bound, needs, "optimal" if done else "feasible", "" if done else "width"
+        choices,
+        value,
+        value if done else bound * (1 - ROUNDING),
+        needs,
+        "optimal" if done else "feasible",
+        "" if done else "width",
     )
+
+
+def _shared(
+    problem: ShardProblem, choices: tuple[int, ...], value: float, bound: float, ends: float
+) -> tuple[tuple[int, ...], float, float]:
+    """A better plan and bound, by searches in which what is paid once is shared among readers."""
+    search = FoldedSearch(problem, shared=True)
+    search.until = ends
+    bold, best, stale = 1.0, -math.inf, 0
+    for _ in range(MOST_SHARES):
+        if time.perf_counter() > ends or value <= bound * (1 + ENOUGH):
+            break
+        found = search.run(0.0)
+        cost = problem.cost(found.choices)
+        if cost < value:
+            choices, value = found.choices, cost
+        stale = 0 if found.total > best else stale + 1
+        best = max(best, found.total)
+        bound = max(bound, found.total)
+        if stale == 4:
+            bold, stale = bold / 2, 0
+        assert isinstance(search.charges, Shares)
+        if not search.charges.move(found.choices, bold * max(value - found.total, 0.0)):
+            break
+    return choices, value, bound
 
 
 def _within(
@@ -154,7 +193,12 @@ def _within(
     bound = min(bound, value)
     done = value <= bound * (1 + SLACK)
     return ShardPlan(
-        best, value, value if done else bound, problem.memory(best), "optimal" if done else "feasible", "" if done else "memory"
+        best,
+        value,
+        value if done else bound * (1 - ROUNDING),
+        problem.memory(best),
+        "optimal" if done else "feasible",
+        "" if done else "memory",
     )
 
 
@@ -212,10 +256,11 @@ class _Step:
 class FoldedSearch:
     """Searches of one problem at different prices; what repeats is found once."""
 
-    def __init__(self, problem: ShardProblem, budget: int = BUDGET) -> None:
+    def __init__(self, problem: ShardProblem, budget: int = BUDGET, *, shared: bool = False) -> None:
+        """``shared``: for bounds, see ``shares``."""
         self.problem, self.budget, self.until = problem, budget, math.inf
         self.structure = structure_of(problem)
-        self.charges = Charges(problem, self.structure.spread)
+        self.charges = (Shares if shared else Charges)(problem, self.structure.spread)
         wide = self.too_wide()
         if wide:
             self.structure = structure_of(problem, wide)

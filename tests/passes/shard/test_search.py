@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from passes.shard import NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
+from passes.shard import NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, charges, search, solve
 from passes.shard.search import FoldedSearch
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.problems import random_graph, random_layers
@@ -40,6 +40,16 @@ def test_layers_equal_the_programme(seed: int) -> None:
     assert plan.status == "optimal"
     assert plan.value == problem.cost(plan.choices)
     assert plan.value == pytest.approx(integer_programme(problem)[0], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_five_hundred_more_equal_the_programme() -> None:
+    for seed in range(1000, 1250):
+        for problem in (random_graph(seed, 14), random_layers(seed, 5 + seed % 4, 2 + seed % 4)):
+            plan = solve(problem)
+            assert plan.status == "optimal"
+            assert plan.value == problem.cost(plan.choices)
+            assert plan.value == pytest.approx(integer_programme(problem)[0], abs=1e-5)
 
 
 def test_layers_are_runs() -> None:
@@ -107,8 +117,40 @@ def test_tied_is_never_better_and_truly_tied(seed: int) -> None:
 def test_a_thousand_copies() -> None:
     """Through the power of a step: the price of the plan written down is the sum found."""
     problem = random_layers(3, 1000, 3)
-    search = FoldedSearch(problem)
-    found = search.run(0.0)
-    assert search.structure.runs
+    searched = FoldedSearch(problem)
+    found = searched.run(0.0)
+    assert searched.structure.runs
     assert found.exact
     assert found.total == problem.cost(found.choices)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_shares_bound_and_price(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values whose readers meet in no table: the bound holds, and most often meets the value."""
+    monkeypatch.setattr(charges, "JOINT", 1)
+    monkeypatch.setattr(charges, "HELD", 2)
+    problem = random_graph(seed, 7)
+    plan = solve(problem, seconds=5.0)
+    exact = brute_force(problem)
+    assert plan.bound <= exact <= plan.value == problem.cost(plan.choices)
+
+
+def test_shares_move_to_where_they_bind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without moving, fewer plans are proven."""
+    monkeypatch.setattr(charges, "JOINT", 1)
+    monkeypatch.setattr(charges, "HELD", 2)
+    problems = [random_graph(seed, 7) for seed in range(40)]
+    moved = sum(solve(problem).gap < 1e-3 for problem in problems)
+    monkeypatch.setattr(search, "MOST_SHARES", 1)
+    still = sum(solve(problem).gap < 1e-3 for problem in problems)
+    assert moved > still
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_of_layers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where copies share what is moved, through powers."""
+    problem = random_layers(seed, 6, 3)
+    exact = solve(problem).value
+    monkeypatch.setattr(charges, "HELD", 2)
+    plan = solve(problem, seconds=5.0)
+    assert plan.bound <= exact <= plan.value
