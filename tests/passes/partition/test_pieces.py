@@ -139,6 +139,19 @@ def test_a_split_that_no_contiguous_one_replaces() -> None:
     assert (final.value, final.port_value, final.status) == (8.0, 8.0, "optimal")
 
 
+def test_where_memory_may_bind_the_bound_is_of_all_plans() -> None:
+    """The search counts the pieces of a device as held at once, so plans that it leaves out may fit and be better: balance says
+    what no plan can beat."""
+    free = PartitionPass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2)]), PassContext()).first(Plan)
+    tight = PartitionPass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2, memory=9_000)]), PassContext())
+    plan = tight.first(Plan)
+    assert free is not None
+    assert plan is not None
+    assert (free.value, free.bound, free.status) == (10.0, 10.0, "optimal")
+    assert (plan.bound, plan.status) == (9.0, "feasible")
+    assert "were not searched" in dict(plan.certificate)["bound"]
+
+
 def test_a_contiguous_answer_has_one_stage_per_device() -> None:
     """Where going back and forth does not pay the plan is what the contiguous split gives."""
     module = chain([0] * 6, seconds=3.0).extend([devices(2)])
