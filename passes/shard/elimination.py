@@ -2,8 +2,9 @@
 
 A *factor* is a table over variables. To eliminate a variable, the factors that have it are added up and minimised over it; what
 is left is a factor over its neighbours (Bertele and Brioschi 1972; Dechter 1999, bucket elimination). The variable whose
-joined table is smallest goes first. Where that table would have more than ``budget`` entries, the factors are parted and each
-part is minimised by itself (Dechter and Rish 2003, mini-buckets): the result is then a lower bound and ``exact`` is false.
+joined table is smallest goes first, those whose tables would be too wide last. Where a table would have more than ``budget``
+entries, or more than ``KEPT`` would be left of it, the factors are parted and each part is minimised by itself (Dechter and
+Rish 2003, mini-buckets): the result is then a lower bound and ``exact`` is false.
 
 Deterministic: ties go to the variable that was named first.
 """
@@ -91,8 +92,9 @@ def eliminate(
             having.setdefault(variable, {})[number] = factor
             near.setdefault(variable, {variable}).update(factor.scope)
 
-    def width(variable: int) -> int:
-        return math.prod(sizes[other] for other in near[variable])
+    def width(variable: int) -> tuple[bool, int]:
+        entries = math.prod(sizes[other] for other in near[variable])
+        return entries > budget or entries // sizes[variable] > KEPT, entries
 
     for number, factor in enumerate(factors):
         add(factor, number)

@@ -106,8 +106,10 @@ def _plan(problem: ShardProblem, found: Found, memory: float | None, ends: float
     choices, value = found.choices, problem.cost(found.choices)
     bound = found.total
     if not found.exact and not tie and value > bound * (1 + SLACK):
-        choices, value, bound = _shared(problem, choices, value, bound, ends)
-        choices, value = _descend(problem, choices, value, memory, ends)
+        first = _descend(problem, choices, value, None, ends)
+        choices, value, bound = _shared(problem, *first, bound, ends)
+        if choices != first[0] or memory is not None:
+            choices, value = _descend(problem, choices, value, memory, ends)
     needs = problem.memory(choices)
     if memory is not None and needs > memory:
         return None
