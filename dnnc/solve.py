@@ -72,6 +72,7 @@ class SolveResult:
     """``method``: exact, or a baseline; ``compare``: every method, where asked for; ``boundaries``: of any split, what it
     costs to run.
     ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
+    ``forward``: backward nodes were left out, as asked;
     ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase (``load``: of the
     compiled search). ``reason``: how the bound was reached; ``interrupted``: the search was, from the
     keyboard."""
@@ -98,18 +99,20 @@ class SolveResult:
     compare: tuple[Compared, ...] = ()
     boundaries: Boundaries | None = None
     interrupted: bool = False
+    forward: bool = False
+
+    def statement(self) -> dict[str, Any]:
+        """What was minimised, in fields of ``dnnc.solve/1``: what a verifier needs beside the workload and its machines."""
+        names = ("unit", "kind", "split", "comm", "options", "forward")
+        return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict[str, Any]:
         """The fields of ``dnnc.solve/1``."""
         return {
             "workload": self.workload,
             "format": self.format,
-            "unit": self.unit,
-            "kind": self.kind,
+            **self.statement(),
             "method": self.method,
-            "split": self.split,
-            "comm": self.comm,
-            "options": self.options,
             "objective": self.objective,
             "bound": self.bound,
             "gap": self.gap,
@@ -182,6 +185,7 @@ def solve_file(
         comm=options.comm,
         nodes=len(module.entry.ops),
         method=options.method,
+        forward=options.forward,
     )
     progress("load the search", None)
     import_module("passes.partition.walk_kernels")  # half a second, of numba: no part of any search

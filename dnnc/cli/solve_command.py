@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -149,7 +150,12 @@ def solve(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Also write the reference's result format (maxLoad, fpgas, cpus)."),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="Also write the reference's result format (maxLoad, fpgas, cpus), and in 'dnnc' what it is of.",
+        ),
     ] = None,
     json: opt.JsonOption = False,
     timing: opt.TimingOption = False,
@@ -207,10 +213,10 @@ def solve(
             raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
         if result.kind == Objective.LATENCY:
             rows = ((d.kind, d.nodes, [piece.nodes for piece in d.pieces]) for d in result.devices)
-            placed = latency_result(result.objective, pieces, rows)
+            placed = latency_result(result.objective, pieces, rows, result.statement())
         else:
             loads = ((device.kind, device.load, device.nodes) for device in result.devices)
-            placed = placement_result(result.objective, loads)
+            placed = placement_result(result.objective, loads, result.statement())
         write_whole(out, placement_text(placed))
     if not json and not quiet:
         print_table(solve_table(result))
@@ -225,12 +231,33 @@ def solve(
 def verify_plan(
     file: FileArgument,
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="What 'dnnc solve' printed with --json, or wrote with -o.")],
+    objective: Annotated[
+        Objective | None,
+        typer.Option(help="What was minimised (default: as RESULT says, else as FILE suggests).", show_default=False),
+    ] = None,
     comm: Annotated[
         opt.Comm | None,
         typer.Option(help="How compute and transfers add up (default: as RESULT says, else sum).", show_default=False),
     ] = None,
     split: Annotated[
         Split | None, typer.Option(help="What to check (default: as RESULT says, else contiguous).", show_default=False)
+    ] = None,
+    schedule: Annotated[
+        TrainingSchedule | None,
+        typer.Option(help="training, pipedream: the schedule (default: as RESULT says).", show_default=False),
+    ] = None,
+    straight: Annotated[bool, typer.Option("--straight", help="pipedream: no stage may have replicas.")] = False,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, metavar="M", help="pipedream: microbatches between two flushes.")
+    ] = None,
+    pieces: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: rows of 'fpgas' that each accelerator has.")
+    ] = None,
+    hierarchy: Annotated[
+        str | None, typer.Option(metavar="GxS", help="G groups of S accelerators, in the order of RESULT.")
+    ] = None,
+    inner_bandwidth: Annotated[
+        str | None, typer.Option("--inner-bandwidth", metavar="RATE", help="Links inside a group of --hierarchy: 100GB/s.")
     ] = None,
     format: FormatOption = None,
     accelerators: AcceleratorsOption = None,
@@ -242,23 +269,37 @@ def verify_plan(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Recompute a split of FILE from the file alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
-    the exit code is 5 when there is one."""
+    the exit code is 5 when there is one. Options stand over what RESULT says; machines are as FILE and options say."""
     from dnnc.verify_plan import Limits, verify_files
 
+    groups = _groups(hierarchy)
+    if groups is not None and accelerators is None:
+        accelerators = groups[0] * groups[1]
+    defined = {
+        "schedule": schedule.value if schedule else None,
+        "straight": straight or None,
+        "microbatches": microbatches,
+        "pieces": pieces,
+        "hierarchy": f"{groups[0]}x{groups[1]}" if groups else None,
+        "inner_bandwidth": _rate(inner_bandwidth, "--inner-bandwidth"),
+    }
     limits = Limits(accelerators, cpus, _bytes(memory), _rate(bandwidth))
     report = verify_files(
         file,
         result,
         limits,
         format=format.value if format else "",
+        objective=objective.value if objective else "",
         comm=comm.value if comm else "",
         split=split.value if split else "",
+        options={name: value for name, value in defined.items() if value is not None},
         forward=forward,
     )
     if json:
         put_json("verify-plan", report.to_json())
     if report.violations:
-        raise CheckFailed([Diagnostic(text, where=str(result)) for text in report.violations])
+        found = [Diagnostic(text, where=str(result)) for text in report.violations]
+        raise CheckFailed([*found[:-1], replace(found[-1], hint=report.hint)])
     if not json and not quiet:
         put(report.text())
 

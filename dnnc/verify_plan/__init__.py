@@ -14,9 +14,9 @@ Every rule that a split breaks is one line of ``Report.violations``:
   workload with backward nodes this is asked of the forward nodes; a backward node without a forward mate (of its colour)
   stands for one that costs nothing, with the backward edges around it reversed.
 
-PipeDream's objective (``kind`` of a ``dnnc.solve/1``) has rules of its own: devices of one stage are replicas and hold the same
-nodes, stages run in the order of their numbers, and a device's load is the largest of compute with weight synchronisation, of
-what comes in and of what goes out (Narayanan et al., SOSP 2019); memory is that of the schedule that the
+Which objective a result is of is told in ``statement``. PipeDream's has rules of its own: devices of one stage are replicas
+and hold the same nodes, stages run in the order of their numbers, and a device's load is the largest of compute with weight
+synchronisation, of what comes in and of what goes out (Narayanan et al., SOSP 2019); memory is that of the schedule that the
 result names.
 
 Latency has rules of its own too: see ``latency``.
@@ -28,13 +28,16 @@ claimed, no device is listed twice. The bound itself is an argument about all sp
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dnnc.verify_plan.claims import Report, claims_of
 from dnnc.verify_plan.devices import verify_devices
-from dnnc.verify_plan.latency import is_latency, verify_latency
+from dnnc.verify_plan.latency import verify_latency
 from dnnc.verify_plan.numbers import Malformed
 from dnnc.verify_plan.pipedream import verify_pipedream
+from dnnc.verify_plan.statement import chosen, statement_of, unsaid
 from dnnc.verify_plan.workload import Limits, read_workload
 from ir.diagnostics import InvalidInput
 
@@ -47,18 +50,30 @@ def verify_files(
     limits: Limits,
     *,
     format: str = "",
+    objective: str = "",
     comm: str = "",
     split: str = "",
+    options: Mapping[str, Any] | None = None,
     forward: bool = False,
 ) -> Report:
-    """Reads both files and verifies. Raises InvalidInput for what cannot be read."""
+    """Reads both files and verifies. Raises InvalidInput for what cannot be read, UsageError for options that make no sense."""
     text = read_text(workload)
     try:
         claimed = json.loads(read_text(result))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"this is not JSON: {error}", where=str(result)) from None
     try:
-        return verify(text, claimed, limits, format=format, comm=comm, split=split, forward=forward)
+        return verify(
+            text,
+            claimed,
+            limits,
+            format=format,
+            objective=objective,
+            comm=comm,
+            split=split,
+            options=options,
+            forward=forward,
+        )
     except Malformed as error:
         raise InvalidInput(str(error), where=str(result if error.result else workload)) from None
 
@@ -69,27 +84,34 @@ def verify(
     limits: Limits,
     *,
     format: str = "",
+    objective: str = "",
     comm: str = "",
     split: str = "",
+    options: Mapping[str, Any] | None = None,
     forward: bool = False,
 ) -> Report:
-    """Verifies ``claimed``, a parsed result, against the text of a workload. ``comm`` and ``split`` empty: as the
-    result says, else sum and contiguous."""
+    """Verifies ``claimed``, a parsed result, against the text of a workload. What is empty is as the result says; where it says
+    nothing, the objective is as the workload suggests, with sum and contiguous. ``options``: what else defines the
+    objective, by its names in ``dnnc.solve/1``."""
+    stated = statement_of(claimed)
     workload = read_workload(text, limits, format=format)
-    if forward:
+    if forward or stated.get("forward") is True:
         workload.nodes = {id_: node for id_, node in workload.nodes.items() if not node.backward}
         workload.readers = {id_: readers & workload.nodes.keys() for id_, readers in workload.readers.items()}
-    if is_latency(claimed):
-        assert isinstance(claimed, dict)
-        return verify_latency(workload, claimed)
-    devices, largest, statement = claims_of(claimed)
-    if statement.get("kind") == "pipedream":
-        return verify_pipedream(workload, devices, largest, statement)
-    comm = comm or str(statement.get("comm", "sum"))
-    if comm not in ("sum", "overlap", "duplex"):
-        raise Malformed(f"'comm' is {comm!r}, expected sum, overlap or duplex", result=True)
-    contiguous = (split or statement.get("split")) != "any"
-    return verify_devices(workload, devices, largest, statement, comm, contiguous)
+    if isinstance(claimed, dict) and "totalLatency" in claimed:
+        suggested = "latency"
+    else:
+        suggested = "training" if any(node.backward for node in workload.nodes.values()) else "throughput"
+    statement = chosen(stated, suggested, objective=objective, comm=comm, split=split, options=options or {})
+    if statement["kind"] == "latency":
+        report = verify_latency(workload, claimed, statement)
+    else:
+        devices, largest = claims_of(claimed)
+        of_kind = verify_pipedream if statement["kind"] == "pipedream" else verify_devices
+        report = of_kind(workload, devices, largest, statement)
+    if report.violations and "kind" not in stated:
+        report.hint = unsaid(statement)
+    return report
 
 
 def read_text(path: Path) -> str:

@@ -27,23 +27,25 @@ class Device:
 @dataclass(slots=True)
 class Report:
     """``objective``: recomputed, in milliseconds, and what it is (``measure``); ``loads``: per device its name, load and bytes;
-    ``violations``: empty for a split that is right."""
+    ``violations``: empty for a split that is right; ``hint``: where they may come from what the result leaves unsaid."""
 
     objective: float
     loads: list[tuple[str, float, float]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     measure: str = "largest load"
+    hint: str = ""
 
     def to_json(self) -> dict[str, Any]:
         devices = [{"name": name, "load": load, "memory": memory} for name, load, memory in self.loads]
-        return {"ok": not self.violations, "objective": self.objective, "devices": devices, "violations": self.violations}
+        told = {"ok": not self.violations, "objective": self.objective, "devices": devices, "violations": self.violations}
+        return told | ({"hint": self.hint} if self.hint else {})
 
     def text(self) -> str:
         return f"ok: {self.measure} {self.objective:.9g} ms on {len(self.loads)} devices; all else as claimed"
 
 
-def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str, Any]]:
-    """Devices, claimed largest load, and what else the result states."""
+def claims_of(claimed: object) -> tuple[list[Device], Fraction | None]:
+    """Devices and claimed largest load. The reference's format lists accelerators in the order of their stages."""
     if not isinstance(claimed, dict):
         raise Malformed("a result is a JSON object", result=True)
     rows: list[tuple[str, str, Any]]
@@ -53,15 +55,16 @@ def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str,
         if claimed.get("status") in ("infeasible", "unknown"):
             raise Malformed(f"the result holds no split: its status is {claimed['status']}", result=True)
         rows = [(str(row.get("kind")), str(row.get("name")), row) for row in claimed["devices"]]
-        largest, statement = claim(claimed, "objective"), claimed
+        largest = claim(claimed, "objective")
     elif "fpgas" in claimed or "cpus" in claimed:
         rows = []
         for key, kind in (("fpgas", "accelerator"), ("cpus", "cpu")):
             found = claimed.get(key, [])
             if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
                 raise Malformed(f"'{key}' is a list of objects", result=True)
-            rows += [(kind, f"{key}[{index}]", row) for index, row in enumerate(found)]
-        largest, statement = claim(claimed, "maxLoad"), {}
+            staged = kind == "accelerator"
+            rows += [(kind, f"{key}[{i}]", {"stage": i, **row} if staged else row) for i, row in enumerate(found)]
+        largest = claim(claimed, "maxLoad")
     else:
         raise Malformed("expected 'devices' (dnnc solve --json), or 'fpgas' and 'cpus' (the reference's format)", result=True)
     devices = []
@@ -73,7 +76,7 @@ def claims_of(claimed: object) -> tuple[list[Device], Fraction | None, dict[str,
             raise Malformed(f"device {name}: a node is named by its id, a number or a text", result=True)
         load, memory = claim(row, "load"), claim(row, "memory")
         devices.append(Device(kind, name, tuple(nodes), load, memory, row.get("stage")))
-    return devices, largest, statement
+    return devices, largest
 
 
 def microbatches_of(options: Mapping[str, Any]) -> int | None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from dnnc.verify_plan.claims import Device, Report, groups_of, microbatches_of, statement_faults
-from dnnc.verify_plan.numbers import Malformed, same, some
+from dnnc.verify_plan.numbers import Malformed, same, some, told
 from dnnc.verify_plan.workload import Id, Node, Workload
 from ir.diagnostics import UsageError
 
@@ -25,10 +25,11 @@ def verify_devices(
     devices: Sequence[Device],
     largest: Fraction | None,
     statement: Mapping[str, Any],
-    comm: str,
-    contiguous: bool,
 ) -> Report:
-    options = _options(statement)
+    """Verifies a split of either objective; ``statement``: complete, as ``statement.chosen`` gives it."""
+    options, comm = _options(statement), str(statement["comm"])
+    if statement["kind"] == "training" and options.get("schedule", "1f1b") not in ("1f1b", "gpipe"):
+        raise Malformed(f"the schedule of training is {told(options['schedule'])}, expected 1f1b or gpipe", result=True)
     rows = _rows(devices, options.get("replicas"))
     leaders = [row[0] for row in rows]
     home, wrong = _homes(workload, leaders)
@@ -50,7 +51,7 @@ def verify_devices(
         objective = sum((max((side[k] for _, side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
     if largest is not None and not same(largest, objective):
         wrong.append(f"the objective is {float(objective):.12g}, not {float(largest):.12g} as claimed")
-    if contiguous:
+    if statement["split"] != "any":
         wrong += _cycles(workload, leaders, home)
     wrong += statement_faults(statement, largest)
     return Report(float(objective), shown, wrong)

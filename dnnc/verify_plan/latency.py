@@ -47,17 +47,16 @@ class _Plan:
     latency: Fraction | None = None
 
 
-def is_latency(claimed: object) -> bool:
-    """Whether a parsed result claims a latency."""
-    return isinstance(claimed, dict) and ("totalLatency" in claimed or claimed.get("kind") == "latency")
-
-
-def verify_latency(workload: Workload, claimed: Mapping[str, Any]) -> Report:
-    """Verifies ``claimed``, for which ``is_latency`` holds. Raises Malformed for what cannot be read."""
+def verify_latency(workload: Workload, claimed: object, statement: Mapping[str, Any]) -> Report:
+    """Verifies ``claimed``, a parsed result; ``statement``: what it or the command says of it. Raises Malformed for what
+    cannot be read."""
+    if not isinstance(claimed, dict):
+        raise Malformed("a result is a JSON object", result=True)
     if any(node.backward for node in workload.nodes.values()):
         raise Malformed("latency is of inference, and the workload has backward nodes: verify with --forward")
     stated = "devices" in claimed
-    plan = _stated(claimed) if stated else _reference(claimed, workload)
+    pieces_each = _pieces_each(statement)
+    plan = _stated(claimed, pieces_each or 1) if stated else _reference(claimed, workload, pieces_each)
     wrong = _places(workload, plan)
     pieces = [piece for device in plan.accelerators for piece in device.pieces]
     took = [_duration(workload, piece) for piece in pieces]
@@ -109,14 +108,18 @@ def _objects(value: object, what: str) -> list[dict[str, Any]]:
     return value
 
 
-def _stated(claimed: Mapping[str, Any]) -> _Plan:
+def _pieces_each(statement: Mapping[str, Any]) -> int | None:
+    """The most pieces of an accelerator; None where nobody names a number. Raises Malformed."""
+    most = statement["options"].get("pieces")
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise Malformed("options.pieces is a whole number above 0", result=True)
+    return most
+
+
+def _stated(claimed: Mapping[str, Any], most: int) -> _Plan:
     """The plan of a ``dnnc.solve/1``."""
     if claimed.get("status") in ("infeasible", "unknown"):
         raise Malformed(f"the result holds no plan: its status is {claimed['status']}", result=True)
-    options = claimed.get("options")
-    most = options.get("pieces", 1) if isinstance(options, dict) else 1
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise Malformed("options.pieces is a whole number above 0", result=True)
     plan = _Plan(most=most, latency=claim(claimed, "objective"))
     for row in _objects(claimed["devices"], "'devices'"):
         name = str(row.get("name"))
@@ -135,11 +138,11 @@ def _stated(claimed: Mapping[str, Any]) -> _Plan:
     return plan
 
 
-def _reference(claimed: Mapping[str, Any], workload: Workload) -> _Plan:
-    """The plan of the reference's format."""
+def _reference(claimed: Mapping[str, Any], workload: Workload, pieces_each: int | None) -> _Plan:
+    """The plan of the reference's format, where each accelerator has the same number of rows."""
     rows = [_ids(row, "fpgas") for row in _objects(claimed.get("fpgas", []), "'fpgas'")]
     count = workload.accelerators or 0
-    most = len(rows) // count if count and len(rows) % count == 0 and rows else 1
+    most = pieces_each or (len(rows) // count if count and len(rows) % count == 0 and rows else 1)
     plan = _Plan(most=most, latency=claim(claimed, "totalLatency"))
     for first in range(0, len(rows), most):
         pieces = [_Piece(nodes) for nodes in rows[first : first + most] if nodes]
@@ -229,4 +232,4 @@ def _simulate(workload: Workload, plan: _Plan, took: Sequence[Fraction]) -> tupl
     return {u: start for u, start in starts.items() if u < len(took)}, ends
 
 
-__all__ = ["is_latency", "verify_latency"]
+__all__ = ["verify_latency"]

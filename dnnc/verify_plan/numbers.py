@@ -57,4 +57,4 @@ def some(ids: Sequence[int | str]) -> str:
     return ", ".join(repr(id_) for id_ in ids[:8]) + (", ..." if len(ids) > 8 else "")
 
 
-__all__ = ["CLOSE", "Malformed", "claim", "fraction", "need", "same", "some"]
+__all__ = ["CLOSE", "Malformed", "claim", "fraction", "need", "same", "some", "told"]

@@ -340,7 +340,7 @@ def test_it_shares_nothing_with_the_solver() -> None:
 
 
 def test_the_result_format_of_the_reference() -> None:
-    result = placement_result(2.5, [("accelerator", 2.5, (1, 2)), ("accelerator", 0.0, ()), ("cpu", 1.0, (3,))])
+    result = placement_result(2.5, [("accelerator", 2.5, (1, 2)), ("accelerator", 0.0, ()), ("cpu", 1.0, (3,))], {})
     assert result == {
         "maxLoad": 2.5,
         "fpgas": [{"load": 2.5, "nodes": [1, 2]}],

@@ -56,6 +56,14 @@ def test_json_and_the_reference_format(file: Path, tmp_path: Path, capsys: pytes
         "maxLoad": 4.25,
         "fpgas": [{"load": 4.25, "nodes": [0, 1, 2]}, {"load": 3.25, "nodes": [3]}],
         "cpus": [],
+        "dnnc": {
+            "unit": "ms",
+            "kind": "throughput",
+            "split": "contiguous",
+            "comm": "sum",
+            "options": {},
+            "forward": False,
+        },
     }
 
 
