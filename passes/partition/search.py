@@ -15,6 +15,9 @@ device with load at most T takes at most T seconds of them (its windows of weigh
    best plan so far follows, in bands as wide as the budget allows; around each better plan anew. The plan is feasible, the
    lower bound stands, and the gap between them is reported.
 
+A graph of more nodes than tables of n * n bits are made for (``thinning``) has plans along two orders, over some of their
+prefixes, and the objective's own bound; nothing else is tried.
+
 With many different devices the vectors of devices used are too many to carry along. Then stages take devices in the order
 of a few sequences (as given, fastest first, slowest first), any of them left out: feasible plans, the same lower bound.
 
@@ -41,7 +44,9 @@ from passes.partition.hubs import hub_bound
 from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.partition.interrupts import interruptible
 from passes.partition.problem import FAR, Floats, Problem
-from passes.partition.reduce import quotient
+from passes.partition.reduce import Groups, quotient
+from passes.partition.thinning import CUT_WORK, SIZES, entries, intervals
+from passes.partition.thinning import MOST_NODES as HUGE
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
@@ -136,6 +141,10 @@ class Objective(Protocol):
         """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
         itself where there are none."""
 
+    def thinned(self, groups: Groups) -> Objective:
+        """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of its
+        ``problem``."""
+
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
 
@@ -184,6 +193,9 @@ class Search:
         keyboard ends the search; with no plan yet, it is passed on."""
         try:
             with interruptible():
+                if self.objective.problem.size > HUGE:
+                    self._phase("thin", self._thin)
+                    return self._solution()
                 self._phase("linear", self._linear)
                 if not self.tight():
                     self._phase("exact", self._exact)
@@ -275,6 +287,53 @@ class Search:
                     self.few = self._lattice(self._better(), FEW)
                     if self.few is not None:
                         return
+
+    def _thin(self) -> None:
+        """Plans along two orders of a graph too large for all else, over some of the prefixes: few at first, then more near
+        the cuts of the best plan."""
+        keep_on = self._keep_on("thin", self.budget.seconds)
+        for make in (orders.given, orders.late):
+            order = make(self.tables)
+            for sequence in self.sequences:
+                stages: Stages | None = None
+                for size in (*SIZES, SIZES[-1]):
+                    if self.tight() or (self.best is not None and self._left() <= 0):
+                        return
+                    found = self._thinned(order, sequence, stages, size, keep_on)
+                    if found is None:
+                        continue  # finer intervals may hold a plan
+                    if self._accept(found):
+                        self.order = order
+                    stages = found
+                    if self._near_enough():
+                        break
+
+    def _thinned(
+        self, order: Sequence[int], sequence: Sequence[int], stages: Stages | None, size: int, keep_on: KeepOn
+    ) -> Stages | None:
+        """The best plan over about ``size`` prefixes of ``order``, or fewer where they take too much room; ``stages``: a plan
+        along it."""
+        objective, most = self.objective, self.budget.memory // 8
+        while True:
+            groups = intervals(objective.problem, order, self.tables.weight, stages, size)
+            coarse = objective.thinned(groups)
+            problem = coarse.problem
+            cut = entries(problem)
+            if size < 2 or (cut <= most and len(groups) * cut <= CUT_WORK):
+                tables = Tables(problem, objective.price, sequence)
+                if size < 2 or len(groups) * tables.words_per_ideal + cut // 2 <= most:
+                    break
+            size //= 2
+        low = [self.bound * times for times in FIRST if self.bound > 0]
+        for trial in [*low, BIG] if stages is None else [objective.value(stages)]:
+            family = prefixes(tables, range(problem.size), trial)
+            found = coarse.programme(tables, family, range(problem.size), trial, keep_on, self.bound)
+            self._count(family, found)
+            if found.stages is not None:
+                return tuple((kind, tuple(sorted(v for g in inside for v in groups[g]))) for kind, inside in found.stages)
+            if not found.complete:
+                break
+        return None
 
     def _first_trials(self) -> tuple[float, ...]:
         """Values at which a plan along an order is looked for, in turn: without any plan, values near the bound cost least."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from passes.partition.bounds import best_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables
 from passes.partition.problem import Floats, Problem, crowding, load, part_of, plan_costs, stage_cost, violations, within
-from passes.partition.reduce import memory_can_bind
+from passes.partition.reduce import Groups, memory_can_bind
 from passes.partition.search import TIGHT, Budget, Progress, Search, Solution, Statistics
+from passes.partition.thinning import thinned
 
 
 def solve(problem: Problem, budget: Budget | None = None, progress: Progress = lambda label, fraction: None) -> Solution:
@@ -89,6 +91,11 @@ class Throughput:
     def within(self, value: float) -> Throughput:
         narrowed = within(self.problem, value)
         return self if narrowed is self.problem else Throughput(narrowed)
+
+    def thinned(self, groups: Groups) -> Throughput:
+        other = copy(self)
+        other.problem = thinned(self.problem, groups)
+        return other
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,9 @@ from passes.partition.pipedream.problem import (
 from passes.partition.pipedream.reduce import Reduced, reduce_profile
 from passes.partition.pipedream.starts import start_bound
 from passes.partition.problem import Floats, Kind, Problem, slots
+from passes.partition.reduce import Groups
 from passes.partition.search import Budget, Objective, Progress, Search, Solution, per_ideal
+from passes.partition.thinning import thinned
 
 BISECTIONS = 50
 """Halvings of the way between the bounds."""
@@ -81,6 +84,7 @@ class _PipeDream:
     def __init__(self, profile: Profile, machines: Machines) -> None:
         self.profile, self.machines = profile, machines
         self.price = np.array([1.0 / machines.count])
+        self.per_node = np.column_stack([profile.seconds, profile.weights, profile.stored]).astype(np.float64)
         made = [v for v in range(profile.size) if profile.readers[v]]
         self.problem = Problem(
             names=profile.names,
@@ -141,6 +145,12 @@ class _PipeDream:
                 bound = middle
         return bound
 
+    def thinned(self, groups: Groups) -> _PipeDream:
+        other = copy(self)
+        other.problem = thinned(self.problem, groups)
+        other.per_node = np.array([self.per_node[list(nodes)].sum(axis=0) for nodes in groups])
+        return other
+
     def boundaries(self) -> Boundaries | None:
         if not self.machines.straight:
             return None
@@ -179,8 +189,7 @@ class _PipeDream:
         from passes.partition.pipedream import kernels
 
         count, most = family.size, self.machines.count
-        per_node = np.column_stack([self.profile.seconds, self.profile.weights, self.profile.stored])[list(order)]
-        sums = per_ideal(family, per_node.astype(np.float64))
+        sums = per_ideal(family, self.per_node[list(order)])
         least_before, most_before = self._reach(tables, family, trial)
         depth = range(1, most + 1)
         flight = np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64)

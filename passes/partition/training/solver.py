@@ -23,8 +23,10 @@ from passes.partition.bounds import lower_bound, prices
 from passes.partition.dp import Found, KeepOn, Stages, solve_family
 from passes.partition.ideals import Family, Tables, possible
 from passes.partition.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
+from passes.partition.reduce import Groups
 from passes.partition.replicas import Replication, replicate_training
 from passes.partition.search import TIGHT, Budget, Objective, Progress, Search, Solution
+from passes.partition.thinning import thinned
 from passes.partition.training.problem import (
     OBJECTIVES,
     TrainingGraph,
@@ -160,6 +162,11 @@ class _Training:
     def within(self, value: float) -> _Training:
         narrowed = within(self.problem, value)
         return self if narrowed is self.problem else self._walking(narrowed)
+
+    def thinned(self, groups: Groups) -> _Training:
+        other = copy(self)
+        other.problem = thinned(self.problem, groups)
+        return other
 
     def _walking(self, problem: Problem) -> _Training:
         """The same objective over the ideals of another problem."""
