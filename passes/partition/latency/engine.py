@@ -31,6 +31,8 @@ PRICE_STEPS = 100_000_000
 """Steps that looking for tolls may take: tens of seconds."""
 MOST_STATES = 4096
 """Vectors of pieces used beyond which kinds of accelerators are too many."""
+UNIT = 2.0**-53
+"""Relative rounding of a sum."""
 
 KeepOn = Callable[[float], bool]
 """Told the part of the work done; false to stop."""
@@ -157,6 +159,9 @@ class Engine:
         self.tail = np.full(int(self.start[-1]), math.inf)
         self.priced, self.rate, self.stock = np.empty(0), np.zeros((len(reduced.kinds), RATES)), 0.0
         self.longest = _longest(reduced)
+        # A piece takes the difference of two sums over ideals, each off by a rounding for every group.
+        largest, groups = float(lattice.seconds.max(initial=0.0)), len(reduced.groups)
+        self.rounding = 2 * UNIT * groups * largest * min(groups, sum(count - 1 for count in room))
         self.queue = np.empty(len(lattice.bits), np.int64)
         self.steps = 0
 

@@ -267,6 +267,12 @@ def renumbered(reduced: Reduced, order: Sequence[int]) -> Reduced:
     )
 
 
+def restricted(reduced: Reduced, below: float) -> Reduced:
+    """The problem of plans that end before ``below``: a group that takes longer on a kind is never there. Besides what it
+    prunes, a number that stands for never does not swallow the others in sums over an ideal."""
+    return replace(reduced, seconds=np.where(reduced.seconds > below, np.inf, reduced.seconds))
+
+
 def _topological(count: int, rank: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[int]:
     following: list[set[int]] = [set() for _ in range(count)]
     for a, b in edges:
@@ -322,4 +328,4 @@ def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]])
     return [Piece(kind, device, tuple(sorted(nodes))) for (kind, device, _), nodes in zip(pieces, found, strict=True)]
 
 
-__all__ = ["Free", "Reduced", "expanded", "grouped", "reduced", "renumbered"]
+__all__ = ["Free", "Reduced", "expanded", "grouped", "reduced", "renumbered", "restricted"]

@@ -23,7 +23,7 @@ from passes.partition.interrupts import interruptible
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
-from passes.partition.latency.reduce import Reduced, reduced, renumbered
+from passes.partition.latency.reduce import Reduced, reduced, renumbered, restricted
 from passes.partition.problem import Kind
 from passes.partition.throughput import Statistics
 
@@ -156,8 +156,8 @@ class _Search:
                 self._accept(search.best.pieces)
 
     def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
-        """An engine whose tails fit the memory; none otherwise."""
-        engine = Engine.open(small, most=most, band=band)
+        """An engine for plans better than the best, if its tails fit the memory; none otherwise."""
+        engine = Engine.open(restricted(small, self._most()), most=most, band=band)
         if engine is not None:
             self.statistics.ideals = max(self.statistics.ideals, engine.ideals)
             if len(engine.tail) * 8 > self.budget.memory:
@@ -181,7 +181,7 @@ class _Search:
         least = engine.bound(self._most(), self._keep_on("bound over the lattice"))
         self.statistics.seconds["bound"] = time.perf_counter() - start
         if least is not None:
-            self._lower(least, f"every path through {engine.ideals} ideals")
+            self._lower(least, f"every path through {engine.ideals} ideals", engine.rounding)
             if math.isinf(least) and self.best is None:
                 self._none("no sequence of pieces fits the memory of the accelerators")
             elif not self._tight():
@@ -207,7 +207,7 @@ class _Search:
             self._none("no sequence of pieces fits the memory of the accelerators")
         elif math.isfinite(found.bound):
             words = "all" if found.whole else "the most promising"
-            self._lower(found.bound, f"{words} labels over {engine.ideals} ideals")
+            self._lower(found.bound, f"{words} labels over {engine.ideals} ideals", engine.rounding)
 
     def _beyond(self, small: Reduced) -> None:
         """Lattices over budget: plans along bands, bounds by leaving nodes out, in turns."""
@@ -248,7 +248,7 @@ class _Search:
         if math.isinf(least) and self.best is None:
             self._none("no sequence of pieces fits the memory of the accelerators")
             return
-        self._lower(least, words)
+        self._lower(least, words, engine.rounding)
         for width in widths:
             if self._late() or self._tight():
                 break
@@ -256,7 +256,7 @@ class _Search:
             labels = max(2, min(room, width * engine.ideals + 64))
             found = engine.search(self._most(), width, labels, self._keep_on("bound with nodes left out"))
             if math.isfinite(found.bound):
-                self._lower(found.bound, words)
+                self._lower(found.bound, words, engine.rounding)
             if found.whole or found.bound >= found.value:
                 break
         self.statistics.tested += engine.steps
@@ -283,8 +283,9 @@ class _Search:
         if found.latency < self.value:
             self.best, self.value = found, found.latency
 
-    def _lower(self, bound: float, reason: str) -> None:
-        bound = min(bound * (1 - SLACK), self.value)
+    def _lower(self, bound: float, reason: str, rounding: float = 0.0) -> None:
+        """``rounding``: seconds that the bound may be off, besides ``SLACK``."""
+        bound = min((bound - rounding) * (1 - SLACK), self.value)
         if bound > self.bound:
             self.bound, self.reason = bound, reason
 

@@ -71,6 +71,27 @@ def test_what_once_went_wrong(seed: int, pieces: int, kinds: int, devices: int) 
     check(random_latency(seed, nodes=6, pieces=pieces, kinds=kinds, devices=devices))
 
 
+@pytest.mark.parametrize("large", [3e9, 4e15 + 1, 3e16 + 4, 1e30])
+def test_a_number_that_means_never_does_not_swallow_the_others(large: float) -> None:
+    """In sums over an ideal 4e15 + 0.3 is 4e15 + 0.5, and the piece of what is after it once took 0.5."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        n = rng.randint(3, 5)
+        never = [v == 0 or rng.random() < 0.3 for v in range(n)]
+        problem = LatencyProblem(
+            names=tuple(f"%n{v}" for v in range(n)),
+            kinds=(Kind("a", ("x", "y")),),
+            seconds=np.array([[large * rng.uniform(0.5, 1) if there else 3 * rng.random() for there in never]]),
+            cpu=np.array([rng.random() if there else rng.choice((5 * rng.random(), math.inf)) for there in never]),
+            size=np.zeros(n, np.int64),
+            producer=np.arange(n - 1),
+            consumers=tuple((v + 1,) for v in range(n - 1)),
+            transfer=np.full((1, n - 1), 0.1),
+            pieces=1 + seed % 2,
+        )
+        check(problem)
+
+
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 @settings(max_examples=30)
 def test_value_and_bound_do_not_depend_on_names_and_order(seed: int, shuffle: int) -> None:
