@@ -14,7 +14,8 @@ where the directions are not told apart. Columns that cost nothing in a slot are
 Identical devices are numbered by their first node in a list of the heaviest: x[v_i, d] <= sum of x[v_j, d - 1] over j < i.
 
 Numbers are scaled so that the largest load is about ``SCALE`` and memory limits are ``SCALE``, since HiGHS' tolerances are
-absolute. The bound is the solver's dual bound less ``SAFETY``, relative: as exact as these tolerances, no more.
+absolute. The bound is the solver's dual bound less ``SAFETY`` of the scale: as exact as these tolerances, no more. What alone is
+over ``below`` or over a limit on memory is ruled out by the bounds of its columns, so that no coefficient is large.
 """
 
 from __future__ import annotations
@@ -133,10 +134,11 @@ class _Model:
         self.rows = _Rows()
         top = below * self.factor if math.isfinite(below) else math.inf
         self.load = self.rows.column(min(lower * self.factor, top), top)
+        self.most = top * (1 + SAFETY)
         self.loads = [self.load] if sides is None else [self.rows.column(0.0, math.inf) for _ in sides.seconds]
         if sides is not None:
             self.rows.row([(self.load, 1.0), *((column, -1.0) for column in self.loads)], lower=0.0)
-        runs = np.isfinite(problem.seconds)
+        self.runs = runs = np.isfinite(problem.seconds) & (problem.seconds * self.factor <= self.most)
         self.x = [[self.rows.column(0.0, float(runs[k, v]), integer=True) for k, _ in self.slots] for v in range(problem.size)]
         for v in range(problem.size):
             self.rows.row([(c, 1.0) for c in self.x[v]], 1.0, 1.0)
@@ -156,7 +158,7 @@ class _Model:
         amounts = problem.seconds[None] if self.sides is None else self.sides.seconds
         side = [0] * len(problem.consumers) if self.sides is None else self.sides.side.tolist()
         compute = [
-            [(self.x[v][s], seconds[kind, v] * self.factor) for v in range(problem.size) if np.isfinite(seconds[kind, v])]
+            [(self.x[v][s], seconds[kind, v] * self.factor) for v in range(problem.size) if self.runs[kind, v]]
             for seconds in amounts
         ]
         received: list[list[tuple[int, float]]] = [[] for _ in amounts]
@@ -171,8 +173,11 @@ class _Model:
                 continue
             # One column for both directions where it is the same tensor, cost and pair of nodes.
             both = problem.comm != "duplex" and size == 0 and len(others) == 1
-            r = rows.column(0.0, 1.0)
-            g = r if both else rows.column(0.0, 1.0) if cost else -1
+            # Numbers that stand for never make no coefficients: a bound on the column says the same.
+            paid = cost <= self.most
+            r = rows.column(0.0, float(paid and (limit is None or size <= limit)))
+            g = r if both else rows.column(0.0, float(paid)) if cost else -1
+            cost = cost if paid else 0.0
             for v in others:
                 rows.row([(r, 1.0), (self.x[v][s], -1.0), (self.x[maker][s], 1.0)], lower=0.0)
                 if g >= 0:
@@ -191,9 +196,13 @@ class _Model:
     def _memory(self, s: int, limit: int, buffers: list[tuple[int, float]]) -> None:
         problem, rows = self.problem, self.rows
         unit = SCALE / max(limit, 1)
-        used = [(c, b * unit) for c, b in buffers]
+        used = [(c, b * unit) for c, b in buffers if b <= limit]
         for size, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
             if not size or not readers:
+                continue
+            if size > limit:
+                for v in readers:
+                    rows.upper[self.x[v][s]] = 0.0
                 continue
             column = self.x[readers[0]][s]
             if len(readers) > 1:
@@ -204,6 +213,9 @@ class _Model:
         if problem.live.any():
             most = rows.column(0.0, math.inf)
             for u in np.flatnonzero(problem.live).tolist():
+                if problem.live[u] > limit:
+                    rows.upper[self.x[u][s]] = 0.0
+                    continue
                 rows.row([(most, 1.0), (self.x[u][s], -float(problem.live[u]) * unit)], lower=0.0)
             used.append((most, 1.0))
         rows.row(used, upper=limit * unit)
@@ -329,7 +341,7 @@ class _Model:
         nodes = max(0, int(info.mip_node_count))
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             return MilpResult("infeasible", None, math.inf, nodes)
-        bound = max(0.0, info.mip_dual_bound / self.factor * (1 - SAFETY)) if math.isfinite(info.mip_dual_bound) else 0.0
+        bound = max(0.0, (info.mip_dual_bound - SAFETY * SCALE) / self.factor) if math.isfinite(info.mip_dual_bound) else 0.0
         values = list(solver.getSolution().col_value)
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible or not values:
             return MilpResult("unknown", None, bound, nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,6 +40,36 @@ def test_equals_brute_force(seed: int, comm: str, contiguous: bool) -> None:
     assert result.bound == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+def spread(seed: int) -> Problem:
+    """Numbers from 1e-9 to 1e30 beside each other: what means never must be no coefficient, and hide no other number."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(seed, nodes=5, comm=COMM[seed % len(COMM)])
+    never = rng.random(problem.seconds.shape) < 0.25
+    never[0] = False
+    free = rng.random(problem.transfer.shape) < 0.3
+    limits = [kind.memory and 2 * kind.memory for kind in problem.kinds]
+    return replace(
+        problem,
+        kinds=tuple(replace(kind, memory=limit) for kind, limit in zip(problem.kinds, limits, strict=True)),
+        seconds=np.where(never, 1e30, problem.seconds),
+        transfer=np.where(free, problem.transfer, 10 ** rng.uniform(-9, 30, problem.transfer.shape)),
+        weight_bytes=np.where(rng.random(problem.weight_bytes.shape) < 0.2, 10**18, problem.weight_bytes),
+    )
+
+
+@given(SEEDS)
+def test_numbers_that_mean_never(seed: int) -> None:
+    problem = spread(seed)
+    optimum = brute_force_any(problem)
+    assert solve_milp(problem).bound <= optimum
+    capped = solve_milp(problem, below=optimum * (1 + 1e-6) if math.isfinite(optimum) else 1.0)
+    assert (capped.status == "infeasible") == math.isinf(optimum)
+    assert capped.bound <= optimum
+    if capped.stages is not None:
+        assert violations(problem, capped.stages, ordered=False) == []
+        assert value_of(problem, capped.stages) <= optimum * (1 + 2e-6)
+
+
 @given(SEEDS, st.sampled_from((0.5, 0.99, 1.0, 1.5)))
 def test_a_cap_below_the_optimum_is_infeasible(seed: int, part: float) -> None:
     problem = random_problem(seed, nodes=5)
@@ -70,7 +101,7 @@ def test_scales_do_not_matter() -> None:
         problem = random_chains(seed)
         expected = brute_force_any(problem)
         for factor in (1e-9, 1e9):
-            scaled = Problem(**{**vars(problem), "seconds": problem.seconds * factor, "transfer": problem.transfer * factor})
+            scaled = replace(problem, seconds=problem.seconds * factor, transfer=problem.transfer * factor)
             result = solve_milp(scaled)
             if math.isinf(expected):
                 assert result.status == "infeasible"
