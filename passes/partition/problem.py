@@ -141,6 +141,20 @@ class Problem:
         pointers, readers = csr(self.consumers)
         return pointers, readers, np.repeat(np.arange(len(self.consumers)), np.diff(pointers))
 
+    @cached_property
+    def touched(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Of each node the tensors that it makes or reads, and the weights that it reads, ascending: all that a stage has to
+        do with, without a look at every one that there is."""
+        tensors: list[list[int]] = [[] for _ in self.names]
+        weights: list[list[int]] = [[] for _ in self.names]
+        for h, (maker, readers) in enumerate(zip(self.producer.tolist(), self.consumers, strict=True)):
+            for v in (maker, *readers):
+                tensors[v].append(h)
+        for w, readers in enumerate(self.weight_readers):
+            for v in readers:
+                weights[v].append(w)
+        return tensors, weights
+
     def check(self) -> None:
         """Raises ValueError where an invariant of the module docstring is broken."""
         nodes, kinds, tensors = self.size, len(self.kinds), len(self.consumers)
@@ -241,13 +255,14 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
     inside = sorted(set(nodes))
     member = set(inside)
     compute = math.fsum(problem.seconds[kind, inside])
-    tensors = list(enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True)))
-    received = [h for h, (maker, readers) in tensors if maker not in member and not member.isdisjoint(readers)]
-    sent = [h for h, (maker, readers) in tensors if maker in member and not member.issuperset(readers)]
+    touched, held = problem.touched
+    tensors = sorted({h for v in inside for h in touched[v]})
+    outside = [int(maker) not in member for maker in problem.producer[tensors]]
+    received = [h for h, out in zip(tensors, outside, strict=True) if out]
+    sent = [h for h, out in zip(tensors, outside, strict=True) if not out and not member.issuperset(problem.consumers[h])]
     receive = math.fsum(problem.transfer[kind, received])
     send = math.fsum(problem.transfer[kind, sent])
-    held = zip(problem.weight_bytes.tolist(), problem.weight_readers, strict=True)
-    weights = sum(size for size, readers in held if not member.isdisjoint(readers))
+    weights = sum(problem.weight_bytes[sorted({w for v in inside for w in held[v]})].tolist())
     return StageCost(
         kind,
         tuple(inside),
