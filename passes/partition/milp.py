@@ -14,8 +14,8 @@ where the directions are not told apart. Columns that cost nothing in a slot are
 Identical devices are numbered by their first node in a list of the heaviest: x[v_i, d] <= sum of x[v_j, d - 1] over j < i.
 
 Numbers are scaled so that the largest load is about ``SCALE`` and memory limits are ``SCALE``, since HiGHS' tolerances are
-absolute. The bound is the solver's dual bound less ``SAFETY`` of the scale: as exact as these tolerances, no more. What alone is
-over ``below`` or over a limit on memory is ruled out by the bounds of its columns, so that no coefficient is large.
+absolute. The bound is the solver's dual bound less ``SAFETY`` of the scale: as exact as these tolerances, no more. What alone
+is over ``below`` or over a limit on memory is ruled out by the bounds of its columns, so that no coefficient is large.
 """
 
 from __future__ import annotations
