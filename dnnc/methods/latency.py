@@ -45,6 +45,7 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
         counts.transitions,
         {"build": loaded - start, **counts.seconds, "compile": found - loaded - search, "search": search},
         {"pieces": options.pieces},
+        interrupted=solution.interrupted,
     )
 
 

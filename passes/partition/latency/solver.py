@@ -58,7 +58,8 @@ class LatencyBudget:
 @dataclass(frozen=True)
 class LatencySolution:
     """``schedule`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
-    ``value`` and ``bound`` in seconds; ``reason``: how the bound was reached."""
+    ``value`` and ``bound`` in seconds; ``reason``: how the bound was reached; ``interrupted``: the search was, from the
+    keyboard."""
 
     status: str
     schedule: Schedule | None
@@ -66,6 +67,7 @@ class LatencySolution:
     bound: float
     reason: str
     statistics: Statistics
+    interrupted: bool = False
 
 
 def solve_latency(
@@ -101,7 +103,7 @@ class _Search:
         self.value = math.inf
         self.bound = 0.0
         self.reason = "no time was left for a bound"
-        self.infeasible = False
+        self.infeasible = self.interrupted = False
         self.statistics = Statistics()
 
     def run(self) -> LatencySolution:
@@ -112,6 +114,7 @@ class _Search:
         except KeyboardInterrupt:
             if self.best is None:
                 raise
+            self.interrupted = True
         phases = self.statistics.seconds
         phases["plans"] = time.perf_counter() - start - sum(phases.values())
         return self._solution()
@@ -299,7 +302,7 @@ class _Search:
         else:
             status = "optimal" if self._tight() else "feasible"
         bound = self.value if status == "optimal" else self.bound
-        return LatencySolution(status, self.best, self.value, bound, self.reason, self.statistics)
+        return LatencySolution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
 
 
 def _followed(small: Reduced, plan: Schedule) -> Reduced:

@@ -48,7 +48,9 @@ def solve_pieces(problem: Problem, budget: Budget, progress: Callable[[str, floa
         parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
     stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
     reason = f"{found.reason}; of plans that fit with all inputs of an op held at once" if cautious else found.reason
-    return PieceSolution(found.status, stages, found.value, found.bound, reason, found.statistics, parts=tuple(parts))
+    return PieceSolution(
+        found.status, stages, found.value, found.bound, reason, found.statistics, found.interrupted, parts=tuple(parts)
+    )
 
 
 __all__ = ["PieceSolution", "solve_pieces"]
