@@ -22,9 +22,13 @@ def number_text(value: float) -> str:
 def solve_table(result: SolveResult) -> Table:
     """One row per stage: its devices (several when it is replicated) and what each of them does."""
     rows = []
+    names_of: dict[int, list[str]] = {}
     for device in result.devices:
-        names = [other.name for other in result.devices if other.stage == device.stage]
-        if device.stage is not None and device.name == names[0]:
+        if device.stage is not None:
+            names_of.setdefault(device.stage, []).append(device.name)
+    for device in result.devices:
+        names = [] if device.stage is None else names_of[device.stage]
+        if names and device.name == names[0]:
             limit = "-" if device.limit is None else percent_text(device.memory / device.limit) if device.limit else "-"
             rows.append(
                 (
