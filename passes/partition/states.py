@@ -140,7 +140,9 @@ def sequences(problem: Problem) -> list[tuple[int, ...]]:
         return [()]
     seconds = np.where(np.isfinite(problem.seconds), problem.seconds, np.nan)
     speed = np.nan_to_num(np.nanmean(np.column_stack([seconds, np.zeros(len(problem.kinds))]), axis=1))
-    given = [k for k in alone for _ in range(problem.kinds[k].count)]
+    # Without replicas no plan has more stages than nodes.
+    most = problem.size if len(alone) == len(problem.kinds) else problem.devices
+    given = [k for k in alone for _ in range(min(problem.kinds[k].count, max(most, 1)))]
     fast = sorted(given, key=lambda k: (speed[k], k))
     return list(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
 
