@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def chain(seconds: list[float], cost: float = 0.5, devices: int = 2, memory: int
 @settings(max_examples=50)
 def test_no_plan_is_better_than_possible_and_its_bound_is_none_too_high(make: Callable[..., Problem], seed: int) -> None:
     problem = make(seed) if make is random_chains else make(seed, demands=False)
-    problem = Problem(**{**vars(problem), "forced": (), "stages": None})
+    problem = replace(problem, forced=(), stages=None)
     best, best_any = brute_force(problem), brute_force_any(problem)
     for name, plan in plans(case_of(problem)):
         stages = [(load.kind, load.nodes) for load in plan.stages]
@@ -106,13 +107,11 @@ def test_the_chain_is_solved_exactly(seed: int) -> None:
 def test_one_device_takes_the_fastest_that_holds_everything() -> None:
     problem = chain([1.0, 2.0, 3.0], memory=20)
     slow = Kind("cpu", ("cpu0",))
-    two = Problem(
-        **{
-            **vars(problem),
-            "kinds": (*problem.kinds, slow),
-            "seconds": np.vstack([problem.seconds, 10 * problem.seconds]),
-            "transfer": np.vstack([problem.transfer, 0 * problem.transfer]),
-        }
+    two = replace(
+        problem,
+        kinds=(*problem.kinds, slow),
+        seconds=np.vstack([problem.seconds, 10 * problem.seconds]),
+        transfer=np.vstack([problem.transfer, 0 * problem.transfer]),
     )
     case = case_of(two)
     plan = judge(case, BASELINES["one-device"](case, QUICK))
@@ -138,7 +137,7 @@ def test_greedy_goes_on_where_a_node_cannot_run() -> None:
     seconds = np.vstack([problem.seconds, np.full((1, 4), 5.0)])
     seconds[0, 1] = np.inf
     kinds = (*problem.kinds, Kind("cpu", ("cpu0",)))
-    two = Problem(**{**vars(problem), "kinds": kinds, "seconds": seconds, "transfer": np.zeros((2, 3))})
+    two = replace(problem, kinds=kinds, seconds=seconds, transfer=np.zeros((2, 3)))
     case = case_of(two)
     plan = judge(case, BASELINES["greedy"](case, QUICK))
     assert [(load.kind, load.nodes) for load in plan.stages] == [(0, (0,)), (1, (1,)), (0, (2, 3))]
@@ -149,15 +148,13 @@ def test_branches_between_articulation_points_become_one() -> None:
     edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)]
     readers = {u: tuple(v + 1 for a, v in edges if a == u) for u in range(4)}
     problem = chain([0.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    mask_and_rest = Problem(
-        **{
-            **vars(problem),
-            "producer": np.array([0, *(u + 1 for u in readers)]),
-            "consumers": ((1, 2, 3, 4, 5), *readers.values()),
-            "transfer": np.zeros((1, 5)),
-            "tensor_bytes": np.zeros(5, np.int64),
-            "tensor_names": tuple(f"%t{h}" for h in range(5)),
-        }
+    mask_and_rest = replace(
+        problem,
+        producer=np.array([0, *(u + 1 for u in readers)]),
+        consumers=((1, 2, 3, 4, 5), *readers.values()),
+        transfer=np.zeros((1, 5)),
+        tensor_bytes=np.zeros(5, np.int64),
+        tensor_names=tuple(f"%t{h}" for h in range(5)),
     )
     assert contracted(mask_and_rest) == [[0], [1, 2, 3], [4], [5]]
 
