@@ -65,8 +65,9 @@ def ideals(problem: Problem) -> list[frozenset[int]]:
     return [s for s in map(frozenset, subsets) if all(u in s for u, v in edges if v in s)]
 
 
-def brute_force(problem: Problem) -> float:
-    """The optimum from the definition: every chain of downsets with every sequence of kinds; inf when there is no plan."""
+def brute_force(problem: Problem, most: int = 1) -> float:
+    """The optimum from the definition: every chain of downsets with every kind and, up to ``most``, number of devices that
+    share a stage; inf when there is no plan."""
     downsets = ideals(problem)
     everything = frozenset(range(problem.size))
 
@@ -88,10 +89,10 @@ def brute_force(problem: Problem) -> float:
             if not done < wider:
                 continue
             for kind, count in enumerate(left):
-                if count:
-                    here = stage(wider - done, kind)
+                for replicas in range(1, min(most, count) + 1):
+                    here = stage(wider - done, kind) / replicas
                     if here < best:
-                        fewer = tuple(c - (k == kind) for k, c in enumerate(left))
+                        fewer = tuple(c - replicas * (k == kind) for k, c in enumerate(left))
                         best = min(best, max(here, rest(wider, fewer, used + 1)))
         return best
 

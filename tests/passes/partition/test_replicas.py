@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -14,45 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.partition.bounds import best_bound, prices
-from passes.partition.problem import COMM, Kind, Problem, pools, stage_cost, violations
+from passes.partition.problem import COMM, Kind, Problem, pools, violations
 from passes.partition.replicas import Replication, replicate
 from passes.partition.throughput import solve
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training
-from tests.passes.partition.instances import ideals, random_problem
+from tests.passes.partition.instances import brute_force, random_problem
 from tests.passes.partition.test_training import random_graph, sides
-
-
-def brute_force(problem: Problem, most: int) -> float:
-    """The least largest load over every chain of downsets with every kind and number of devices; inf without a plan."""
-    downsets = ideals(problem)
-    everything = frozenset(range(problem.size))
-
-    @cache
-    def alone(nodes: frozenset[int], kind: int) -> float:
-        for h in problem.forced:
-            if int(problem.producer[h]) in nodes and nodes & set(problem.consumers[h]):
-                return math.inf
-        cost = stage_cost(problem, nodes, kind)
-        limit = problem.kinds[kind].memory
-        return math.inf if limit is not None and cost.memory > limit else cost.load
-
-    @cache
-    def rest(done: frozenset[int], left: tuple[int, ...], stages: int) -> float:
-        if done == everything:
-            return 0.0 if problem.stages is None or stages == problem.stages else math.inf
-        best = math.inf
-        for wider in downsets:
-            if not done < wider:
-                continue
-            for kind, count in enumerate(left):
-                for r in range(1, min(most, count) + 1):
-                    here = alone(wider - done, kind) / r
-                    if here < best:
-                        fewer = tuple(c - r * (k == kind) for k, c in enumerate(left))
-                        best = min(best, max(here, rest(wider, fewer, stages + 1)))
-        return best
-
-    return rest(frozenset(), tuple(kind.count for kind in problem.kinds), 0)
 
 
 def check(problem: Problem, most: int) -> None:
