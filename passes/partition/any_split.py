@@ -269,7 +269,8 @@ class _Search:
 
     def _trial(self, below: float, value: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
-        from passes.partition.milp import SAFETY, MilpResult
+        from passes.partition.highs import SAFETY
+        from passes.partition.milp import MilpResult
         from passes.partition.milp_process import solve_watched
 
         reduced, groups = self._reduced(below)

@@ -1,5 +1,4 @@
-"""Least largest load as a mixed-integer programme, solved by HiGHS: any assignment, or nested ideals. The only file that
-knows the solver.
+"""Least largest load as a mixed-integer programme (``highs`` solves it): any assignment, or nested ideals.
 
 Binary x[v, s] says that node v lies in slot s; each node lies in one. For *any assignment* the slots are the devices. For
 *contiguous* stages the slots are pairs of a position in the pipeline and a kind, of which q[s] says that it is taken: at most
@@ -13,30 +12,24 @@ where the directions are not told apart. Columns that cost nothing in a slot are
 
 Identical devices are numbered by their first node in a list of the heaviest: x[v_i, d] <= sum of x[v_j, d - 1] over j < i.
 
-Numbers are scaled so that the largest load is about ``SCALE`` and memory limits are ``SCALE``, since HiGHS' tolerances are
-absolute. The bound is the solver's dual bound less ``SAFETY`` of the scale: as exact as these tolerances, no more. What alone
-is over ``below`` or over a limit on memory is ruled out by the bounds of its columns, so that no coefficient is large.
+Numbers are scaled so that the largest load is about ``SCALE`` and memory limits are ``SCALE``, since the solver's tolerances
+are absolute. What alone is over ``below`` or over a limit on memory is ruled out by the bounds of its columns, so that no
+coefficient is large.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from passes.partition.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
 from passes.partition.local_search import Assignment, Sides, kind_of
 from passes.partition.problem import Problem, slots
-
-SCALE = 1000.0
-SAFETY = 1e-8
-"""Relative: the solver's feasibility tolerance of 1e-6 on loads scaled to ``SCALE``, ten times over."""
-
-Watch = Callable[[float, float], bool]
-"""Told the best value and the bound so far (seconds per sample); returns whether to go on."""
 
 
 @dataclass(frozen=True)
@@ -48,39 +41,6 @@ class MilpResult:
     stages: tuple[tuple[int, tuple[int, ...]], ...] | None
     bound: float
     nodes: int
-
-
-@dataclass
-class _Rows:
-    """A sparse matrix being written row by row, with bounds of columns and rows."""
-
-    lower: list[float] = field(default_factory=list)
-    upper: list[float] = field(default_factory=list)
-    integer: list[bool] = field(default_factory=list)
-    row_lower: list[float] = field(default_factory=list)
-    row_upper: list[float] = field(default_factory=list)
-    start: list[int] = field(default_factory=lambda: [0])
-    index: list[int] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-
-    def column(self, lower: float, upper: float, integer: bool = False) -> int:
-        self.lower.append(lower)
-        self.upper.append(upper)
-        self.integer.append(integer)
-        return len(self.lower) - 1
-
-    def row(self, entries: Iterable[tuple[int, float]], lower: float = -math.inf, upper: float = math.inf) -> None:
-        """Entries of one column add up."""
-        summed: dict[int, float] = {}
-        for column, value in entries:
-            summed[column] = summed.get(column, 0.0) + value
-        for column, value in summed.items():
-            if value:
-                self.index.append(column)
-                self.value.append(value)
-        self.start.append(len(self.index))
-        self.row_lower.append(lower)
-        self.row_upper.append(upper)
 
 
 def solve_milp(
@@ -131,7 +91,7 @@ class _Model:
             if contiguous
             else [(k, d) for d, k in enumerate(devices)]
         )
-        self.rows = _Rows()
+        self.rows = Rows()
         top = below * self.factor if math.isfinite(below) else math.inf
         self.load = self.rows.column(min(lower * self.factor, top), top)
         self.most = top * (1 + SAFETY)
@@ -271,87 +231,37 @@ class _Model:
         watch: Watch,
         options: dict[str, Any],
     ) -> MilpResult:
-        import highspy
+        answer = solve_rows(
+            self.rows,
+            self.load,
+            self.factor,
+            start=None if start is None else self._start(start),
+            seconds=seconds,
+            gap=gap,
+            threads=threads,
+            seed=seed,
+            watch=watch,
+            options=options,
+        )
+        return self._result(answer)
 
-        rows = self.rows
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(rows.lower), len(rows.row_lower)
-        cost = np.zeros(len(rows.lower))
-        cost[self.load] = 1.0
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = cost, np.array(rows.lower), np.array(rows.upper)
-        lp.row_lower_, lp.row_upper_ = np.array(rows.row_lower), np.array(rows.row_upper)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.array(rows.start, np.int32)
-        lp.a_matrix_.index_ = np.array(rows.index, np.int32)
-        lp.a_matrix_.value_ = np.array(rows.value)
-        lp.integrality_ = [
-            highspy.HighsVarType.kInteger if integer else highspy.HighsVarType.kContinuous for integer in rows.integer
-        ]
-        highs: Any = highspy.Highs
-        solver = highs()
-        settings = {
-            "output_flag": False,
-            "threads": threads,
-            "random_seed": seed,
-            "time_limit": max(seconds, 0.01),
-            "mip_rel_gap": gap,
-            "mip_abs_gap": 0.0,
-            "mip_feasibility_tolerance": 1e-10,  # of integers: at the usual 1e-6 a load of 2 passes for 1.999998
-            **options,
-        }
-        for name, value in settings.items():
-            if solver.setOptionValue(name, value) == highspy.HighsStatus.kError:
-                raise ValueError(f"HiGHS takes no {name} = {value!r}")
-        if solver.passModel(lp) == highspy.HighsStatus.kError:
-            raise ValueError("HiGHS does not accept the programme")
-        if start is not None:
-            self._start(solver, start)
-
-        raised: list[BaseException] = []
-
-        def asked(event: Any) -> None:
-            # Nothing may be thrown through the solver; what was is raised again once it has stopped.
-            out = event.data_out
-            try:
-                if not raised and watch(out.mip_primal_bound / self.factor, out.mip_dual_bound / self.factor):
-                    return
-            except BaseException as error:
-                raised.append(error)
-            event.interrupt()
-
-        solver.cbMipInterrupt += asked
-        solver.cbSimplexInterrupt += asked
-        solver.run()
-        if raised:
-            raise raised[0]
-        return self._result(solver, highspy)
-
-    def _start(self, solver: Any, start: Assignment) -> None:
-        """Gives the solver the assignment, its devices renumbered as the symmetry rows ask."""
+    def _start(self, start: Assignment) -> dict[int, float]:
+        """The assignment as values of columns, its devices renumbered as the symmetry rows ask."""
         place = {d: d for d in range(len(self.slots))}
         for devices in _alike(self.problem):
             first = {d: min((i for i, v in enumerate(self.listed) if start[v] == d), default=len(self.listed)) for d in devices}
             place.update(dict(zip(sorted(devices, key=lambda d: (first[d], d)), devices, strict=True)))
-        columns = [c for row in self.x for c in row]
-        values = [float(place[start[v]] == s) for v in range(self.problem.size) for s in range(len(self.slots))]
-        solver.setSolution(len(columns), np.array(columns, np.int32), np.array(values))
+        return {c: float(place[start[v]] == s) for v, row in enumerate(self.x) for s, c in enumerate(row)}
 
-    def _result(self, solver: Any, highspy: Any) -> MilpResult:
-        status, info = solver.getModelStatus(), solver.getInfo()
-        nodes = max(0, int(info.mip_node_count))
-        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-            return MilpResult("infeasible", None, math.inf, nodes)
-        bound = max(0.0, (info.mip_dual_bound - SAFETY * SCALE) / self.factor) if math.isfinite(info.mip_dual_bound) else 0.0
-        values = list(solver.getSolution().col_value)
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible or not values:
-            return MilpResult("unknown", None, bound, nodes)
+    def _result(self, answer: Answer) -> MilpResult:
+        if answer.values is None:
+            return MilpResult(answer.status, None, answer.bound, answer.nodes)
         held: dict[int, list[int]] = {}
         for v, row in enumerate(self.x):
-            held.setdefault(int(np.argmax([values[c] for c in row])), []).append(v)
+            held.setdefault(int(np.argmax([answer.values[c] for c in row])), []).append(v)
         order = sorted(held) if self.contiguous else list(held)
         stages = tuple((self.slots[s][0], tuple(held[s])) for s in order)
-        done = status == highspy.HighsModelStatus.kOptimal
-        return MilpResult("optimal" if done else "feasible", stages, bound, nodes)
+        return MilpResult(answer.status, stages, answer.bound, answer.nodes)
 
 
 def heaviest(problem: Problem) -> list[int]:
@@ -371,4 +281,4 @@ def _alike(problem: Problem) -> list[range]:
     return result
 
 
-__all__ = ["SAFETY", "MilpResult", "Watch", "heaviest", "solve_milp"]
+__all__ = ["MilpResult", "heaviest", "solve_milp"]

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from passes.partition.highs import Watch
 from passes.partition.local_search import Sides
-from passes.partition.milp import MilpResult, Watch, solve_milp
+from passes.partition.milp import MilpResult, solve_milp
 from passes.partition.problem import Kind, Problem
 
 LARGE = 6_000
