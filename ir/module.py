@@ -148,7 +148,10 @@ class Schedule:
 class PlanStage:
     """What one stage was predicted to cost. Seconds of a device per sample (microbatch) that it handles; bytes of memory on
     each of its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its
-    channels). ``replicas`` devices take samples in turn; ``devices`` are so many, once it is placed."""
+    channels). ``replicas`` devices take samples in turn; ``devices`` are so many, once it is placed.
+
+    ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
+    or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``."""
 
     index: int
     device_type: str
@@ -161,6 +164,13 @@ class PlanStage:
     workspace: int = 0
     buffers: int = 0
     replicas: int = 1
+    mesh: str = ""
+    collectives: float = 0.0
+
+    @property
+    def working(self) -> float:
+        """Seconds between the last receive and the first send."""
+        return self.compute + self.collectives
 
     @property
     def memory(self) -> int:

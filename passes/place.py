@@ -44,6 +44,7 @@ from passes.analyses.seconds import func_seconds
 from passes.base import Pass, PassContext
 from passes.lower import Cut, cuts_of, listing, stage_members
 from passes.placement import Message, Placement, PlacementProblem, search, shared_loads, turns
+from passes.sharded import sharded_workload
 from passes.simulate import Wire, Workload, edge_slots
 
 TIGHT = 1e-9
@@ -212,6 +213,8 @@ def workload(module: Module) -> Workload:
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
         raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
+    if any(stage.mesh for stage in plan.stages):
+        return sharded_workload(module, plan, topology)
     cuts = cuts_of(module.entry)
     chosen = _fixed(plan, topology, len(plan.stages))
     compute = tuple((stage.compute,) * len(topology.devices) for stage in plan.stages)
@@ -316,4 +319,4 @@ def largest_load(load: Workload) -> float:
         for name, seconds in itertools.chain.from_iterable(wire.media):
             media[name] = media.get(name, 0.0) + seconds / len(wire.media)
     parts = list(zip(load.compute, receive, send, strict=True))
-    return max((*shared_loads(load.comm, parts, load.replicas), *media.values()), default=0.0)
+    return max((*shared_loads(load.comm, parts, load.takers), *media.values()), default=0.0)

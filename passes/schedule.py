@@ -4,7 +4,8 @@ A device repeats one row for ever: receive what its stage reads, run the stage, 
 numbers of microbatches are offsets from the number of the period, such that in one period every stage works on the sample that
 its inputs arrived for: stage s of S is S-1-s samples ahead of the last stage, and with transfers in a lane of their own each
 device receives one sample ahead of its compute. Where stages share a device too, one lane's order couples them, so whatever an
-action waits for happens a period before it: a stage is three samples ahead of the next, and its sends one behind it.
+action waits for happens a period before it: a stage is three samples ahead of the next, and its sends one behind it. The
+members of a mesh, which work on each sample together, have equal rows.
 
 ``period`` is the largest load of a device or shared link, which a stream reaches; where transfers share a link, devices
 may wait for it in turn, and the period is what a long simulated stream shows. ``latency`` is simulated too: one sample
@@ -47,9 +48,10 @@ def stream(load: Workload, period: float) -> Schedule:
     coupled = lanes and len(set(load.replicas)) < len(load.replicas)
     step, behind = (3, 1) if coupled else (1, 0)
     rows: dict[str, tuple[Action, ...]] = {}
+    takers = load.takers
     for stage, devices in enumerate(load.replicas):
         offset = step * (len(load.replicas) - 1 - stage) + behind
-        ahead = len(devices) if lanes else 0  # the next sample of the same replica
+        ahead = len(takers[stage]) if lanes else 0  # the next sample of the same replica
         received = [c for c, wire in enumerate(load.wires) if wire.target == stage]
         sent = [c for c, wire in enumerate(load.wires) if wire.source == stage]
         actions = (
@@ -62,7 +64,7 @@ def stream(load: Workload, period: float) -> Schedule:
     schedule = Schedule("@schedule", "stream", tuple(rows.items()), periodic=True, period=period, slots=SLOTS)
     if any(any(wire.media) for wire in load.wires):
         schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
-    events = run_rows(load, unrolled(schedule, 1))
+    events = run_rows(load, unrolled(schedule, 1, load.together))
     return replace(schedule, latency=max((event.end for event in events), default=0.0))
 
 
@@ -72,7 +74,7 @@ def steady_period(load: Workload, schedule: Schedule) -> float:
     first, last = 4 * depth, 4 * depth + 40
     ends = {
         event.action.microbatch: event.end
-        for event in run_rows(load, unrolled(schedule, last + 4 * depth))
+        for event in run_rows(load, unrolled(schedule, last + 4 * depth, load.together))
         if event.action.kind == COMPUTE and event.action.stage == depth - 1
     }
     return (ends[last] - ends[first]) / (last - first)

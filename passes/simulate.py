@@ -11,7 +11,8 @@ Rules (``comm`` of the plan says which *lanes* a device has):
    pair that exchanges microbatches. ``F`` writes into them, so it waits until the receiver is done with the microbatch that
    many turns of the pair before.
 4. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
-5. A replicated stage gives microbatch m to its replica m mod r.
+5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together: their
+   rows are equal and run in step, so the first member's is run and holds for all.
 
 Times are seconds from the first action. A row whose actions wait for each other in a circle is a ``DeadlockError`` that names
 them.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import InvalidInput
@@ -59,18 +60,26 @@ class Wire:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """All that the simulation needs besides the rows. ``compute[stage]`` in seconds per microbatch; ``replicas[stage]`` its
-    devices; ``wires[channel]``; ``slots`` between neighbours."""
+    devices; ``wires[channel]``; ``slots`` between neighbours. ``together``: stages whose devices are a mesh; their ``compute``
+    holds their collectives too."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
     wires: tuple[Wire, ...]
     comm: str = "sum"
     slots: int = 2
+    together: frozenset[int] = frozenset()
+
+    @property
+    def takers(self) -> tuple[tuple[str, ...], ...]:
+        """Of each stage the devices that take microbatches in turn: its replicas, or the first of a mesh for all of it."""
+        return tuple(on[:1] if stage in self.together else on for stage, on in enumerate(self.replicas))
 
     def window_of(self, channel: int) -> int:
         """How many microbatches after one its buffer is filled again. Replicas a of r and b of s have each lcm(r, s)-th."""
         wire = self.wires[channel]
-        turns = math.lcm(len(self.replicas[wire.source]), len(self.replicas[wire.target]))
+        takers = self.takers
+        turns = math.lcm(len(takers[wire.source]), len(takers[wire.target]))
         return turns * edge_slots(self.comm, wire.source, wire.target, self.slots)
 
 
@@ -103,14 +112,15 @@ def simulate(module: Module, microbatches: int = 8) -> list[Event]:
         )
     load = replace(workload(module), slots=schedule.slots)
     try:
-        return run_rows(load, unrolled(schedule, microbatches))
+        return run_rows(load, unrolled(schedule, microbatches, load.together))
     except DeadlockError as error:
         raise InvalidInput(str(error), where=schedule.name) from error
 
 
-def unrolled(schedule: Schedule, microbatches: int) -> dict[str, list[Action]]:
+def unrolled(schedule: Schedule, microbatches: int, together: Set[int] = frozenset()) -> dict[str, list[Action]]:
     """The actions of each device for ``microbatches`` samples. A periodic row is repeated; its microbatch numbers are offsets
-    from the number of the period, and what falls outside the samples, or belongs to another replica, is left out."""
+    from the number of the period, and what falls outside the samples, or belongs to another replica, is left out; devices of
+    stages ``together`` all work on each."""
     if not schedule.periodic:
         return {device: list(actions) for device, actions in schedule.rows}
     replicas: dict[int, list[str]] = defaultdict(list)
@@ -125,7 +135,7 @@ def unrolled(schedule: Schedule, microbatches: int) -> dict[str, list[Action]]:
             for period in range(-ahead, microbatches)
             for action in actions
             if 0 <= (number := period + (action.microbatch or 0)) < microbatches
-            and replicas[action.stage][number % len(replicas[action.stage])] == device
+            and (action.stage in together or replicas[action.stage][number % len(replicas[action.stage])] == device)
         ]
     return rows
 
@@ -160,9 +170,11 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
     for channel, wire in enumerate(load.wires):
         state.inputs[wire.target].append(channel)
         state.outputs[wire.source].append(channel)
+    leads = {other: load.replicas[stage][0] for stage in load.together for other in load.replicas[stage][1:]}
     lanes = [
         _Lane(device, [action for action in actions if lane_of(action, load.comm) == lane])
         for device, actions in rows.items()
+        if device not in leads
         for lane in LANES
     ]
     heap: list[tuple[float, int]] = []
@@ -188,6 +200,10 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
     stuck = [f"{_text(lane.queue[lane.position])} on {lane.device}" for lane in lanes if lane.position < len(lane.queue)]
     if stuck:
         raise DeadlockError(stuck)
+    members: dict[str, list[str]] = defaultdict(list)
+    for other, lead in leads.items():
+        members[lead].append(other)
+    events += [replace(event, device=other) for event in events for other in members.get(event.device, ()) if other in rows]
     order = {device: number for number, device in enumerate(rows)}
     return sorted(events, key=lambda event: (order[event.device], event.start, event.end))
 

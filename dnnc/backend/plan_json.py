@@ -12,6 +12,16 @@ Schema ``dnnc.plan/1``::
      "cuts": [{"tensor": "a", "from": 0, "to": 1, "bytes": 512, "seconds": 0.0001}],
      "certificate": {...}}
 
+A stage on a mesh has besides, where ``"device"`` lists the members of the mesh row by row::
+
+    "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
+    "seconds": {..., "collectives": 0.0004},
+    "shardings": {"h": {"strategy": {"x": "n", "y": "d0"}, "layouts": {"h": ["S(1)", "S(0)"]}}},
+    "weights": {"fc1.weight": ["S(1)", "R"]}
+
+that is, of each op the strategy of its layout rule along each axis and how its results lie (``S(d)`` a shard of dimension d,
+``R`` replicated, ``P(sum)`` terms), and how each weight is kept. Such a plan is not replayed.
+
 Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (``single``: the model fits no single device).
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
 in several stages is listed in each.
@@ -32,12 +42,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import StageSet
-from ir.module import Module, Plan, PlanStage
+from ir.facets import ShardRule, StageSet
+from ir.module import Mesh, Module, Plan, PlanStage
 from ir.topology import Topology
+from ir.types import TensorType, Type
 from passes.assign import AssignPass
 from passes.lower import cuts_of
 from passes.place import workload
+from passes.sharded import SEPARATOR, kept_layouts
 
 SCHEMA = "dnnc.plan/1"
 
@@ -63,7 +75,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "gap": _number(plan.gap),
         "status": plan.status,
         "single": _number(plan.single),
-        "stages": [_stage(stage, members[stage.index]) for stage in plan.stages],
+        "stages": [{**_stage(stage, members[stage.index]), **_sharding(module, stage)} for stage in plan.stages],
         "cuts": _cuts(module, plan, topology),
         "certificate": dict(plan.certificate),
     }
@@ -138,6 +150,8 @@ def assign_from_json(data: Any, where: str = "plan.json") -> AssignPass:
         if index in seen:
             reader.fail(f"index {index} is used twice", at)
         seen.add(index)
+        if "mesh" in item:
+            reader.fail("the stage is on a mesh, which is not replayed", f"{at}.mesh", hint="compile with the mesh instead")
         devices += [f"{index}:{name}" for name in reader.devices(item, at)]
         names = reader.items(item, "ops", at)
         for number, name in enumerate(names):
@@ -175,10 +189,41 @@ def _stage(stage: PlanStage, ops: list[str]) -> dict[str, Any]:
         "index": stage.index,
         "device": stage.devices[0] if len(stage.devices) == 1 else list(stage.devices),
         "device_type": stage.device_type,
-        "seconds": {"compute": _number(stage.compute), "receive": _number(stage.receive), "send": _number(stage.send)},
+        "seconds": {
+            "compute": _number(stage.compute),
+            **({"collectives": _number(stage.collectives)} if stage.mesh else {}),
+            "receive": _number(stage.receive),
+            "send": _number(stage.send),
+        },
         "memory": {"weights": stage.weights, "workspace": stage.workspace, "buffers": stage.buffers},
         "ops": ops,
     }
+
+
+def _sharding(module: Module, stage: PlanStage) -> dict[str, Any]:
+    """What is added for a stage on a mesh."""
+    mesh = module.symbol(stage.mesh)
+    if not isinstance(mesh, Mesh):
+        return {}
+    axes = [name for name, _ in mesh.axes]
+    ops = [op for op in module.entry.ops if stage.index in op.facet(StageSet, StageSet(())).stages]
+    shardings = {}
+    for op in ops:
+        rule = op.facet(ShardRule)
+        layouts = {bare(value.name): _placements(value.type, mesh) for value in op.results if value.name}
+        strategy = dict(zip(axes, rule.rule.split(SEPARATOR), strict=False)) if rule else {}
+        shardings[bare(op.id)] = {"strategy": strategy, "layouts": layouts}
+    kept = kept_layouts(module, stage.index, mesh)
+    return {
+        "mesh": {"name": bare(mesh.name), "axes": dict(mesh.axes)},
+        "shardings": shardings,
+        "weights": {bare(name): [str(p) for p in placements] for name, placements in kept.items()},
+    }
+
+
+def _placements(type_: Type, mesh: Mesh) -> list[str]:
+    layout = type_.layout if isinstance(type_, TensorType) else None
+    return [str(p) for p in layout.placements] if layout else ["R"] * len(mesh.axes)
 
 
 def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[str, Any]]:

@@ -25,8 +25,8 @@ Programs and plans
 - INV17  A channel is one ``comm.send`` and one ``comm.recv`` of the same type in the two stages that name each other as
          peer; a ``_start`` is finished by one ``_done``.
 - INV18  A schedule has a row per device of the topology, of actions of existing stages, with microbatches in range.
-- INV19  A plan numbers its stages 0, 1, .., on devices of the stated type; ops are in stages that it has; its bound is no
-         greater than its value.
+- INV19  A plan numbers its stages 0, 1, .., on devices of the stated type, those of its mesh where it has one; ops are in
+         stages that it has; its bound is no greater than its value.
 Copies of folded blocks
 - INV20  What a call says of its copy fits the function that it calls: as many names as the function's ops assign and as many
          paths, nodes and scopes as it has ops, with the calls of folded functions inside it counted as what they stand for.

@@ -150,13 +150,24 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
 def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> Iterable[str]:
     if stage.index != position:
         yield f"a stage has number {stage.index} where {position} is next"
-    numbers = (stage.ops, stage.compute, stage.receive, stage.send, stage.weights, stage.workspace, stage.buffers)
+    seconds = (stage.compute, stage.collectives, stage.receive, stage.send)
+    numbers = (stage.ops, *seconds, stage.weights, stage.workspace, stage.buffers)
     if not all(number >= 0 for number in numbers):
         yield f"stage {stage.index} has a number that is not at least 0"
     if stage.replicas < 1 or (stage.replicas > 1 and stage.devices and len(stage.devices) != stage.replicas):
         yield f"stage {stage.index} has {stage.replicas} replicas and {len(stage.devices)} devices"
     if len(set(stage.devices)) != len(stage.devices):
         yield f"stage {stage.index} has a device twice"
+    if stage.mesh:
+        mesh = findings.meshes.get(stage.mesh)
+        if mesh is None:
+            yield f"stage {stage.index} is on {stage.mesh}, which is not a mesh of the module"
+        elif mesh.devices != stage.devices:
+            yield f"the devices of stage {stage.index} are not those of its mesh {stage.mesh}"
+        if stage.replicas != 1:
+            yield f"stage {stage.index} is on a mesh, whose devices work together, and has {stage.replicas} replicas"
+    elif stage.collectives > 0:
+        yield f"stage {stage.index} has seconds of collectives but no mesh"
     topology = findings.topology
     if topology is None:
         return

@@ -38,12 +38,11 @@ from passes.shard.cells import cells_of
 from passes.shard.layouts import Layouts, Placements, coherent, layouts_of, split
 from passes.shard.mesh import DeviceMesh
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.sharded import SEPARATOR
 
 SMALL = 64
 """Elements up to which a constant stands on every device."""
 WHOLE = "replicate"
-SEPARATOR = "; "
-"""Between the names of strategies, one per axis."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,10 @@ def shapes(devices: int, most_axes: int = 2) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def mesh_of(topology: Topology, net: Network, sizes: tuple[int, ...]) -> DeviceMesh:
-    """The mesh over the first devices of ``topology``. Raises InvalidInput where two of an axis cannot reach each other."""
-    devices = topology.devices[: math.prod(sizes)]
+def mesh_of(topology: Topology, net: Network, sizes: tuple[int, ...], first: int = 0) -> DeviceMesh:
+    """The mesh over consecutive devices of ``topology``, from number ``first`` on. Raises InvalidInput where two of an axis
+    cannot reach each other."""
+    devices = topology.devices[first : first + math.prod(sizes)]
     axes = []
     for number, size in enumerate(sizes):
         stride = math.prod(sizes[number + 1 :])

@@ -48,11 +48,13 @@ class Collective:
 @dataclass(slots=True)
 class Bill:
     """``compute`` and ``communication`` seconds; ``memory`` bytes of weights per device (with their gradients and optimizer
-    state in training)."""
+    state in training). ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is needed."""
 
     compute: float = 0.0
     memory: float = 0.0
     collectives: list[Collective] = field(default_factory=list)
+    lies: Mapping[str, Lies] = field(default_factory=dict)
+    asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
 
     @property
     def communication(self) -> float:
@@ -102,6 +104,8 @@ class _Walk:
                 self.bring(name, lies, target, backward=False)
             for source in self.given.get(name, ()):
                 self.bring(name, source, self.dual(lies), backward=True)
+        self.bill.lies = self.lies
+        self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
 
     def keep(self, name: str, decisions: Decisions, state: list[int]) -> None:
         """A weight, where it is kept; a small constant is everywhere."""

@@ -1,10 +1,11 @@
 """The pass ``shard``: a mesh over the devices of the topology, a strategy for each op, a layout for each value.
 
 Reads the entry function (a folded module is expanded first), costs, resources and the topology. Writes a ``mesh`` symbol; on
-each op ``shard<"strategy; strategy">``, the name of a strategy of its layout rule per mesh axis; layouts on results and
-resources that are not replicated; and the function attributes ``shard.*``: ``seconds`` modelled for one run (one training
-step with ``training``), the ``bound`` that no plan is below, ``status``, and ``outputs``: results of the function that leave
-in another layout than they are made in. ``build`` states what the model counts.
+each op ``stage<0>`` and ``shard<"strategy; strategy">``, the name of a strategy of its layout rule per mesh axis; layouts on
+results and resources that are not replicated; a ``plan``; and the function attributes ``shard.*``: ``seconds`` modelled for one
+run (one training step with ``training``), the ``bound`` that no plan is below, ``status``, and ``outputs``: results of the
+function that leave in another layout than they are made in. ``written`` says how it all stands there, ``build`` what the model
+counts.
 
 Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; ``bound`` is then the least
 of all shapes. Invariant: the plan's seconds have been counted a second time, by ``price``.
@@ -15,28 +16,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ir.attributes import attributes
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
-from ir.facets import ShardRule
-from ir.module import Func, Mesh, Module, Resource
-from ir.ops import Op, Value
+from ir.module import Module, Plan
 from ir.topology import Topology
-from ir.types import Layout, Partial, Replicate, TensorType, Type
-from passes.analyses.network import network
+from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.fold import expand, folding
-from passes.shard.build import SEPARATOR, ShardInput, build
+from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of
-from passes.shard.layouts import Placements
 from passes.shard.mesh import mesh_of, read_shape, shapes
-from passes.shard.price import Bill, Decisions, price
+from passes.shard.price import Bill, price
 from passes.shard.search import NoPlanError, ShardPlan, solve
+from passes.shard.written import Staged, written
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
+REASONS = {
+    "": "the search was exact",
+    "width": "elimination in parts, what is paid once shared among its readers",
+    "memory": "a price for memory (Lagrangian)",
+}
+"""How a bound was reached, by ``ShardPlan.reason``."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ class ShardPass(Pass):
         if given.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
-        return _written(module, given, plan, bound, decisions)
+        single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
+        told = _plan(given, plan, bound, single, len(tried), self.training)
+        return written(module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told)
 
     def best(
         self, module: Module, topology: Topology, tried: Sequence[tuple[int, ...]], context: PassContext
@@ -113,6 +118,22 @@ class ShardPass(Pass):
         return *best, min(bounds)
 
 
+def single_value(module: Module, topology: Topology, net: Network, *, training: bool) -> float:
+    """Seconds on the best single device whose memory holds the weights; inf where none does."""
+    best = math.inf
+    seen: set[tuple[str, int | None]] = set()
+    for number, device in enumerate(topology.devices):
+        key = (device.type, topology.memory(device))
+        if key not in seen:
+            seen.add(key)
+            mesh = mesh_of(topology, net, (1,), number)
+            problem = build(module, module.entry, mesh, None, training=training).problem
+            kinds = [problem.node_kinds[kind] for kind in problem.kinds]
+            if mesh.memory is None or sum(float(kind.memory.min(initial=0.0)) for kind in kinds) <= mesh.memory:
+                best = min(best, math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds))
+    return best
+
+
 def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill) -> None:
     context.count(
         ShardPass.name,
@@ -126,58 +147,24 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
     )
 
 
-def _written(module: Module, given: ShardInput, plan: ShardPlan, bound: float, decisions: Decisions) -> Module:
-    """The module with the decisions in it."""
-    func, problem = given.func, given.problem
-    taken = {symbol.name for symbol in module.symbols}
-    name = next(name for i in range(len(taken) + 1) if (name := f"@mesh{i or ''}") not in taken)
-    lies: dict[str, Placements] = {}
-    for value in problem.values:
-        node, result = value.maker
-        if node < len(func.ops):
-            made = func.ops[node].results[result].name
-            lies[made] = given.layouts[made].placements[problem.node(node).makes[result][plan.choices[node]]]
-
-    def laid(type_: Type, placements: Placements | None) -> Type:
-        if not isinstance(type_, TensorType) or placements is None or all(isinstance(p, Replicate) for p in placements):
-            return type_
-        return replace(type_, layout=Layout(name, placements))
-
-    def value_of(value: Value) -> Value:
-        return Value(value.name, laid(value.type, lies.get(value.name)))
-
-    def op_of(op: Op) -> Op:
-        marked = op.with_facets(ShardRule(SEPARATOR.join(decisions.strategies[op.id])))
-        return replace(marked, results=tuple(map(value_of, op.results)))
-
-    moved = [
-        f"{value} {Layout(name, layout)}"
-        for value, layout in decisions.outputs.items()
-        if any(isinstance(p, Partial) for p in lies[value]) or layout != lies[value]
-    ]
-    told = {
-        **{key: attribute.value for key, attribute in func.attributes},
-        "shard.bound": min(bound, plan.value),
-        "shard.seconds": plan.value,
-        "shard.status": "optimal" if plan.value <= bound * (1 + AGREE) else "feasible",
-        **({"shard.outputs": tuple(moved)} if moved else {}),
-    }
-    written: Func = replace(
-        func,
-        ops=tuple(map(op_of, func.ops)),
-        results=tuple(map(value_of, func.results)),
-        attributes=attributes(told),
+def _plan(given: ShardInput, plan: ShardPlan, bound: float, single: float, shapes_tried: int, training: bool) -> Plan:
+    """What is proven of one mesh for the whole function."""
+    certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
+    if shapes_tried > 1:
+        certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
+    done = plan.value <= bound * (1 + AGREE)
+    return Plan(
+        name="@plan",
+        objective="training" if training else "throughput",
+        comm="sum",
+        value=plan.value,
+        port_value=plan.value,
+        bound=min(bound, plan.value),
+        status="optimal" if done else "feasible",
+        single=single,
+        stages=(),
+        certificate=tuple(sorted(certificate.items())),
     )
-    mesh = Mesh(name, tuple((axis.name, axis.size) for axis in given.mesh.axes), given.mesh.devices)
-    symbols = tuple(
-        written
-        if symbol is func
-        else replace(symbol, type=laid(symbol.type, decisions.kept.get(symbol.name)))
-        if isinstance(symbol, Resource)
-        else symbol
-        for symbol in module.symbols
-    )
-    return Module(module.name, (*symbols, mesh), module.attributes)
 
 
 __all__ = ["ShardPass"]

@@ -1,0 +1,208 @@
+"""The decisions of ``shard`` as they stand in the module: meshes, strategies, layouts, stages, the plan.
+
+- a ``mesh`` symbol for each stage of more than one device: ``@mesh``, or ``@mesh0``, ``@mesh1``, .. where there are stages;
+- on each op ``stage<k>`` and, on a mesh, ``shard<"s; s">``: its strategy's name per axis;
+- layouts on results and on resources that are not whole everywhere. A resource lies in the layout of the first stage that reads
+  it. Another stage keeps it so where its mesh is that one, else as ``shard.kept`` says (``"k @w @mesh1[S(0)]"``), else whole;
+- ``shard.outputs``: results of the function that leave in another layout than they are made in;
+- a ``Plan``, whose value is what the stages' devices and the links between them need per sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ir.attributes import attributes
+from ir.facets import ShardRule, StageSet
+from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
+from ir.ops import Op, Value
+from ir.topology import Topology
+from ir.types import BytesType, Layout, Partial, Replicate, TensorType, Type, type_bytes
+from passes.analyses.memory import SLOTS, reads, stage_workspace
+from passes.lower import cuts_of, insert_symbols
+from passes.place import workload
+from passes.shard.build import SEPARATOR
+from passes.shard.layouts import Placements, split
+from passes.shard.mesh import DeviceMesh
+from passes.shard.price import Bill, Decisions
+from passes.sharded import message_bytes, parties
+from passes.simulate import edge_slots
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One stage: the positions of its ops in the entry function, its mesh, what was decided on it and what that costs."""
+
+    ops: tuple[int, ...]
+    mesh: DeviceMesh
+    decisions: Decisions
+    bill: Bill
+
+
+def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
+    """``module`` with the decisions in it; ``plan``, whose stages are still to be filled, says what was proven."""
+    func = module.entry
+    module = module.without(Plan, Schedule, Stage)
+    names = _mesh_names(module, stages)
+    holder = {position: number for number, stage in enumerate(stages) for position in stage.ops}
+    resources, kept = _kept(module, func, stages, names)
+
+    def value_of(value: Value, number: int | None) -> Value:
+        if number is None:
+            return value
+        return Value(value.name, laid(value.type, names[number], stages[number].bill.lies.get(value.name)))
+
+    def op_of(position: int, op: Op) -> Op:
+        number = holder[position]
+        op = op.with_facets(StageSet((number,)))
+        if names[number]:
+            op = op.with_facets(ShardRule(SEPARATOR.join(stages[number].decisions.strategies[op.id])))
+        return replace(op, results=tuple(value_of(value, number) for value in op.results))
+
+    makers = {value.name: holder[i] for i, op in enumerate(func.ops) for value in op.results}
+    moved = []
+    for number, stage in enumerate(stages):
+        for value, layout in stage.decisions.outputs.items() if names[number] else ():
+            lies = stage.bill.lies[value]
+            if makers[value] == number and (any(isinstance(p, Partial) for p in lies) or layout != lies):
+                moved.append(f"{value} {Layout(names[number], layout)}")
+    told = {
+        **{key: attribute.value for key, attribute in func.attributes if not key.startswith("shard.")},
+        "shard.bound": plan.bound,
+        "shard.seconds": plan.value,
+        "shard.status": plan.status,
+        **({"shard.outputs": tuple(moved)} if moved else {}),
+        **({"shard.kept": kept} if kept else {}),
+    }
+    decided: Func = replace(
+        func,
+        ops=tuple(op_of(i, op) for i, op in enumerate(func.ops)),
+        results=tuple(value_of(value, makers.get(value.name)) for value in func.results),
+        attributes=attributes(told),
+    )
+    symbols = tuple(
+        decided
+        if symbol is func
+        else replace(symbol, type=resources[symbol.name])
+        if isinstance(symbol, Resource) and symbol.name in resources
+        else symbol
+        for symbol in module.symbols
+    )
+    meshes = [
+        Mesh(name, tuple((axis.name, axis.size) for axis in stage.mesh.axes), stage.mesh.devices)
+        for name, stage in zip(names, stages, strict=True)
+        if name
+    ]
+    module = insert_symbols(Module(module.name, symbols, module.attributes), meshes)
+    return insert_symbols(module, (_filled(module, plan, stages, names),))
+
+
+def laid(type_: Type, mesh: str, placements: Placements | None) -> Type:
+    """The type with a layout, where it is on a mesh and not whole."""
+    if not mesh or placements is None or not isinstance(type_, TensorType):
+        return type_
+    return type_ if all(isinstance(p, Replicate) for p in placements) else replace(type_, layout=Layout(mesh, placements))
+
+
+def _mesh_names(module: Module, stages: Sequence[Staged]) -> list[str]:
+    """The symbol of each stage's mesh, empty for a single device. Names that the module uses already are passed over."""
+    taken = {symbol.name for symbol in module.symbols}
+    names, number = [], 0
+    for index, stage in enumerate(stages):
+        wanted = f"@mesh{index}" if len(stages) > 1 else "@mesh"
+        while wanted in taken:
+            wanted, number = f"@mesh{len(stages) + number}", number + 1
+        single = len(stage.mesh.devices) == 1
+        names.append("" if single else wanted)
+        taken.add(names[-1])
+    return names
+
+
+def _kept(
+    module: Module, func: Func, stages: Sequence[Staged], names: Sequence[str]
+) -> tuple[dict[str, Type], tuple[str, ...]]:
+    """The types of resources that lie on a mesh, and what the stages after the first keep otherwise."""
+    types = module.resources
+    found: dict[str, Type] = {}
+    first: set[str] = set()
+    further = []
+    for number, stage in enumerate(stages):
+        for name in dict.fromkeys(name for i in stage.ops for name in reads(func.ops[i]) if name in types):
+            type_ = laid(types[name].type, names[number], stage.decisions.kept.get(name))
+            if name not in first:
+                first.add(name)
+                if type_ is not types[name].type:
+                    found[name] = type_
+            elif isinstance(type_, TensorType) and type_.layout is not None:
+                further.append(f"{number} {name} {type_.layout}")
+    return found, tuple(further)
+
+
+def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:
+    """The plan with its stages: seconds, and bytes on the fullest device of each."""
+    topology = module.first(Topology)
+    assert topology is not None
+    types = {device.name: device.type for device in topology.devices}
+    weights = {resource.name: resource.type for resource in module.of_type(Resource)}
+    rows = []
+    for number, stage in enumerate(stages):
+        used = {types[device] for device in stage.mesh.devices}
+        rows.append(
+            PlanStage(
+                index=number,
+                device_type=used.pop() if len(used) == 1 else "",
+                devices=stage.mesh.devices,
+                ops=len(stage.ops),
+                compute=stage.bill.compute,
+                collectives=stage.bill.communication,
+                weights=math.ceil(stage.bill.memory),
+                workspace=_workspace(module.entry, weights, stage),
+                mesh=names[number],
+            )
+        )
+    plan = replace(plan, stages=tuple(rows))
+    if len(stages) == 1:
+        return plan
+    module = insert_symbols(module, (plan,))
+    load, cuts = workload(module), cuts_of(module.entry)
+    sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
+    receive, send, buffers = [0.0] * len(stages), [0.0] * len(stages), [0] * len(stages)
+    for wire, cut in zip(load.wires, cuts, strict=True):
+        receive[wire.target] += wire.receive
+        send[wire.source] += wire.send
+        slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
+        buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source], sides[wire.target])
+    return replace(
+        plan,
+        stages=tuple(
+            replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index]) for row in plan.stages
+        ),
+    )
+
+
+def _workspace(func: Func, weights: Mapping[str, Type], stage: Staged) -> int:
+    """Most bytes of activations alive at once on the fullest member: values as they are made and all that they are brought to,
+    as long as they are read; weights that are gathered likewise."""
+    bill = stage.bill
+
+    def local(name: str, type_: Type, layouts: Iterable[Placements]) -> Value:
+        ways = dict.fromkeys(layouts)
+        share = sum(split(type_, lies, stage.mesh) for lies in ways) if ways else 1.0
+        return Value(name, BytesType(math.ceil((type_bytes(type_) or 0) * share)))
+
+    def made(value: Value) -> Value:
+        lies = (bill.lies[value.name],) if value.name in bill.lies else ()
+        return local(value.name, value.type, (*lies, *bill.asked.get(value.name, ())))
+
+    ops = [replace(func.ops[i], results=tuple(map(made, func.ops[i].results))) for i in stage.ops]
+    args = list(map(made, func.args))
+    for name, kept in stage.decisions.kept.items():
+        gathered = [lies for lies in bill.asked.get(name, ()) if lies != kept]
+        if gathered:
+            args.append(local(name, weights[name], gathered))
+    return stage_workspace(replace(func, args=tuple(args), ops=tuple(ops)), range(len(ops)))
+
+
+__all__ = ["Staged", "laid", "written"]

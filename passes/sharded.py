@@ -1,0 +1,191 @@
+"""What passes between stages that are meshes: who sends what to whom, and what it costs.
+
+A stage with a mesh is one program on all its devices; each sample is work of all of them. A value that crosses from a stage to
+another of the same mesh shape goes as it lies: member i sends its part to member i. Between stages of different shape (a single
+device is one of its own) it goes whole: member i of the reader gets it from member ``i mod n`` of the n of the maker, which
+brings it to all its members first.
+
+Cost, as everywhere (``place``): bytes over the bandwidth of the route plus its latency, at both ends; a member that sends to
+several members of one stage pays the bytes for each and the longest latency once; a device with free transfers pays
+nothing. A stage is as slow as its slowest member.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ir.diagnostics import InvalidInput
+from ir.facets import StageSet
+from ir.module import Mesh, Module, Plan, Resource
+from ir.names import quote_symbol
+from ir.topology import Topology
+from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
+from passes.analyses.memory import SLOTS, reads
+from passes.analyses.network import Network, network
+from passes.lower import cuts_of
+from passes.simulate import Wire, Workload
+
+SEPARATOR = "; "
+"""Between the names of strategies in ``shard<..>``, one per axis."""
+_PLACEMENT = re.compile(r"S\((\d{1,4})\)|R|P\((sum|max)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """The devices of a stage and the sizes of its mesh's axes (none for a single device)."""
+
+    devices: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+
+    def matches(self, other: Party) -> bool:
+        """Whether values cross to ``other`` as they lie."""
+        return self.sizes == other.sizes
+
+
+def pairs(maker: Party, reader: Party) -> tuple[tuple[int, int], ...]:
+    """Which member of the maker sends to which of the reader, in the reader's order."""
+    count = len(maker.devices)
+    return tuple((member % count, member) for member in range(len(reader.devices)))
+
+
+def part_bytes(type_: Type, sizes: Sequence[int]) -> int:
+    """Bytes of the largest part of a value that lies as its type says on a mesh of ``sizes``."""
+    size = type_bytes(type_) or 0
+    if not isinstance(type_, TensorType) or type_.layout is None or type_.shape is None:
+        return size
+    counts: dict[int, int] = {}
+    for placement, count in zip(type_.layout.placements, sizes, strict=True):
+        if isinstance(placement, Shard):
+            counts[placement.dim] = counts.get(placement.dim, 1) * count
+    for dim, count in counts.items():
+        length = type_.shape[dim]
+        if isinstance(length, int) and length:
+            size = size // length * -(-length // count)
+    return size
+
+
+def message_bytes(type_: Type, maker: Party, reader: Party) -> int:
+    """Bytes of one message of a value between two parties."""
+    return part_bytes(type_, maker.sizes) if maker.matches(reader) else type_bytes(type_) or 0
+
+
+class Crossing:
+    """Seconds of values between parties of one topology."""
+
+    def __init__(self, topology: Topology, net: Network) -> None:
+        self.net = net
+        free = {type_.name for type_ in topology.types if type_.free_transfers}
+        self.free = {device.name for device in topology.devices if device.type in free}
+
+    def send(self, size: float, maker: Party, reader: Party) -> float:
+        """Of the slowest member of ``maker``, for a value of which each message has ``size`` bytes."""
+        slowest = 0.0
+        targets: dict[int, list[int]] = {}
+        for source, target in pairs(maker, reader):
+            targets.setdefault(source, []).append(target)
+        for source, members in targets.items():
+            device = maker.devices[source]
+            if device not in self.free:
+                paths = [self.net.path(device, reader.devices[member]) for member in members]
+                latency = max(path.latency for path in paths)
+                slowest = max(slowest, latency + math.fsum(size / path.bandwidth for path in paths))
+        return slowest
+
+    def receive(self, size: float, maker: Party, reader: Party) -> float:
+        """Of the slowest member of ``reader``."""
+        ends = [(maker.devices[a], reader.devices[b]) for a, b in pairs(maker, reader)]
+        return max((self.net.seconds(a, b, size) for a, b in ends if b not in self.free), default=0.0)
+
+    def media(self, size: float, maker: Party, reader: Party) -> tuple[tuple[str, float], ...]:
+        """Links that transfers share, with the seconds that all members' messages occupy them; a direction of a full-duplex
+        link is a medium of its own (``Network.busy``)."""
+        found: dict[str, float] = {}
+        for source, target in pairs(maker, reader):
+            for name, entered, _ in self.net.path(maker.devices[source], reader.devices[target]).hops:
+                link = self.net.links[name]
+                if link.shared or link.duplex != "full":
+                    one_way = link.duplex == "full" and len(link.ends) == 2
+                    key = f"{name} from {entered}" if one_way else name
+                    found[key] = found.get(key, 0.0) + size / link.bandwidth
+        return tuple(sorted(found.items()))
+
+    def wire(self, type_: Type, maker: tuple[int, Party], reader: tuple[int, Party]) -> Wire:
+        """The channel of a value between two stages, each its number and party."""
+        (source, one), (target, two) = maker, reader
+        size = message_bytes(type_, one, two)
+        return Wire(source, target, self.send(size, one, two), self.receive(size, one, two), (self.media(size, one, two),))
+
+
+def kept_layouts(module: Module, index: int, mesh: Mesh) -> dict[str, tuple[Placement, ...]]:
+    """How stage ``index``, which is on ``mesh``, keeps each resource that its ops read: as its type says where that is on the
+    same mesh, else as the function's attribute ``shard.kept`` says, else whole. Raises InvalidInput for a text that is not
+    ``"k @resource @mesh[placements]"``."""
+    func, types = module.entry, {resource.name: resource.type for resource in module.of_type(Resource)}
+    own = [op for op in func.ops if index in op.facet(StageSet, StageSet(())).stages]
+    whole: tuple[Placement, ...] = (Replicate(),) * len(mesh.axes)
+    found = dict.fromkeys((name for op in own for name in reads(op) if name in types), whole)
+    for name in found:
+        type_ = types[name]
+        if isinstance(type_, TensorType) and type_.layout is not None and type_.layout.mesh == mesh.name:
+            found[name] = type_.layout.placements
+    for text in dict(func.attributes)["shard.kept"].value if "shard.kept" in dict(func.attributes) else ():
+        number, _, rest = str(text).partition(" ")
+        name, _, placements = rest.rpartition(f" {quote_symbol(mesh.name)}[")
+        if number == str(index):
+            if not name or not placements.endswith("]"):
+                raise InvalidInput(f"'{text}' found, 'STAGE @resource {mesh.name}[..]' expected", where="shard.kept")
+            found[name] = read_placements(placements[:-1])
+    return found
+
+
+def read_placements(text: str) -> tuple[Placement, ...]:
+    """``S(0), R, P(sum)``. Raises InvalidInput."""
+    found: list[Placement] = []
+    for part in text.split(","):
+        match = _PLACEMENT.fullmatch(part.strip())
+        if match is None:
+            raise InvalidInput(f"'{part.strip()}' is no placement; S(dim), R or P(sum) expected", where=text)
+        dim, reduction = match.groups()
+        found.append(Shard(int(dim)) if dim else Partial(reduction) if reduction else Replicate())
+    return tuple(found)
+
+
+def parties(plan: Plan, meshes: dict[str, Mesh]) -> list[Party]:
+    """Of each stage of a plan."""
+    return [
+        Party(stage.devices, tuple(size for _, size in meshes[stage.mesh].axes) if stage.mesh else ()) for stage in plan.stages
+    ]
+
+
+def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload:
+    """What the simulator runs of a plan in which stages are meshes (``place.workload`` for any)."""
+    sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
+    crossing = Crossing(topology, network(topology))
+    return Workload(
+        compute=tuple(stage.working for stage in plan.stages),
+        replicas=tuple(stage.devices for stage in plan.stages),
+        wires=tuple(
+            crossing.wire(cut.tensor.type, (cut.source, sides[cut.source]), (cut.target, sides[cut.target]))
+            for cut in cuts_of(module.entry)
+        ),
+        comm=plan.comm,
+        slots=SLOTS,
+        together=frozenset(stage.index for stage in plan.stages if stage.mesh),
+    )
+
+
+__all__ = [
+    "SEPARATOR",
+    "Crossing",
+    "Party",
+    "kept_layouts",
+    "message_bytes",
+    "pairs",
+    "part_bytes",
+    "parties",
+    "read_placements",
+    "sharded_workload",
+]
