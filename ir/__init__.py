@@ -56,7 +56,9 @@ from ir.module import (
     Schedule,
     Splat,
     Stage,
+    StoredData,
     Symbol,
+    View,
 )
 from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
@@ -172,6 +174,7 @@ __all__ = [
     "Splat",
     "Stage",
     "StageSet",
+    "StoredData",
     "Switch",
     "Symbol",
     "Sync",
@@ -183,6 +186,7 @@ __all__ = [
     "UnknownType",
     "UsageError",
     "Value",
+    "View",
     "attr",
     "attributes",
     "load_module",

@@ -63,7 +63,21 @@ class Declared:
     """No data: the program can be planned but not run."""
 
 
-ResourceData: TypeAlias = External | Inline | Splat | Random | Declared
+StoredData: TypeAlias = External | Inline | Splat | Random | Declared
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A part of another tensor: ``whole`` holds one of ``shape`` and of the same element type, and the elements are those of the
+    box from ``start`` on, ``length`` long in each dimension, row by row. Their shape here is that of the resource's type."""
+
+    whole: StoredData
+    shape: tuple[int, ...]
+    start: tuple[int, ...]
+    length: tuple[int, ...]
+
+
+ResourceData: TypeAlias = StoredData | View
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,5 +282,7 @@ __all__ = [
     "Schedule",
     "Splat",
     "Stage",
+    "StoredData",
     "Symbol",
+    "View",
 ]

@@ -9,6 +9,7 @@ shared, and an identity is cheaper to look up than a structure.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
@@ -29,6 +30,7 @@ from ir.module import (
     Splat,
     Stage,
     Symbol,
+    View,
 )
 from ir.names import ABSENT, quote_key, quote_name, quote_text, quote_word
 from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
@@ -315,6 +317,13 @@ def resource_data_text(data: ResourceData, type_: Type) -> str:
             return f"random({quote_word(data.distribution)}, {', '.join(record_items(data, ('distribution',)))})"
         case Declared():
             return "declared"
+        case View(whole):
+            return f"view({', '.join([resource_data_text(whole, _whole_type(data, type_)), *record_items(data)])})"
+
+
+def _whole_type(view: View, type_: Type) -> Type:
+    """The type of what ``view`` is a part of."""
+    return replace(type_, shape=view.shape) if isinstance(type_, TensorType) else type_
 
 
 __all__ = ["ABSENT", "dense_text", "location_text", "print_module", "print_op", "print_symbol"]

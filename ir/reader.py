@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ from ir.module import (
     Splat,
     Stage,
     Symbol,
+    View,
 )
 from ir.names import unquote_text
 from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
@@ -249,6 +250,8 @@ class Reader:
         type_ = self.one_type(type_token)
         if isinstance(data, Part):
             data = self.inline_data(data.value, type_)
+        elif isinstance(data, View) and isinstance(data.whole, Part):
+            data = replace(data, whole=self.inline_data(data.whole.value, type_))
         return self.placed(name, Resource(self.name(name), type_, data, digest, facets))
 
     def digest(self, children: list[Any]) -> Part:
@@ -288,6 +291,10 @@ class Reader:
 
     def declared(self, children: list[Any]) -> Declared:
         return Declared()
+
+    def view(self, children: list[Any]) -> View:
+        keyword, whole, fields = children
+        return self.build(View, keyword, fields, whole=whole) or View(Declared(), (), (), ())
 
     def func(self, children: list[Any]) -> Func:
         name, args, results, *attributes, ops = children

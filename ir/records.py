@@ -124,6 +124,12 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(_str(item) for item in value)
 
 
+def _integers(value: Any) -> tuple[int, ...]:
+    if isinstance(value, Table) or not isinstance(value, tuple):
+        raise ValueError(value)
+    return tuple(_int(item) for item in value)
+
+
 def _table(read: Callable[[Any], Any]) -> Callable[[Any], tuple[tuple[str, Any], ...]]:
     def read_table(value: Any) -> tuple[tuple[str, Any], ...]:
         if not isinstance(value, Table):
@@ -147,12 +153,18 @@ def words_text(words: Iterable[str]) -> str:
     return f"[{', '.join(map(quote_word, words))}]"
 
 
+def integers_text(values: Iterable[int]) -> str:
+    """``[1, 2]``."""
+    return f"[{', '.join(str(int(value)) for value in values)}]"
+
+
 CODECS: dict[str, Codec] = {
     "int": Codec(lambda v: str(int(v)), _int, "an integer"),
     "float": Codec(float_text, _float, "a number"),
     "str": Codec(quote_word, _str, "a word or text"),
     "bool": Codec(lambda v: "true" if v else "false", _bool, "true or false"),
     "int | None": Codec(lambda v: "none" if v is None else str(int(v)), _optional_int, "an integer or none"),
+    "tuple[int, ...]": Codec(integers_text, _integers, "a list of integers such as [1, 2]"),
     "tuple[str, ...]": Codec(words_text, _words, "a list of words such as [a, b]"),
     "tuple[tuple[str, float], ...]": Codec(_print_table(float_text), _table(_float), "a table of numbers such as {a = 1.0}"),
     "tuple[tuple[str, int], ...]": Codec(_print_table(str), _table(_int), "a table of integers such as {a = 1}"),

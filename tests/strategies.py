@@ -45,6 +45,7 @@ from ir.module import (
     Splat,
     Stage,
     Symbol,
+    View,
 )
 from ir.ops import Location, Op, Region, Value
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
@@ -369,6 +370,15 @@ def resources(draw: st.DrawFn, name: str, mesh: Mesh | None = None) -> Resource:
                 st.just(constant.type.nbytes),
             ),
         ]
+        before, behind = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+        elements = constant.type.elements or 0
+        whole_data = st.one_of(
+            st.just(Declared()),
+            st.just(External("w.data", 3, TensorType(constant.type.dtype, (before + elements + behind,)).nbytes or 0)),
+        )
+        options.append(
+            st.builds(View, whole_data, st.just((before + elements + behind,)), st.just((before,)), st.just((elements,)))
+        )
     type_ = constant.type
     if mesh is not None and draw(st.booleans()):
         type_ = TensorType(type_.dtype, type_.shape, draw(layouts(mesh, len(type_.shape or ()))))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ir.diagnostics import InvalidInput
-from ir.module import Declared, External, Inline, Module, Random, Resource, Splat
+from ir.module import Declared, External, Inline, Module, Random, Resource, Splat, View
 from ir.types import DType, TensorType, type_bytes
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def pieces(resource: Resource, source: Path) -> Iterator[bytes]:
 
             for array in random_pieces(type_, data, ELEMENTS):
                 yield _packed(array, type_)
+        case View(whole=(External() | Inline(data=bytes()) | Splat() | Random())) as data:
+            yield from _view(resource, data, source)
         case _:
             hint = "the model can be planned: use --plan-only"
             raise InvalidInput("the weight has no data, so nothing can be written for it", where=resource.name, hint=hint)
@@ -121,6 +123,23 @@ def _external(name: str, data: External, source: Path) -> Iterator[bytes]:
         while left and (piece := file.read(min(PIECE, left))):
             left -= len(piece)
             yield piece
+
+
+def _view(resource: Resource, view: View, source: Path) -> Iterator[bytes]:
+    """Some rows of the box at a time; all at once where elements do not fill bytes."""
+    from dnnc.frontends.weights import box_of
+
+    type_ = resource.type
+    assert isinstance(type_, TensorType)
+    box = box_of(resource, view, source)
+    while box.ndim > 1 and box.shape[0] == 1:
+        box = box[0]
+    if type_.dtype.bits % 8 or not box.ndim or not box.size:
+        yield _packed(box, type_)
+        return
+    rows = max(1, ELEMENTS * box.shape[0] // box.size)
+    for row in range(0, box.shape[0], rows):
+        yield _packed(box[row : row + rows], type_)
 
 
 def _splat(type_: TensorType, data: Splat) -> Iterator[bytes]:

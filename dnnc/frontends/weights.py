@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from dnnc.frontends.arrays import numpy_dtype, to_array
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.module import Declared, External, Inline, Module, Random, Resource, Splat
+from ir.module import Declared, External, Inline, Module, Random, Resource, Splat, View
 from ir.types import DType, TensorType
 
 
@@ -42,9 +43,9 @@ def missing_data(module: Module, folder: Path) -> list[Diagnostic]:
     Raises InvalidInput for a path that leaves the folder."""
     needed: dict[str, tuple[int, str]] = {}
     for resource in module.of_type(Resource):
-        if isinstance(resource.data, External):
-            end = resource.data.offset + resource.data.length
-            needed[resource.data.file] = max(needed.get(resource.data.file, (0, "")), (end, resource.name))
+        data = resource.data.whole if isinstance(resource.data, View) else resource.data
+        if isinstance(data, External):
+            needed[data.file] = max(needed.get(data.file, (0, "")), (data.offset + data.length, resource.name))
     faults = []
     for file, (end, name) in sorted(needed.items()):
         path = data_path(file, folder, name)
@@ -93,7 +94,19 @@ def read_resource(resource: Resource, folder: Path) -> NDArray[Any]:
         case Declared():
             hint = "the program can be planned (--plan-only) but not run"
             raise InvalidInput(f"{resource.name} is declared without data", where=resource.name, hint=hint)
+        case View():
+            return box_of(resource, resource.data, folder).reshape(_shape(type_))
     raise AssertionError(resource.data)
+
+
+def box_of(resource: Resource, view: View, folder: Path) -> NDArray[Any]:
+    """The elements of a view in the shape of its box; of a file, a window on what is mapped. Raises as ``read_resource``."""
+    type_ = resource.type
+    assert isinstance(type_, TensorType)
+    whole = read_resource(replace(resource, type=replace(type_, shape=view.shape), data=view.whole), folder)
+    ends = zip(view.start, view.length, strict=True)
+    found: NDArray[Any] = whole[tuple(slice(start, start + length) for start, length in ends)]
+    return found
 
 
 def _shape(type_: TensorType) -> tuple[int, ...]:
@@ -157,4 +170,4 @@ def _converted(drawn: NDArray[Any], dtype: DType, mean: float) -> NDArray[Any]:
     return drawn.astype(numpy_dtype(dtype), copy=False)
 
 
-__all__ = ["check_weights", "data_path", "missing_data", "random_pieces", "read_resource"]
+__all__ = ["box_of", "check_weights", "data_path", "missing_data", "random_pieces", "read_resource"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ir.dense import storage_fault
 from ir.facets import DECISIONS, OptimizerState, Sync
-from ir.module import External, Func, Inline, Plan, Random, Resource, Schedule, Splat, Stage, Symbol
+from ir.module import External, Func, Inline, Plan, Random, Resource, Schedule, Splat, Stage, Symbol, View
 from ir.topology import Topology
 from ir.types import DType, TensorType
 from ir.verifier.findings import Findings
@@ -69,8 +70,26 @@ def _range(dtype: DType) -> tuple[int, int]:
     return (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.value[0] == "i" else (0, (1 << dtype.bits) - 1)
 
 
+def _view_faults(resource: Resource, view: View) -> list[str]:
+    """The box lies in the whole, its elements are as many as those of the type, and the whole has data of its shape."""
+    type_ = resource.type
+    if not isinstance(type_, TensorType) or type_.sparse:
+        return [f"a view is of a dense tensor, not of {type_}"]
+    shape, start, length = (list(numbers) for numbers in (view.shape, view.start, view.length))
+    if len({len(shape), len(start), len(length)}) > 1:
+        return [f"shape {shape}, start {start} and length {length} of a view have one number per dimension"]
+    boxes = zip(view.shape, view.start, view.length, strict=True)
+    if any(first < 0 or count < 0 or first + count > size for size, first, count in boxes):
+        return [f"the box from {start}, {length} long, is not inside {shape}"]
+    if math.prod(view.length) != type_.elements:
+        return [f"the box is {length} long, which is not as many elements as {type_} has"]
+    return _data_faults(replace(resource, type=replace(type_, shape=view.shape), data=view.whole))
+
+
 def _data_faults(resource: Resource) -> list[str]:
     data, type_ = resource.data, resource.type
+    if isinstance(data, View):
+        return _view_faults(resource, data)
     if isinstance(data, External):
         faults = [f"{what} {n} is negative" for what, n in (("offset", data.offset), ("length", data.length)) if n < 0]
         path = PurePosixPath(data.file.replace("\\", "/"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dnnc.backend import weights_file
@@ -13,7 +14,7 @@ from dnnc.backend.weights_file import in_file, layout, pieces, write_weights
 from dnnc.frontends.arrays import to_data
 from dnnc.frontends.weights import read_resource
 from ir.diagnostics import InvalidInput
-from ir.module import Declared, External, Inline, Random, Resource, ResourceData, Splat
+from ir.module import Declared, External, Inline, Random, Resource, ResourceData, Splat, View
 from ir.types import DType, TensorType
 
 
@@ -55,6 +56,25 @@ def test_pieces_join_to_the_whole(dtype: DType, data: ResourceData, monkeypatch:
     found = list(pieces(weight, Path()))
     assert len(found) > 1
     assert b"".join(found) == to_data(read_resource(weight, Path()), dtype)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.I4])
+def test_pieces_of_a_view_join_to_its_box(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_file, "ELEMENTS", 64)
+    stored = Random("normal", 3, 2.0)
+    whole = read_resource(Resource("@w", TensorType(dtype, (40, 3, 10)), stored), Path())
+    part = Resource("@p", TensorType(dtype, (30, 10)), View(stored, (40, 3, 10), (5, 1, 0), (30, 1, 10)))
+    assert b"".join(pieces(part, Path())) == to_data(whole[5:35, 1], dtype)
+    assert read_resource(part, Path()).shape == (30, 10)
+
+
+def test_a_view_of_a_file_reads_its_box(tmp_path: Path) -> None:
+    (tmp_path / "w.data").write_bytes(np.arange(13, dtype=np.float32).tobytes())
+    stored = External("w.data", 4, 48)
+    part = Resource("@p", TensorType(DType.F32, (3, 2)), View(stored, (3, 4), (0, 1), (3, 2)))
+    expected = np.arange(1, 13, dtype=np.float32).reshape(3, 4)[:, 1:3]
+    assert (read_resource(part, tmp_path) == expected).all()
+    assert b"".join(pieces(part, tmp_path)) == expected.tobytes()
 
 
 def test_bytes_lie_at_their_places_with_zeros_between(tmp_path: Path) -> None:
