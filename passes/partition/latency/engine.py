@@ -157,7 +157,7 @@ class Engine:
         self.start = np.concatenate([[0], np.cumsum(width * self.states)]).astype(np.int64)
         self.width = int(width.max())
         self.tail = np.full(int(self.start[-1]), math.inf)
-        self.priced, self.rate, self.stock = np.empty(0), np.zeros((len(reduced.kinds), RATES)), 0.0
+        self.priced, self.rate = np.empty(0), np.zeros((len(reduced.kinds), RATES))
         self.longest = _longest(reduced)
         # A piece takes the difference of two sums over ideals, each off by a rounding for every group.
         largest, groups = float(lattice.seconds.max(initial=0.0)), len(reduced.groups)
@@ -248,7 +248,7 @@ class Engine:
                     return math.inf
                 if value > best:
                     best, base, better = value, rates, True
-                    self.priced, self.rate, self.stock = tried.copy(), rate, stock
+                    self.priced, self.rate = tried.copy(), rate
             step *= 2 if better else 0.5
         return best
 
@@ -268,7 +268,6 @@ class Engine:
                 self.tail,
                 self.rate,
                 self.priced,
-                self.stock,
                 most,
                 slack,
                 self.reduced.pieces,
@@ -326,7 +325,8 @@ class Engine:
             bytes=np.zeros((labels, devices), np.int64),
             free=np.zeros((labels, devices)),
             home=np.full((labels, colours), label_kernels.OPEN, np.int64),
-            paid=np.zeros(labels),
+            paid=np.zeros((labels, devices)),
+            order=np.tile(np.arange(devices), (labels, 1)),
             kind_of=np.array(kind_of, np.int64),
             counts=np.array([1, -1, 0], np.int64),
         )
@@ -338,14 +338,18 @@ class Engine:
 
     def _plan(self, pool: label_kernels.Pool, x: int) -> list[Piece]:
         """The pieces of the steps that led to label x, in their order."""
+        path = [x]
+        while (parent := int(pool.parent[path[-1]])) >= 0:
+            path.append(parent)
         steps = []
-        while (parent := int(pool.parent[x])) >= 0:
+        number = np.arange(len(pool.kind_of))  # of the accelerators as the label has them
+        for parent, x in itertools.pairwise(reversed(path)):
             device = int(pool.device[x])
             if device != label_kernels.CPU:
                 i, j = int(pool.ideal[x]), int(pool.ideal[parent])
-                steps.append((device, self._members(self.lattice.bits[i] & ~self.lattice.bits[j])))
-            x = parent
-        steps.reverse()
+                members = self._members(self.lattice.bits[i] & ~self.lattice.bits[j])
+                steps.append((device if self.reduced.pieces == 1 else int(number[device]), members))
+            number = number[pool.order[x]]
         kinds = self.reduced.kinds
         placed = []
         taken = [0] * len(kinds)

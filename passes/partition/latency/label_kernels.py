@@ -4,6 +4,10 @@ Ideals are passed once, smaller first, so a label is only extended when all that
 another of the same ideal when it has as many pieces left and everything is ready no later. When accelerators run
 several pieces a label also knows, per accelerator, the pieces run, the bytes held and when it is free, and per colour where
 it lives; then all of these must be as good, and colours be at the same place.
+
+So that labels which differ in nothing that matters are the same (``settle``): an accelerator that has run all its pieces is
+``FULL``, whatever it holds; what is free or ready before anything that is left can start is so just then; and accelerators of a
+kind stand in the order of what they have done, ``order`` telling which each was in the label before.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from passes.partition.latency.kernels import NEVER, digits, leaves, meets, place
 
 OPEN, CPU = -1, -2
 """Where a colour lives (``home``) while none of its nodes has run, and when they are on CPUs; else an accelerator."""
+FULL = 1 << 62
+"""Bytes held by an accelerator that has no piece left."""
 COUNT, SPARE, COMPARED = 0, 1, 2
 """Entries of ``counts``: labels ever taken from the pool, the first of the chain of those given back, labels compared."""
 
@@ -24,8 +30,9 @@ COUNT, SPARE, COMPARED = 0, 1, 2
 class Pool(NamedTuple):
     """Labels. ``ready[:, 0]``: the latest end of what nobody reads any more, then the frontier in its order; ``promise``: no
     plan that goes on from here ends before; ``device``: of the step that led here (CPU: -2); ``after``: the next label of the
-    ideal, ``head`` the first, ``held`` their number. ``used``, ``bytes``, ``free`` per accelerator and ``home`` per colour are
-    empty when accelerators run one piece. ``paid``: tolls. ``kind_of``: of each accelerator."""
+    ideal, ``head`` the first, ``held`` their number. ``used``, ``bytes``, ``free``, ``paid`` (tolls), ``order`` per accelerator
+    and ``home`` per colour are empty when accelerators run one piece. ``kind_of``: of each accelerator; ``device`` numbers them
+    as the label before has them."""
 
     ready: Any
     promise: Any
@@ -41,6 +48,7 @@ class Pool(NamedTuple):
     free: Any
     home: Any
     paid: Any
+    order: Any
     kind_of: Any
     counts: Any
 
@@ -134,7 +142,25 @@ def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -
 
 
 @compiled
-def promise_of(lattice: Any, pool: Any, x: int, start: Any, tail: Any, priced: Any, stock: float) -> Any:
+def collectable(graph: Any, pool: Any, x: int, rate: Any, pieces: int) -> Any:
+    """No way to go on from label x pays more tolls than this."""
+    total = 0.0
+    for d in range(pool.used.shape[1]):
+        left = pieces - pool.used[x, d]
+        if left == 0:
+            continue
+        t = pool.kind_of[d]
+        most = -pool.paid[x, d]
+        for m in range(rate.shape[1]):
+            most += rate[t, m]
+        if left == 1:
+            most = min(most, toll(graph.limit[t] - pool.bytes[x, d], graph.limit[t], rate[t]))
+        total += max(0.0, most)
+    return total
+
+
+@compiled
+def promise_of(graph: Any, lattice: Any, pool: Any, x: int, start: Any, tail: Any, rate: Any, priced: Any, pieces: int) -> Any:
     """No plan that goes on from label x ends before this."""
     i = pool.ideal[x]
     wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
@@ -146,7 +172,7 @@ def promise_of(lattice: Any, pool: Any, x: int, start: Any, tail: Any, priced: A
         least = priced[onward]
         for y in range(1, wide):
             least = max(least, pool.ready[x, y] + priced[onward + y])
-        best = max(best, least + pool.paid[x] - stock)
+        best = max(best, least - collectable(graph, pool, x, rate, pieces))
     return best
 
 
@@ -166,8 +192,9 @@ def inherit(graph: Any, lattice: Any, pool: Any, x: int, parent: int, j: int, i:
     pool.ideal[x] = i
     pool.device[x] = device
     pool.k[x] = k
-    pool.paid[x] = pool.paid[parent]
     for d in range(pool.used.shape[1]):
+        pool.paid[x, d] = pool.paid[parent, d]
+        pool.order[x, d] = d
         pool.used[x, d] = pool.used[parent, d]
         pool.bytes[x, d] = pool.bytes[parent, d]
         pool.free[x, d] = pool.free[parent, d]
@@ -190,6 +217,62 @@ def repeated(pool: Any, x: int, device: int) -> bool:
 
 
 @compiled
+def settle(graph: Any, lattice: Any, pool: Any, x: int, pieces: int) -> bool:
+    """Brings label x to its normal form; false when a colour lives where no piece is left."""
+    i = pool.ideal[x]
+    soonest = NEVER
+    for c in range(lattice.cover_ptr[i], lattice.cover_ptr[i + 1]):
+        v = lattice.cover_node[c]
+        begins = 0.0
+        for y in range(graph.maker_ptr[v], graph.maker_ptr[v + 1]):
+            begins = max(begins, pool.ready[x, place(lattice, i, graph.makers[y])])
+        soonest = min(soonest, begins)
+    if soonest < NEVER:
+        for y in range(lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1):
+            pool.ready[x, y] = max(pool.ready[x, y], soonest)
+    devices = pool.used.shape[1]
+    for c in range(pool.home.shape[1]):
+        if pool.home[x, c] >= 0 and pool.used[x, pool.home[x, c]] == pieces:
+            return False
+    for d in range(devices):
+        pool.free[x, d] = max(pool.free[x, d], soonest)
+        if pool.used[x, d] == pieces:
+            pool.bytes[x, d], pool.free[x, d] = FULL, NEVER
+    for d in range(1, devices):
+        e = d
+        while e > 0 and pool.kind_of[e - 1] == pool.kind_of[e] and later(pool, x, e - 1, e):
+            swap(pool, x, e - 1)
+            e -= 1
+    return True
+
+
+@compiled
+def later(pool: Any, x: int, a: int, b: int) -> bool:
+    """Whether accelerator a of label x has done more than b."""
+    if pool.used[x, a] != pool.used[x, b]:
+        return pool.used[x, a] > pool.used[x, b]
+    if pool.bytes[x, a] != pool.bytes[x, b]:
+        return pool.bytes[x, a] > pool.bytes[x, b]
+    return pool.free[x, a] > pool.free[x, b]
+
+
+@compiled
+def swap(pool: Any, x: int, d: int) -> None:
+    """Swaps accelerators d and d + 1 of label x."""
+    e = d + 1
+    pool.used[x, d], pool.used[x, e] = pool.used[x, e], pool.used[x, d]
+    pool.bytes[x, d], pool.bytes[x, e] = pool.bytes[x, e], pool.bytes[x, d]
+    pool.free[x, d], pool.free[x, e] = pool.free[x, e], pool.free[x, d]
+    pool.paid[x, d], pool.paid[x, e] = pool.paid[x, e], pool.paid[x, d]
+    pool.order[x, d], pool.order[x, e] = pool.order[x, e], pool.order[x, d]
+    for c in range(pool.home.shape[1]):
+        if pool.home[x, c] == d:
+            pool.home[x, c] = e
+        elif pool.home[x, c] == e:
+            pool.home[x, c] = d
+
+
+@compiled
 def search(
     graph: Any,
     lattice: Any,
@@ -199,7 +282,6 @@ def search(
     tail: Any,
     rate: Any,
     priced: Any,
-    stock: float,
     most: float,
     slack: float,
     pieces: int,
@@ -253,7 +335,23 @@ def search(
                         dropped = min(
                             dropped,
                             arrive(
-                                lattice, pool, z, x, end, source, wide, stride, start, tail, priced, stock, most, width, slack
+                                graph,
+                                lattice,
+                                pool,
+                                z,
+                                x,
+                                end,
+                                source,
+                                wide,
+                                stride,
+                                start,
+                                tail,
+                                rate,
+                                priced,
+                                most,
+                                width,
+                                slack,
+                                pieces,
                             ),
                         )
                 x = pool.after[x]
@@ -309,11 +407,27 @@ def search(
                             pool.used[z, d] += 1
                             pool.bytes[z, d] += np.int64(lattice.size[i] - lattice.size[j])
                             pool.free[z, d] = end
-                            pool.paid[z] += tolled
+                            pool.paid[z, d] += tolled
                         dropped = min(
                             dropped,
                             arrive(
-                                lattice, pool, z, x, end, source, wide, stride, start, tail, priced, stock, most, width, slack
+                                graph,
+                                lattice,
+                                pool,
+                                z,
+                                x,
+                                end,
+                                source,
+                                wide,
+                                stride,
+                                start,
+                                tail,
+                                rate,
+                                priced,
+                                most,
+                                width,
+                                slack,
+                                pieces,
                             ),
                         )
                     x = pool.after[x]
@@ -323,6 +437,7 @@ def search(
 
 @compiled
 def arrive(
+    graph: Any,
     lattice: Any,
     pool: Any,
     z: int,
@@ -333,11 +448,12 @@ def arrive(
     stride: Any,
     start: Any,
     tail: Any,
+    rate: Any,
     priced: Any,
-    stock: float,
     most: float,
     width: int,
     slack: float,
+    pieces: int,
 ) -> Any:
     """Sets the times of label z, reached from x by a step that ends at ``end`` and makes what has no ``source``, and offers it.
     Returns the promise of the label given up for want of room."""
@@ -351,8 +467,9 @@ def arrive(
             pool.ready[z, y] = end
     if not fresh:
         pool.ready[z, 0] = max(pool.ready[z, 0], end)
-    pool.promise[z] = promise_of(lattice, pool, z, start, tail, priced, stock)
-    if pool.promise[z] >= most:
+    alive = settle(graph, lattice, pool, z, pieces)
+    pool.promise[z] = promise_of(graph, lattice, pool, z, start, tail, rate, priced, pieces)
+    if not alive or pool.promise[z] >= most:
         give_back(pool, z)
         return NEVER
     return offer(pool, z, wide, stride, width, slack)
