@@ -12,6 +12,7 @@ The parts, in the order of reading:
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
 - ``search``: ``solve``, which puts it together: untied copies, memory by a Lagrangian, a bound always;
 - ``price``: what a plan costs, counted by an independent walk over the function;
+- ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
 - ``shard_pass``: the pass: mesh, layouts and strategies written into the module.
 
 What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers or few enough
@@ -21,12 +22,14 @@ sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of
 from passes.shard.mesh import Axis, DeviceMesh, mesh_of, read_shape, shapes
+from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, Collective, Decisions, price
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.search import NoPlanError, ShardPlan, solve
 from passes.shard.shard_pass import ShardPass
 
 __all__ = [
+    "STRATEGIES",
     "Axis",
     "Bill",
     "Collective",
@@ -38,11 +41,14 @@ __all__ = [
     "ShardPass",
     "ShardPlan",
     "ShardProblem",
+    "UnfitError",
     "ValueKind",
     "ValueNode",
     "build",
     "decisions_of",
+    "improved",
     "mesh_of",
+    "named_plan",
     "price",
     "read_shape",
     "shapes",

@@ -22,7 +22,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ir.layout_rules import Factor, Kind, LayoutRule, rules
 from ir.module import Module
@@ -58,12 +58,15 @@ def named_plan(
     memory: float | None = None,
     bound: float = 0.0,
     uneven: bool = False,
+    seconds: float = 60.0,
 ) -> ShardPlan:
     """The plan called ``name``; ``bound``: seconds that no plan is below, where that is known; ``uneven`` as ``given`` was
-    built. Raises UnfitError where the model has no such plan, NoPlanError where it needs more than ``memory`` bytes per device,
+    built; ``seconds``: time to search a tied plan.
+
+    Raises UnfitError where the model has no such plan, NoPlanError where it needs more than ``memory`` bytes per device,
     KeyError for no such name."""
     if name == "tied":
-        plan = solve(given.problem, memory=memory, tie=True)
+        plan = solve(given.problem, memory=memory, tie=True, seconds=seconds)
         choices = plan.choices
     else:
         choices = _ByHand(module, given, uneven).choices(name)
@@ -72,7 +75,24 @@ def named_plan(
         raise NoPlanError(needs)
     bound = min(bound, value)
     optimal = value <= bound * (1 + 1e-9)
-    return ShardPlan(choices, value, bound, needs, "optimal" if optimal else "feasible", "" if optimal else name)
+    return ShardPlan(choices, value, bound, needs, "optimal" if optimal else "feasible", "" if optimal else "strategy")
+
+
+def improved(
+    module: Module, given: ShardInput, plan: ShardPlan, *, memory: float | None, uneven: bool = False, seconds: float = 60.0
+) -> ShardPlan:
+    """``plan``, or the best plan by name where that is quicker: a search that was not exact is no worse than what anybody would
+    write."""
+    if plan.status == "optimal":
+        return plan
+    for name in STRATEGIES:
+        try:
+            other = named_plan(module, given, name, memory=memory, bound=plan.bound, uneven=uneven, seconds=seconds)
+        except (UnfitError, NoPlanError):
+            continue
+        if other.value < plan.value:
+            plan = replace(other, reason=plan.reason)
+    return plan
 
 
 class _ByHand:
@@ -366,4 +386,4 @@ class _ByHand:
         return tuple(choices)
 
 
-__all__ = ["STRATEGIES", "UnfitError", "named_plan"]
+__all__ = ["STRATEGIES", "UnfitError", "improved", "named_plan"]

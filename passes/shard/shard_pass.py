@@ -28,6 +28,7 @@ from passes.fold import expand, folding
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of
 from passes.shard.mesh import mesh_of, read_shape, shapes
+from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
 from passes.shard.search import NoPlanError, ShardPlan, solve
 from passes.shard.written import Staged, written
@@ -38,6 +39,7 @@ REASONS = {
     "": "the search was exact",
     "width": "elimination in parts, what is paid once shared among its readers",
     "memory": "a price for memory (Lagrangian)",
+    "strategy": "the search, for plans of any kind",
 }
 """How a bound was reached, by ``ShardPlan.reason``."""
 
@@ -49,6 +51,7 @@ class ShardPass(Pass):
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
     the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
     may differ in length. ``memory``: bytes of weights per device at most; 0: those of the topology; -1: no limit.
+    ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found.
     """
 
     name: ClassVar[str] = "shard"
@@ -58,6 +61,7 @@ class ShardPass(Pass):
     uneven: bool = False
     memory: int = 0
     time_limit: float = 60.0
+    strategy: str = ""
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a module without a topology or a mesh that it does not have, Infeasible where the weights do
@@ -69,6 +73,8 @@ class ShardPass(Pass):
             raise UsageError(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
         if self.memory < -1:
             raise UsageError(f"memory is {self.memory}, expected bytes, 0 or -1", where=self.name)
+        if self.strategy not in ("", *STRATEGIES):
+            raise UsageError(f"strategy is '{self.strategy}', expected one of {', '.join(STRATEGIES)}", where=self.name)
         module = expand(module)
         count = len(topology.devices)
         tried = [read_shape(self.mesh, count)] if self.mesh else list(shapes(count))
@@ -80,7 +86,7 @@ class ShardPass(Pass):
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
         single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
-        told = _plan(given, plan, bound, single, len(tried), self.training)
+        told = _plan(given, plan, bound, single, len(tried), self.training, self.strategy)
         return written(module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told)
 
     def best(
@@ -93,6 +99,7 @@ class ShardPass(Pass):
         best: tuple[ShardInput, ShardPlan] | None = None
         bounds: list[float] = []
         faults: list[tuple[float, float, str]] = []
+        unfit: list[str] = []
         for number, sizes in enumerate(tried):
             mesh = mesh_of(topology, context.analyses.get(network, topology), sizes)
             limit = None if self.memory < 0 else self.memory or mesh.memory
@@ -101,12 +108,25 @@ class ShardPass(Pass):
             context.progress(f"mesh {mesh}", number / len(tried))
             try:
                 plan = solve(given.problem, memory=limit, tie=self.tied, seconds=left, progress=context.progress)
+                if self.strategy:
+                    plan = named_plan(
+                        module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
+                    )
+                elif not self.tied:
+                    plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=left)
+            except UnfitError as error:
+                unfit.append(f"mesh {mesh}: {error}")
+                continue
             except NoPlanError as error:
                 faults.append((error.least, float(limit or 0), str(mesh)))
                 continue
             bounds.append(plan.bound)
             if best is None or plan.value < best[1].value:
                 best = given, plan
+        if best is None and not faults:
+            raise InvalidInput(
+                f"no plan '{self.strategy}': {unfit[0]}", where=module.name, hint="leave the strategy to the search"
+            )
         if best is None:
             least, limit_, shape = min(faults)
             over = math.ceil(least - limit_)
@@ -147,9 +167,13 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
     )
 
 
-def _plan(given: ShardInput, plan: ShardPlan, bound: float, single: float, shapes_tried: int, training: bool) -> Plan:
+def _plan(
+    given: ShardInput, plan: ShardPlan, bound: float, single: float, shapes_tried: int, training: bool, strategy: str
+) -> Plan:
     """What is proven of one mesh for the whole function."""
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
+    if strategy:
+        certificate["strategy"] = strategy
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
     done = plan.value <= bound * (1 + AGREE)
