@@ -1,0 +1,23 @@
+"""SPMD: a sharded stage as one program for all members of its mesh, with explicit collectives, and as what each member runs.
+
+- ``boxes``: which part of a tensor a member holds;
+- ``program``: ``LocalProgram``, what one member runs.
+"""
+
+from passes.spmd.boxes import Box, Placements, Range, box, coordinates, delivers, members_along, placements_of
+from passes.spmd.program import Exchange, LocalProgram, Message, Part
+
+__all__ = [
+    "Box",
+    "Exchange",
+    "LocalProgram",
+    "Message",
+    "Part",
+    "Placements",
+    "Range",
+    "box",
+    "coordinates",
+    "delivers",
+    "members_along",
+    "placements_of",
+]
