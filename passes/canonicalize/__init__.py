@@ -1,7 +1,8 @@
 """Canonicalize: the same program with fewer and simpler ops.
 
 Binds symbolic dimensions, computes what is constant (shape arithmetic, masks, positions), drops ops that hand an operand
-through, inlines an ``If`` whose condition is known, keeps equal small constants once, and removes what nothing reads.
+through, writes a transpose that merges dimensions on its way as one transpose, inlines an ``If`` whose condition is known,
+keeps equal small constants once, and removes what nothing reads.
 
 Invariants: the numbers that come out are the same, bit for bit where constants are computed by exact operations (a sine of a
 constant may be rounded otherwise than the runtime would); arguments and results of the entry keep their names; an op that
@@ -25,6 +26,7 @@ from passes.canonicalize.bind import bind_types
 from passes.canonicalize.constants import Constants
 from passes.canonicalize.dead import equal_constants, live_ops, renamed, used_symbols
 from passes.canonicalize.folding import Answer, folded, static
+from passes.canonicalize.merged import unmerged
 from passes.canonicalize.noops import passed_through
 
 _ROUNDS = 8  # each round needs one that removed a reader before it; real models need two
@@ -48,7 +50,7 @@ class CanonicalizePass(Pass):
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises UsageError for a binding that is none, or of a dimension that the module lacks."""
-        counts = {"ops_before": _count(module), "folded": 0, "passed_through": 0, "inlined": 0, "dead": 0}
+        counts = {"ops_before": _count(module), "folded": 0, "passed_through": 0, "unmerged": 0, "inlined": 0, "dead": 0}
         if self.dims:
             module = bind_types(module, dict(map(_binding, self.dims)))
         for _ in range(_ROUNDS):
@@ -83,7 +85,7 @@ class CanonicalizePass(Pass):
 @dataclass(slots=True)
 class _Simplifier:
     """One walk over a function, in order. ``read``: every name that something reads; ``aliases``: values that are gone, and
-    what stands for them."""
+    what stands for them; ``makers``: the op that makes each value."""
 
     constants: Constants
     evaluate: ConstantEvaluator | None
@@ -92,6 +94,7 @@ class _Simplifier:
     read: set[str]
     types: dict[str, Type] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    makers: dict[str, Op] = field(default_factory=dict)
 
     def body(self, ops: Iterable[Op], yielded: set[str]) -> list[Op]:
         """The ops of a body after simplification; the values in ``yielded`` stay defined."""
@@ -113,6 +116,10 @@ class _Simplifier:
         self.types.update((value.name, value.type) for value in op.results)
         if op.name == "onnx.Identity" and op.results[0].name in yielded:
             return [op]  # all that can become of an op that must give this name to something
+        if (whole := unmerged(op, self.makers, self.types)) is not None:
+            self.counts["unmerged"] += 1
+            op = whole
+        self.makers.update((value.name, op) for value in op.results)
         if (targets := self.handed_through(op)) is not None:
             self.counts["passed_through"] += 1
             return self.stand_in(op, targets, yielded)
