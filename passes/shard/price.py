@@ -2,26 +2,24 @@
 
 It reads the decisions and the layout rules, and nothing of the search: not its problem, tables or conversions. The model is the
 one that ``build`` and ``mesh`` state, spelled out here a second time, so that an error in either shows as a difference. A value
-is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives (Dijkstra).
+is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives (``ways``).
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ir.facets import Cost, OptimizerState, Time
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.ops import Op
-from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.analyses.memory import reads
 from passes.analyses.seconds import op_seconds
 from passes.shard.mesh import DeviceMesh
-
-Lies = tuple[Placement, ...]
+from passes.shard.ways import FREE, Lies, Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,13 @@ class Collective:
 @dataclass(slots=True)
 class Bill:
     """``compute`` and ``communication`` seconds; ``memory`` bytes of weights per device (with their gradients and optimizer
-    state in training). ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is needed."""
+    state in training). ``work``: seconds of compute by op. ``lies``: the layout in which each value is made or kept; ``asked``:
+    those in which it is needed."""
 
     compute: float = 0.0
     memory: float = 0.0
     collectives: list[Collective] = field(default_factory=list)
+    work: dict[str, float] = field(default_factory=dict)
     lies: Mapping[str, Lies] = field(default_factory=dict)
     asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
 
@@ -76,7 +76,8 @@ class _Walk:
     def __init__(
         self, module: Module, func: Func, mesh: DeviceMesh, decisions: Decisions, training: bool, uneven: bool
     ) -> None:
-        self.mesh, self.training, self.uneven, self.bill = mesh, training, uneven, Bill()
+        self.mesh, self.training, self.bill = mesh, training, Bill()
+        self.ways = Ways(mesh, uneven)
         self.types: dict[str, Type] = {value.name: value.type for value in func.args}
         self.lies: dict[str, Lies] = {}
         self.asked: dict[str, dict[Lies, None]] = {}
@@ -148,10 +149,14 @@ class _Walk:
                 self.trained.add(value.name)
 
     def compute(self, op: Op, operands: list[Lies], results: list[Lies], share: float) -> None:
+        seconds = self.seconds(op, operands, results, share)
+        self.bill.compute += seconds
+        self.bill.work[op.id] = seconds
+
+    def seconds(self, op: Op, operands: list[Lies], results: list[Lies], share: float) -> float:
         cost = op.facet(Cost)
         if cost is None or op.facet(Time) is not None:
-            self.bill.compute += max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
-            return
+            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
         given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
         made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
         held = [row for row in given if row[2].startswith("@")]
@@ -170,7 +175,7 @@ class _Walk:
         if self.training and gradients:
             works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
         per_type = [math.fsum(op_seconds(op.with_facets(work), type_) for work in works) for type_ in self.mesh.types]
-        self.bill.compute += max(per_type, default=0.0)
+        return max(per_type, default=0.0)
 
     @staticmethod
     def total(rows: list[tuple[Type, Lies, str]]) -> int:
@@ -205,78 +210,10 @@ class _Walk:
 
     def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
         """Adds the cheapest chain of collectives to the bill."""
-        if source == target:
-            return
-        type_ = self.types[name]
-        heap: list[tuple[float, int, Lies, tuple[Collective, ...]]] = [(0.0, 0, source, ())]
-        done: set[Lies] = set()
-        pushed = 0
-        while heap:
-            seconds, _, lies, way = heapq.heappop(heap)
-            if lies == target:
-                self.bill.collectives += way
-                return
-            if lies in done:
-                continue
-            done.add(lies)
-            for after, kind, position, size in self.steps(type_, lies):
-                pushed += 1
-                axis = self.mesh.axes[position]
-                extra = self.step_seconds(kind, axis.size, size, axis.bandwidth, axis.latency)
-                one = Collective(kind, axis.name, name, size, extra, backward)
-                heapq.heappush(heap, (seconds + extra, pushed, after, way if kind == "slice" else (*way, one)))
-        raise KeyError(f"{name} cannot be brought from {source} to {target}")
-
-    def steps(self, type_: Type, lies: Lies) -> Iterator[tuple[Lies, str, int, float]]:
-        """What one collective, or a slice, can make: the layout, its kind, the axis, bytes."""
-        if not isinstance(type_, TensorType):
-            return
-        shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
-        for position in range(len(lies)):
-            before, later = lies[position], lies[position + 1 :]
-            if isinstance(before, Shard) and before in later:
-                continue  # a later axis cuts its shards: it must be joined first
-            size = float(type_.nbytes or 0)
-            for other, placement in enumerate(lies):
-                if other != position and isinstance(placement, Shard):
-                    size /= self.mesh.axes[other].size
-            afters: Lies = (*map(Shard, range(len(shape))), Replicate(), Partial("sum"), Partial("max"))
-            for after in afters:
-                if after == before or (isinstance(after, Shard) and after in later):
-                    continue
-                layout: Lies = (*lies[:position], after, *later)
-                kinds = {
-                    (Replicate, Shard): "slice",
-                    (Replicate, Partial): "slice",
-                    (Shard, Replicate): "all_gather",
-                    (Shard, Shard): "all_to_all",
-                    (Partial, Replicate): "all_reduce",
-                    (Partial, Shard): "reduce_scatter",
-                }
-                kind = kinds.get((type(before), type(after)))
-                if kind is not None and self.possible(type_, shape, layout):
-                    yield layout, kind, position, size
-
-    def possible(self, type_: TensorType, shape: list[int], lies: Lies) -> bool:
-        terms = {placement.reduction for placement in lies if isinstance(placement, Partial)}
-        if len(terms) > 1 or (terms and type_.dtype in (DType.BOOL, DType.STRING)):
-            return False
-        for dim, length in enumerate(shape):
-            parts = math.prod(a.size for p, a in zip(lies, self.mesh.axes, strict=True) if p == Shard(dim))
-            if parts > length or (length % parts and not self.uneven):
-                return False
-        return True
-
-    @staticmethod
-    def step_seconds(kind: str, n: int, size: float, bandwidth: float, latency: float) -> float:
-        match kind:
-            case "slice":
-                return 0.0
-            case "all_gather" | "reduce_scatter":
-                return (n - 1) / n * size / bandwidth + (n - 1) * latency
-            case "all_reduce":
-                return 2 * (n - 1) / n * size / bandwidth + 2 * (n - 1) * latency
-        return (n - 1) / n**2 * size / bandwidth + (n - 1) * latency
+        for step in self.ways.way(self.types[name], source, target) if source != target else ():
+            if step.kind not in FREE:
+                axis = self.mesh.axes[step.axis].name
+                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds, backward))
 
 
 __all__ = ["Bill", "Collective", "Decisions", "price"]

@@ -1,0 +1,343 @@
+"""A sharded plan told: what each layer costs, what one block does op by op, and what other plans would cost.
+
+All is read from a module with the decisions of ``shard`` in it (``written`` says how they stand there) and priced anew by
+``price``; nothing is remembered from the search. A *layer* is a copy of a repeated part of the function, named after the scope
+that its ops share, or what lies between two of these, by scope.
+
+A collective is told at the op that makes the value it works on; one on a weight at the first op that reads the weight. So a sum
+that a layer leaves to the next is the layer's own. Bytes are those of the formulas of ``mesh``: the tensor as the other axes
+leave it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ir.facets import ShardRule, StageSet
+from ir.layout_rules import rules
+from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.ops import Op, Value
+from ir.topology import Topology
+from ir.types import Replicate, TensorType, Type
+from passes.analyses.memory import reads
+from passes.analyses.network import network
+from passes.fold import Folding, folding
+from passes.shard.build import SEPARATOR, WHOLE, build
+from passes.shard.decide import decisions_of
+from passes.shard.layouts import Placements
+from passes.shard.mesh import DeviceMesh, mesh_of
+from passes.shard.named import STRATEGIES, UnfitError, named_plan
+from passes.shard.price import Bill, Collective, Decisions, price
+from passes.shard.search import NoPlanError
+from passes.sharded import kept_layouts, read_placements
+
+_NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
+"""A part of a scope that is a number: layers are called by what stands up to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """One op: its strategy's name per axis, the layouts in which it reads and makes values, how its weights are kept, seconds
+    of compute, and what is told at it of collectives."""
+
+    op: Op
+    strategies: tuple[str, ...]
+    operands: tuple[tuple[str, Placements], ...]
+    results: tuple[tuple[str, Placements], ...]
+    kept: tuple[tuple[str, Placements], ...]
+    compute: float
+    collectives: tuple[Collective, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Ops of one layer on one stage, in order. ``block``: the number of the repeated part that it is a copy of, -1 for none."""
+
+    name: str
+    stage: int
+    block: int
+    rows: tuple[OpRow, ...]
+
+    @property
+    def compute(self) -> float:
+        return sum(row.compute for row in self.rows)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        return tuple(one for row in self.rows for one in row.collectives)
+
+    @property
+    def communication(self) -> float:
+        return sum(one.seconds for one in self.collectives)
+
+    def totals(self) -> dict[str, tuple[int, float, float]]:
+        """By kind of collective: how many, bytes, seconds."""
+        found: dict[str, tuple[int, float, float]] = {}
+        for one in self.collectives:
+            count, size, seconds = found.get(one.kind, (0, 0.0, 0.0))
+            found[one.kind] = (count + 1, size + one.size, seconds + one.seconds)
+        return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """A stage as a function of its own, with what was decided for it."""
+
+    index: int
+    func: Func
+    mesh: DeviceMesh
+    decisions: Decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A plan to compare with: seconds per sample, of them compute and collectives, bytes of weights per device; ``missing`` says
+    why there is none."""
+
+    name: str
+    seconds: float = 0.0
+    compute: float = 0.0
+    communication: float = 0.0
+    memory: float = 0.0
+    missing: str = ""
+
+
+def layers(module: Module, *, uneven: bool = False) -> tuple[Layer, ...]:
+    """The layers of a sharded module, stage by stage, in order. Raises ValueError where the module has no sharded plan."""
+    plan = _plan(module)
+    bare = undecided(module)
+    found = folding(bare.entry, bare)
+    training = plan.objective == "training"
+    told: list[Layer] = []
+    for part in stage_parts(module):
+        bill = price(bare, part.func, part.mesh, part.decisions, training=training, uneven=uneven)
+        rows = _rows(bare, part, bill)
+        held = {op.id for op in part.func.ops}
+        for name, block, ops in _groups(bare.entry, found):
+            mine = tuple(rows[op.id] for op in ops if op.id in held)
+            if mine:
+                told.append(Layer(name, part.index, block, mine))
+    return tuple(told)
+
+
+def typical_block(told: Sequence[Layer]) -> Layer | None:
+    """The layer to show in full: of the repeated part that takes most time, the middle copy; None where nothing repeats."""
+    seconds: Counter[int] = Counter()
+    for layer in told:
+        if layer.block >= 0:
+            seconds[layer.block] += int(1e12 * (layer.compute + layer.communication))
+    if not seconds:
+        return None
+    block = max(seconds, key=lambda number: (seconds[number], -number))
+    copies = [layer for layer in told if layer.block == block]
+    return copies[len(copies) // 2]
+
+
+def alternatives(module: Module, *, uneven: bool = False, time_limit: float = 10.0) -> tuple[Alternative, ...]:
+    """Plans by name on the mesh of a sharded module of one stage, else on one axis of all its devices; without regard to
+    memory, which each tells."""
+    plan = _plan(module)
+    topology = module.first(Topology)
+    assert topology is not None
+    bare = undecided(module)
+    net = network(topology)
+    meshes = [part.mesh for part in stage_parts(module)]
+    mesh = meshes[0] if len(meshes) == 1 else mesh_of(topology, net, (sum(len(mesh.devices) for mesh in meshes),))
+    training = plan.objective == "training"
+    given = build(bare, bare.entry, mesh, folding(bare.entry, bare), training=training, uneven=uneven)
+    told = []
+    for name in STRATEGIES:
+        try:
+            other = named_plan(bare, given, name, uneven=uneven, seconds=time_limit)
+        except (UnfitError, NoPlanError) as error:
+            told.append(Alternative(name, missing=str(error)))
+            continue
+        bill = price(bare, bare.entry, mesh, decisions_of(given, other.choices), training=training, uneven=uneven)
+        told.append(Alternative(name, other.value, bill.compute, bill.communication, bill.memory))
+    return tuple(told)
+
+
+# -- what a module says ------------------------------------------------------------------------------------------------
+
+
+def undecided(module: Module) -> Module:
+    """The module as it was before ``shard``: no layouts, strategies, stages, meshes, plan."""
+
+    def plain(type_: Type) -> Type:
+        return replace(type_, layout=None) if isinstance(type_, TensorType) and type_.layout is not None else type_
+
+    def value_of(value: Value) -> Value:
+        type_ = plain(value.type)
+        return value if type_ is value.type else Value(value.name, type_)
+
+    def op_of(op: Op) -> Op:
+        facets = tuple(facet for facet in op.facets if not isinstance(facet, ShardRule | StageSet))
+        return replace(op, facets=facets, results=tuple(map(value_of, op.results)))
+
+    func = module.entry
+    bare = replace(
+        func,
+        ops=tuple(map(op_of, func.ops)),
+        results=tuple(map(value_of, func.results)),
+        attributes=tuple((key, value) for key, value in func.attributes if not key.startswith("shard.")),
+    )
+    module = module.without(Plan, Mesh, Stage, Schedule)
+    symbols = tuple(
+        bare if symbol is func else replace(symbol, type=plain(symbol.type)) if isinstance(symbol, Resource) else symbol
+        for symbol in module.symbols
+    )
+    return Module(module.name, symbols, module.attributes)
+
+
+def stage_parts(module: Module) -> Iterator[StagePart]:
+    """Each stage of a sharded module, without layouts in its types, and its decisions."""
+    plan, topology = _plan(module), module.first(Topology)
+    assert topology is not None
+    net = network(topology)
+    places = {device.name: number for number, device in enumerate(topology.devices)}
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    bare = {op.id: op for op in undecided(module).entry.ops}
+    func = module.entry
+    holder = {op.id: op.facet(StageSet, StageSet((0,))).stages[0] for op in func.ops}
+    for stage in plan.stages:
+        ops = [op for op in func.ops if holder[op.id] == stage.index]
+        made = {value.name: value for op in ops for value in op.results}
+        sizes = tuple(size for _, size in meshes[stage.mesh].axes) if stage.mesh else (1,)
+        mesh = mesh_of(topology, net, sizes, places[stage.devices[0]])
+        outside = {value.name for value in func.results}
+        outside.update(name for op in func.ops if holder[op.id] != stage.index for name in reads(op))
+        given = {value.name: value for value in func.args}
+        given.update((value.name, value) for op in func.ops if holder[op.id] < stage.index for value in op.results)
+        wanted = dict.fromkeys(name for op in ops for name in reads(op) if name in given)
+        part = replace(
+            func,
+            args=tuple(_bare(given[name]) for name in wanted),
+            results=tuple(_bare(value) for value in made.values() if value.name in outside),
+            ops=tuple(bare[op.id] for op in ops),
+            attributes=(),
+        )
+        yield StagePart(stage.index, part, mesh, _decisions(module, part, ops, stage.index, meshes.get(stage.mesh), made))
+
+
+def _bare(value: Value) -> Value:
+    """Without a layout."""
+    type_ = value.type
+    return Value(value.name, replace(type_, layout=None)) if isinstance(type_, TensorType) and type_.layout else value
+
+
+def _decisions(
+    module: Module, part: Func, ops: Iterable[Op], index: int, mesh: Mesh | None, made: Mapping[str, Value]
+) -> Decisions:
+    count = len(mesh.axes) if mesh else 1
+    whole: Placements = (Replicate(),) * count
+    strategies = {}
+    for op in ops:
+        facet = op.facet(ShardRule)
+        strategies[op.id] = tuple(facet.rule.split(SEPARATOR)) if facet else (WHOLE,) * count
+    if mesh is None:
+        kept = dict.fromkeys((name for op in part.ops for name in reads(op) if name in module.resources), whole)
+    else:
+        kept = kept_layouts(module, index, mesh)
+    leaves = {}
+    for text in dict(module.entry.attributes)["shard.outputs"].value if _moves(module) else ():
+        name, _, placements = str(text).partition(" ")
+        leaves[name] = read_placements(placements.partition("[")[2].removesuffix("]"))
+    outputs: dict[str, Placements] = {}
+    for value in part.results:
+        type_ = made[value.name].type
+        lies = type_.layout.placements if isinstance(type_, TensorType) and type_.layout is not None else whole
+        outputs[value.name] = leaves.get(value.name, lies)
+    return Decisions(strategies, kept, outputs)
+
+
+def _moves(module: Module) -> bool:
+    return any(key == "shard.outputs" for key, _ in module.entry.attributes)
+
+
+def _plan(module: Module) -> Plan:
+    plan = module.first(Plan)
+    if plan is None or not all(stage.devices for stage in plan.stages):
+        raise ValueError("the module has no sharded plan")
+    return plan
+
+
+# -- rows and groups ---------------------------------------------------------------------------------------------------
+
+
+def _rows(module: Module, part: StagePart, bill: Bill) -> dict[str, OpRow]:
+    """A row for each op of a stage."""
+    count = len(part.mesh.axes)
+    whole: Placements = (Replicate(),) * count
+    first: dict[str, str] = {}
+    for op in part.func.ops:
+        for name in reads(op):
+            if name in bill.lies:
+                first.setdefault(name, op.id)
+        first.update((value.name, op.id) for value in op.results)
+    told: dict[str, list[Collective]] = {}
+    for one in bill.collectives:
+        told.setdefault(first[one.value], []).append(one)
+    rows = {}
+    for op, rule in rules(module, part.func):
+        names = part.decisions.strategies[op.id]
+        operands: list[Placements] = [whole] * len(op.operands)
+        results: list[Placements] = [whole] * len(op.results)
+        if rule is not None:
+            taken = [
+                next(s for s in rule.strategies(axis.size) if s.name == name)
+                for name, axis in zip(names, part.mesh.axes, strict=True)
+            ]
+            operands = [tuple(s.operands[i] for s in taken) for i in range(len(op.operands))]
+            results = [tuple(s.results[i] for s in taken) for i in range(len(op.results))]
+        rows[op.id] = OpRow(
+            op,
+            names,
+            tuple(zip(op.operands, operands, strict=True)),
+            tuple((value.name, lies) for value, lies in zip(op.results, results, strict=True)),
+            tuple((name, bill.lies[name]) for name in op.operands if name in part.decisions.kept and name in bill.lies),
+            bill.work.get(op.id, 0.0),
+            tuple(told.get(op.id, ())),
+        )
+    return rows
+
+
+def _groups(func: Func, found: Folding) -> list[tuple[str, int, list[Op]]]:
+    """The ops of a function by layer: name, block (-1: none), ops in order. Layers are in the order of their first ops."""
+    of: dict[int, tuple[int, int]] = {}
+    for number, block in enumerate(found.blocks):
+        for chain in block.chains:
+            for copy in chain.copies:
+                if block.copies[copy].parent is None:
+                    of.update(dict.fromkeys(block.copies[copy].ops, (number, copy)))
+    members: dict[object, list[Op]] = {}
+    for position, op in enumerate(func.ops):
+        members.setdefault(of.get(position, _head(op)), []).append(op)
+    groups = []
+    for key, ops in members.items():
+        block = key[0] if isinstance(key, tuple) else -1
+        common = Counter(map(_layer, ops)).most_common(1)[0][0]
+        groups.append((common if isinstance(key, tuple) and common else _text(key), block, ops))
+    return groups
+
+
+def _layer(op: Op) -> str:
+    """The scope up to its first number, empty where it has none."""
+    scope = op.location.scope or op.location.node.strip("/").replace("/", ".")
+    match = _NUMBERED.search(scope)
+    return scope[: match.end()] if match else ""
+
+
+def _head(op: Op) -> str:
+    """The name of an op that is in no copy: its layer, or the first part of its scope."""
+    scope = op.location.scope or op.location.node.strip("/").rpartition("/")[0].replace("/", ".")
+    return _layer(op) or scope.split(".")[0] or "model"
+
+
+def _text(key: object) -> str:
+    return f"block {key[0]}, copy {key[1]}" if isinstance(key, tuple) else str(key)
+
+
+__all__ = ["Alternative", "Layer", "OpRow", "StagePart", "alternatives", "layers", "stage_parts", "typical_block", "undecided"]
