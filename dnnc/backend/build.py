@@ -11,8 +11,12 @@ Invariants that ``open`` guarantees, or InvalidInput says which one fails and wh
    tensors of its ``sends`` (each once, however many channels carry it);
 4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages.
 
+A stage on a mesh has the programs of its members in the place of one model (``dnnc/backend/members.py``), which say besides:
+5. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
+
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``trace.json``,
-``stages/stageK.onnx``, and the weights in ``stages/weights.data`` (shared) or ``stages/stageK.data`` (per stage).
+``stages/stageK.onnx``, or ``stages/stageK/memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
+``stages/weights.data`` (shared) or ``stages/stageK.data`` and ``stages/stageK/memberI.data`` (per stage).
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dnnc.backend.members import Known, MemberProgram, matches, stage_faults
 from dnnc.backend.plan_json import plan_from_json
+from dnnc.runtime.collectives import Collective
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Plan
 from ir.types import DType, TensorType, Type, type_bytes
@@ -124,16 +130,21 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:
-    """The program of one stage: the ONNX model ``model`` on ``devices`` (replicas; ``device`` is the first)."""
+    """The program of one stage: the ONNX model ``model`` on ``devices`` (replicas; ``device`` is the first); or, where it has
+    ``members``, theirs, one on each of ``devices``, the mesh of ``axes`` (name and size) row by row. It has no ``model``
+    then, and ``collectives`` in the order in which all members take part in them."""
 
     index: int
     devices: tuple[str, ...]
     device_type: str
-    model: Path
+    model: Path | None
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     receives: tuple[Channel, ...]
     sends: tuple[Channel, ...]
+    axes: tuple[tuple[str, int], ...] = ()
+    members: tuple[MemberProgram, ...] = ()
+    collectives: tuple[Collective, ...] = ()
 
     @property
     def device(self) -> str:
@@ -191,7 +202,7 @@ class Build:
             raise InvalidInput("it holds a plan only, no programs", where=str(folder), hint=hint)
         try:
             build = _from_manifest(folder, manifest)
-            problems = [*_missing_files(folder, manifest), *_broken_channels(build)]
+            problems = [*_missing_files(folder, manifest), *_broken_channels(build), *_broken_meshes(build)]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
             raise InvalidInput(
@@ -236,11 +247,14 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
             index=int(stage["index"]),
             devices=tuple(map(str, stage["devices"])),
             device_type=str(stage["device_type"]),
-            model=folder / _inside(stage["model"]),
+            model=None if "members" in stage else folder / _inside(stage["model"]),
             inputs=_ports(stage["inputs"]),
             outputs=_ports(stage["outputs"]),
             receives=_channels(stage["receives"]),
             sends=_channels(stage["sends"]),
+            axes=tuple((str(name), int(size)) for name, size in stage.get("axes", ())),
+            members=tuple(MemberProgram.from_json(member, folder) for member in stage.get("members", ())),
+            collectives=tuple(map(Collective.from_json, stage.get("collectives", ()))),
         )
         for stage in manifest["stages"]
     )
@@ -248,6 +262,10 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
         raise ValueError(f"stages are numbered {[stage.index for stage in stages]}, expected 0, 1, ...")
     if any(not stage.devices for stage in stages):
         raise ValueError("a stage has no device")
+    for segment in (s for stage in stages for member in stage.members for s in member.segments):
+        _inside(str(segment.model.relative_to(folder)))
+    if any(stage.model is None and not stage.members for stage in stages):
+        raise ValueError("a stage on a mesh has no members")
     source = manifest["source"]
     try:
         plan = plan_from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")), str(folder / "plan.json"))
@@ -310,6 +328,48 @@ def _missing_files(folder: Path, manifest: Mapping[str, Any]) -> list[Diagnostic
             found = path.stat().st_size
             problems.append(Diagnostic(f"{found} bytes found, {entry['bytes']} expected", where=str(path), hint=REBUILD))
     return problems
+
+
+def _broken_meshes(build: Build) -> list[Diagnostic]:
+    """What is wrong with stages on meshes, and with what crosses between them."""
+    where = str(build.folder / MANIFEST)
+    inputs: dict[str, Known] = {port.name: (port.dtype, port.shape) for port in build.inputs}
+    problems = []
+    for stage in (stage for stage in build.stages if stage.members):
+        borders: dict[tuple[str, int], Known] = {(port.name, -1): (port.dtype, port.shape) for port in stage.outputs}
+        borders |= {(c.tensor, c.id): (c.dtype, c.shape) for c in (*stage.receives, *stage.sends)}
+        faults = list(stage_faults(stage.axes, stage.members, stage.collectives, inputs, borders))
+        if tuple(member.device for member in stage.members) != stage.devices:
+            faults.insert(0, f"its members are not those of its devices {list(stage.devices)}")
+        faults += [f"file '{s.model}' is missing" for m in stage.members for s in m.segments if not s.model.is_file()]
+        problems += [Diagnostic(f"stage {stage.index}: {fault}", where=where, hint=REBUILD) for fault in faults[:4]]
+    if problems:
+        return problems
+    for channel in build.channels:
+        maker, reader = build.stages[channel.source], build.stages[channel.target]
+        if maker.members or reader.members:
+            for fault in _crossing_faults(channel, maker, reader):
+                problems.append(Diagnostic(f"channel {channel.id}: {fault}", where=where, hint=REBUILD))
+    return problems
+
+
+def _crossing_faults(channel: Channel, maker: StageProgram, reader: StageProgram) -> Iterable[str]:
+    """What is wrong with a channel of which one end at least is a mesh."""
+    given = [[part for part in member.sends if part.channel == channel.id] for member in maker.members]
+    taken = [[part for part in member.receives if part.channel == channel.id] for member in reader.members]
+    if any(len(parts) != 1 for parts in given + taken):
+        yield "some members do not send or receive it once"
+        return
+    if matches(maker.axes, reader.axes):
+        pairs = [
+            (one[0].box, one[0].reduction, other[0].box, other[0].reduction) for one, other in zip(given, taken, strict=True)
+        ]
+        if any(left != right for *left, one, two in pairs for right in ([one, two],)):
+            yield "a member receives another part than the member of the same number sends"
+        return
+    whole = tuple((0, dim) for dim in channel.shape or ())
+    if any(parts[0].box != whole or parts[0].reduction for parts in given + taken):
+        yield "between stages of different shape it must cross whole"
 
 
 def _broken_channels(build: Build) -> list[Diagnostic]:
