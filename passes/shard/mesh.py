@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ir.diagnostics import InvalidInput
-from ir.topology import DeviceType, Topology
+from ir.module import Mesh
+from ir.topology import Device, DeviceType, Topology
 from passes.analyses.network import Network, Unreachable
 
 AXIS_NAMES = ("x", "y", "z")
@@ -97,9 +98,23 @@ def shapes(devices: int, most_axes: int = 2) -> tuple[tuple[int, ...], ...]:
 def mesh_of(topology: Topology, net: Network, sizes: tuple[int, ...], first: int = 0) -> DeviceMesh:
     """The mesh over consecutive devices of ``topology``, from number ``first`` on. Raises InvalidInput where two of an axis
     cannot reach each other."""
-    devices = topology.devices[first : first + math.prod(sizes)]
+    axes = tuple(zip(AXIS_NAMES, sizes, strict=False))
+    return _mesh(topology, net, axes, topology.devices[first : first + math.prod(sizes)])
+
+
+def mesh_over(topology: Topology, net: Network, mesh: Mesh) -> DeviceMesh:
+    """That of a ``mesh`` symbol. Raises as ``mesh_of``, and for a device that the topology does not have."""
+    known = {device.name: device for device in topology.devices}
+    for device in mesh.devices:
+        if device not in known:
+            raise InvalidInput(f"'{device}' is not a device of the topology {topology.name}", where=mesh.name)
+    return _mesh(topology, net, mesh.axes, tuple(known[device] for device in mesh.devices))
+
+
+def _mesh(topology: Topology, net: Network, named: Sequence[tuple[str, int]], devices: Sequence[Device]) -> DeviceMesh:
     axes = []
-    for number, size in enumerate(sizes):
+    sizes = tuple(size for _, size in named)
+    for number, (name, size) in enumerate(named):
         stride = math.prod(sizes[number + 1 :])
         bandwidth, latency = math.inf, 0.0
         for start in _ring_starts(sizes, number):
@@ -112,7 +127,7 @@ def mesh_of(topology: Topology, net: Network, sizes: tuple[int, ...], first: int
                 except Unreachable as error:
                     raise InvalidInput(f"no mesh axis: {error}", where=topology.name) from error
                 bandwidth, latency = min(bandwidth, path.bandwidth), max(latency, path.latency)
-        axes.append(Axis(AXIS_NAMES[number], size, bandwidth, latency))
+        axes.append(Axis(name, size, bandwidth, latency))
     limits = [limit for device in devices if (limit := topology.memory(device)) is not None]
     used = {device.type for device in devices}
     types = tuple(type_ for type_ in topology.types if type_.name in used)
@@ -126,4 +141,4 @@ def _ring_starts(sizes: tuple[int, ...], axis: int) -> list[int]:
     return [sum(p * s for p, s in zip(place, strides, strict=True)) for place in itertools.product(*others)]
 
 
-__all__ = ["AXIS_NAMES", "Axis", "DeviceMesh", "mesh_of", "read_shape", "shapes"]
+__all__ = ["AXIS_NAMES", "Axis", "DeviceMesh", "mesh_of", "mesh_over", "read_shape", "shapes"]

@@ -1,0 +1,122 @@
+"""The cheapest chain of collectives from one layout of a value to another, step by step: what a plan is charged and what
+lowering writes.
+
+It spells out the steps that ``layouts`` states a second time, and finds chains by another algorithm (Dijkstra), so that an
+error in either shows as a difference between what the search minimised and what ``price`` counts. Of chains that cost the same
+the one with the fewest steps is taken, then the one found first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from passes.shard.mesh import DeviceMesh
+
+Lies = tuple[Placement, ...]
+
+KINDS: dict[tuple[type[Placement], type[Placement]], str] = {
+    (Replicate, Shard): "slice",
+    (Replicate, Partial): "term",
+    (Shard, Replicate): "all_gather",
+    (Shard, Shard): "all_to_all",
+    (Partial, Replicate): "all_reduce",
+    (Partial, Shard): "reduce_scatter",
+}
+"""What changes the placement on one axis. ``slice`` and ``term`` move nothing."""
+FREE = frozenset({"slice", "term"})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One link of a chain: it makes layout ``after`` by changing axis number ``axis``. ``size``: bytes of the tensor as the
+    other axes leave it."""
+
+    kind: str
+    axis: int
+    after: Lies
+    size: float
+    seconds: float
+
+
+class Ways:
+    """Chains on one mesh, each found once."""
+
+    def __init__(self, mesh: DeviceMesh, uneven: bool) -> None:
+        self.mesh, self.uneven = mesh, uneven
+        self.known: dict[tuple[Type, Lies, Lies], tuple[Step, ...]] = {}
+
+    def way(self, type_: Type, source: Lies, target: Lies) -> tuple[Step, ...]:
+        """Raises KeyError where no chain leads there."""
+        key = (type_, source, target)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.find(type_, source, target)
+        return found
+
+    def find(self, type_: Type, source: Lies, target: Lies) -> tuple[Step, ...]:
+        heap: list[tuple[float, int, int, Lies, tuple[Step, ...]]] = [(0.0, 0, 0, source, ())]
+        done: set[Lies] = set()
+        pushed = 0
+        while heap:
+            seconds, length, _, lies, way = heapq.heappop(heap)
+            if lies == target:
+                return way
+            if lies in done:
+                continue
+            done.add(lies)
+            for step in self.steps(type_, lies):
+                pushed += 1
+                heapq.heappush(heap, (seconds + step.seconds, length + 1, pushed, step.after, (*way, step)))
+        raise KeyError(f"{type_} cannot be brought from {source} to {target}")
+
+    def steps(self, type_: Type, lies: Lies) -> Iterator[Step]:
+        """What one collective, or a local op, can make of a layout."""
+        if not isinstance(type_, TensorType):
+            return
+        shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
+        for position, axis in enumerate(self.mesh.axes):
+            before, later = lies[position], lies[position + 1 :]
+            if isinstance(before, Shard) and before in later:
+                continue  # a later axis cuts its shards: it must be joined first
+            size = float(type_.nbytes or 0)
+            for other, placement in enumerate(lies):
+                if other != position and isinstance(placement, Shard):
+                    size /= self.mesh.axes[other].size
+            afters: Lies = (*map(Shard, range(len(shape))), Replicate(), Partial("sum"), Partial("max"))
+            for after in afters:
+                if after == before or (isinstance(after, Shard) and after in later):
+                    continue
+                layout: Lies = (*lies[:position], after, *later)
+                kind = KINDS.get((type(before), type(after)))
+                if kind is not None and self.possible(type_, shape, layout):
+                    yield Step(kind, position, layout, size, seconds_of(kind, axis.size, size, axis.bandwidth, axis.latency))
+
+    def possible(self, type_: TensorType, shape: list[int], lies: Lies) -> bool:
+        """Whether a value of this type may lie so."""
+        terms = {placement.reduction for placement in lies if isinstance(placement, Partial)}
+        if len(terms) > 1 or (terms and type_.dtype in (DType.BOOL, DType.STRING)):
+            return False
+        for dim, length in enumerate(shape):
+            parts = math.prod(a.size for p, a in zip(lies, self.mesh.axes, strict=True) if p == Shard(dim))
+            if parts > max(length, 1) or (length % parts and not self.uneven):
+                return False
+        return True
+
+
+def seconds_of(kind: str, n: int, size: float, bandwidth: float, latency: float) -> float:
+    """Of a collective over ``n`` members (``mesh`` has the formulas)."""
+    match kind:
+        case "slice" | "term":
+            return 0.0
+        case "all_gather" | "reduce_scatter":
+            return (n - 1) / n * size / bandwidth + (n - 1) * latency
+        case "all_reduce":
+            return 2 * (n - 1) / n * size / bandwidth + 2 * (n - 1) * latency
+    return (n - 1) / n**2 * size / bandwidth + (n - 1) * latency
+
+
+__all__ = ["FREE", "Lies", "Step", "Ways", "seconds_of"]
