@@ -24,11 +24,14 @@ from passes.shard.ways import FREE, Lies, Ways
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts."""
+    """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts. Of a stage:
+    ``entering``, how values of other stages arrive, and ``leaving``, layouts that values are brought to for other stages."""
 
     strategies: Mapping[str, tuple[str, ...]]
     kept: Mapping[str, Lies]
     outputs: Mapping[str, Lies]
+    entering: Mapping[str, Lies] = field(default_factory=dict)
+    leaving: Mapping[str, Lies] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class _Walk:
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions, [f.size for f in resources[name].facets if isinstance(f, OptimizerState)])
         whole: Lies = (Replicate(),) * len(mesh.axes)
+        self.lies.update(decisions.entering)
         for op, rule in rules(module, func):
             self.types.update((value.name, value.type) for value in op.results)
             if rule is None:
@@ -100,6 +104,8 @@ class _Walk:
         for value in func.results:
             if value.name in self.lies:
                 self.ask(value.name, decisions.outputs[value.name], self.dual(decisions.outputs[value.name]))
+        for name, lies in decisions.leaving.items():
+            self.ask(name, lies, None)
         for name, lies in self.lies.items():
             for target in self.asked.get(name, ()):
                 self.bring(name, lies, target, backward=False)

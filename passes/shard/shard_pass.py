@@ -7,6 +7,8 @@ run (one training step with ``training``), the ``bound`` that no plan is below, 
 function that leave in another layout than they are made in. ``written`` says how it all stands there, ``build`` what the model
 counts.
 
+With ``stages`` other than 1 the function is cut into stages, each on a mesh of its own: ``stages`` says how that is searched.
+
 Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; ``bound`` is then the least
 of all shapes. Invariant: the plan's seconds have been counted a second time, by ``price``.
 """
@@ -31,10 +33,10 @@ from passes.shard.mesh import mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
 from passes.shard.search import NoPlanError, ShardPlan, solve
-from passes.shard.written import Staged, written
+from passes.shard.stages import StageSearch, StagesPlan
+from passes.shard.submeshes import submeshes
+from passes.shard.written import AGREE, Staged, written
 
-AGREE = 1e-6
-"""Relative: how far two sums of the same seconds may lie apart."""
 REASONS = {
     "": "the search was exact",
     "width": "elimination in parts, what is paid once shared among its readers",
@@ -51,7 +53,8 @@ class ShardPass(Pass):
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
     the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
     may differ in length. ``memory``: bytes of weights per device at most; 0: those of the topology; -1: no limit.
-    ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found.
+    ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as
+    are best. ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found.
     """
 
     name: ClassVar[str] = "shard"
@@ -62,6 +65,7 @@ class ShardPass(Pass):
     memory: int = 0
     time_limit: float = 60.0
     strategy: str = ""
+    stages: int = 1
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a module without a topology or a mesh that it does not have, Infeasible where the weights do
@@ -77,6 +81,8 @@ class ShardPass(Pass):
             raise UsageError(f"strategy is '{self.strategy}', expected one of {', '.join(STRATEGIES)}", where=self.name)
         module = expand(module)
         count = len(topology.devices)
+        if self.stages != 1:
+            return self.staged(module, topology, context)
         tried = [read_shape(self.mesh, count)] if self.mesh else list(shapes(count))
         given, plan, bound = self.best(module, topology, tried, context)
         decisions = decisions_of(given, plan.choices)
@@ -88,6 +94,46 @@ class ShardPass(Pass):
         single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
         told = _plan(given, plan, bound, single, len(tried), self.training, self.strategy)
         return written(module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told)
+
+    def staged(self, module: Module, topology: Topology, context: PassContext) -> Module:
+        """The function in stages."""
+        count = len(topology.devices)
+        if self.stages < 0:
+            raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
+        if self.tied or self.strategy or self.training:
+            option = "tied" if self.tied else "strategy" if self.strategy else "training"
+            raise UsageError(f"{option} is for one mesh, and stages is {self.stages}", where=self.name, hint="set stages to 1")
+        sizes = read_shape(self.mesh, count) if self.mesh else ()
+        if math.prod(sizes) * self.stages > count:
+            needs = f"{self.stages} stages on meshes {self.mesh} need {math.prod(sizes) * self.stages} devices"
+            raise InvalidInput(f"{needs}, the topology has {count}", where=self.name)
+        net = context.analyses.get(network, topology)
+        found = context.analyses.get(folding, module.entry, module)
+        meshes = submeshes(topology, net, sizes)
+        search = StageSearch(
+            module, topology, net, found, meshes, memory=self.memory, uneven=self.uneven, progress=context.progress
+        )
+        plan = search.search(self.stages, self.time_limit)
+        if plan is None:
+            raise Infeasible(
+                f"no plan of {self.stages or 'any number of'} stages holds the weights",
+                where=topology.name,
+                hint="use more devices, or another number of stages",
+            )
+        unsharded = search.forms[0].given.unsharded
+        if unsharded:
+            context.sink.warn(f"no layout rule for {', '.join(unsharded)}: replicated", where=self.name)
+        context.count(
+            self.name,
+            stages=len(plan.stages),
+            units=plan.units,
+            meshes=plan.forms,
+            runs=plan.keys,
+            solved=plan.solved,
+            rounds=plan.rounds,
+        )
+        single = single_value(module, topology, net, training=False)
+        return written(module, plan.stages, _staged_plan(plan, self.mesh, single))
 
     def best(
         self, module: Module, topology: Topology, tried: Sequence[tuple[int, ...]], context: PassContext
@@ -164,6 +210,27 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
         weights=math.ceil(bill.memory),
         replicated=len(given.unsharded),
         reason=plan.reason,
+    )
+
+
+def _staged_plan(plan: StagesPlan, mesh: str, single: float) -> Plan:
+    """What is proven of a plan in stages."""
+    where = f"on meshes {mesh}" if mesh else f"on blocks of {plan.forms} forms of mesh"
+    certificate = (
+        ("bound", "dynamic programme over runs of units whose borders lie as suits each best"),
+        ("cuts", f"at the borders of {plan.units} units, {where}"),
+    )
+    return Plan(
+        name="@plan",
+        objective="throughput",
+        comm="sum",
+        value=plan.value,
+        port_value=plan.value,
+        bound=plan.bound,
+        status="optimal" if plan.value <= plan.bound * (1 + AGREE) else "feasible",
+        single=single,
+        stages=(),
+        certificate=certificate,
     )
 
 

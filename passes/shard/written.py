@@ -22,13 +22,16 @@ from ir.topology import Topology
 from ir.types import BytesType, Layout, Partial, Replicate, TensorType, Type, type_bytes
 from passes.analyses.memory import SLOTS, reads, stage_workspace
 from passes.lower import cuts_of, insert_symbols
-from passes.place import workload
+from passes.place import largest_load, workload
 from passes.shard.build import SEPARATOR
 from passes.shard.layouts import Placements, split
 from passes.shard.mesh import DeviceMesh
 from passes.shard.price import Bill, Decisions
 from passes.sharded import message_bytes, parties
 from passes.simulate import edge_slots
+
+AGREE = 1e-6
+"""Relative: how far two sums of the same seconds may lie apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +71,11 @@ def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
             lies = stage.bill.lies[value]
             if makers[value] == number and (any(isinstance(p, Partial) for p in lies) or layout != lies):
                 moved.append(f"{value} {Layout(names[number], layout)}")
-    told = {
-        **{key: attribute.value for key, attribute in func.attributes if not key.startswith("shard.")},
-        "shard.bound": plan.bound,
-        "shard.seconds": plan.value,
-        "shard.status": plan.status,
-        **({"shard.outputs": tuple(moved)} if moved else {}),
-        **({"shard.kept": kept} if kept else {}),
-    }
+    others = {key: attribute.value for key, attribute in func.attributes if not key.startswith("shard.")}
     decided: Func = replace(
         func,
         ops=tuple(op_of(i, op) for i, op in enumerate(func.ops)),
         results=tuple(value_of(value, makers.get(value.name)) for value in func.results),
-        attributes=attributes(told),
     )
     symbols = tuple(
         decided
@@ -96,7 +91,16 @@ def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
         if name
     ]
     module = insert_symbols(Module(module.name, symbols, module.attributes), meshes)
-    return insert_symbols(module, (_filled(module, plan, stages, names),))
+    plan = _filled(module, plan, stages, names)
+    told = {
+        **others,
+        "shard.bound": plan.bound,
+        "shard.seconds": plan.value,
+        "shard.status": plan.status,
+        **({"shard.outputs": tuple(moved)} if moved else {}),
+        **({"shard.kept": kept} if kept else {}),
+    }
+    return insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
 
 
 def laid(type_: Type, mesh: str, placements: Placements | None) -> Type:
@@ -141,7 +145,7 @@ def _kept(
 
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:
-    """The plan with its stages: seconds, and bytes on the fullest device of each."""
+    """The plan with its stages: seconds, and bytes on the fullest device of each. Shared links may raise its value."""
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
@@ -174,8 +178,12 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         send[wire.source] += wire.send
         slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
         buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source], sides[wire.target])
+    value = max(plan.value, largest_load(load)) if plan.objective == "throughput" else plan.value
     return replace(
         plan,
+        value=value,
+        port_value=value,
+        status="optimal" if value <= plan.bound * (1 + AGREE) else "feasible",
         stages=tuple(
             replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index]) for row in plan.stages
         ),
@@ -205,4 +213,4 @@ def _workspace(func: Func, weights: Mapping[str, Type], stage: Staged) -> int:
     return stage_workspace(replace(func, args=tuple(args), ops=tuple(ops)), range(len(ops)))
 
 
-__all__ = ["Staged", "laid", "written"]
+__all__ = ["AGREE", "Staged", "laid", "written"]

@@ -1,0 +1,96 @@
+"""Where the stages of a plan may lie: blocks of consecutive devices, each as a mesh of one or two axes.
+
+A block lies within one host, of a size that divides the number of the host's devices, or covers whole hosts, of a number that
+divides that of all hosts. So no mesh straddles a host without need. Two axes of like links are taken in ascending order only.
+Meshes that differ in nothing but the names of their devices (same axes, links, device types, least memory) are one *form*: they
+are searched once. A mesh is as fast as its slowest device and its slowest link.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from ir.diagnostics import InvalidInput
+from ir.topology import Topology
+from passes.analyses.network import Network
+from passes.shard.mesh import DeviceMesh, mesh_of, shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Devices ``first .. behind - 1`` as ``mesh``; ``form`` is the number of its form."""
+
+    first: int
+    behind: int
+    form: int
+    mesh: DeviceMesh
+
+
+@dataclass(frozen=True, slots=True)
+class Submeshes:
+    """All blocks, by ``behind``, then ``first``; ``forms``: one mesh of each form."""
+
+    devices: int
+    blocks: tuple[Block, ...]
+    forms: tuple[DeviceMesh, ...]
+
+
+def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = ()) -> Submeshes:
+    """The blocks of ``topology``; with ``sizes``: meshes of that shape, one behind the other from the first device on."""
+    count = len(topology.devices)
+    forms: dict[DeviceMesh, int] = {}
+    blocks = []
+    if sizes:
+        every = math.prod(sizes)
+        places = [(first, every) for first in range(0, count - every + 1, every)]
+    else:
+        places = _places(topology)
+    for first, size in places:
+        for shape in [sizes] if sizes else _shapes(size):
+            try:
+                mesh = mesh_of(topology, net, shape, first)
+            except InvalidInput:
+                if sizes:
+                    raise
+                continue
+            if not sizes and len(shape) == 2 and shape[0] > shape[1] and _alike(mesh):
+                continue
+            form = forms.setdefault(replace(mesh, devices=()), len(forms))
+            blocks.append(Block(first, first + size, form, mesh))
+    blocks.sort(key=lambda block: (block.behind, block.first, block.form))
+    known = {block.form: block.mesh for block in reversed(blocks)}
+    return Submeshes(count, tuple(blocks), tuple(known[form] for form in range(len(forms))))
+
+
+def _places(topology: Topology) -> list[tuple[int, int]]:
+    """First device and size of every block."""
+    hosts: list[tuple[int, int]] = []
+    first = 0
+    for _, members in groupby(topology.devices, key=lambda device: device.host):
+        size = len(list(members))
+        hosts.append((first, size))
+        first += size
+    found: set[tuple[int, int]] = set()
+    for start, size in hosts:
+        for part in range(1, size + 1):
+            if size % part == 0:
+                found.update((start + offset, part) for offset in range(size - part + 1))
+    for some in range(2, len(hosts) + 1):
+        if len(hosts) % some == 0:
+            for i in range(len(hosts) - some + 1):
+                found.add((hosts[i][0], sum(size for _, size in hosts[i : i + some])))
+    return sorted(found)
+
+
+def _shapes(size: int) -> tuple[tuple[int, ...], ...]:
+    return shapes(size) if size > 1 else ((1,),)
+
+
+def _alike(mesh: DeviceMesh) -> bool:
+    one, two = mesh.axes
+    return (one.bandwidth, one.latency) == (two.bandwidth, two.latency)
+
+
+__all__ = ["Block", "Submeshes", "submeshes"]
