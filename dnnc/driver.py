@@ -14,17 +14,32 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ir.diagnostics import DiagnosticSink, UsageError
 from ir.module import Declared, Module, Plan, Resource
 from ir.topology import Topology
 from passes.base import Pass, PassContext
 
-__all__ = ["CompileOptions", "CompileResult", "Progress", "build_pipeline", "compile_model", "pass_context", "with_topology"]
+if TYPE_CHECKING:
+    from passes.shard import Alternative, Layer
+
+__all__ = [
+    "CompileOptions",
+    "CompileResult",
+    "Explanation",
+    "Progress",
+    "build_pipeline",
+    "compile_model",
+    "pass_context",
+    "with_topology",
+]
 
 PIPELINE = "default-inference"
 """The named pipeline that ``dnnc compile`` runs unless told otherwise."""
+
+SHARDED_PIPELINE = "sharded-inference"
+"""The one that it runs with a mesh."""
 
 TRAINING_OBJECTIVES = ("training", "pipedream")
 """Objectives of ``dnnc solve`` that a model without a backward pass does not have."""
@@ -43,7 +58,11 @@ class CompileOptions:
     how many, None for the best. ``plan``: a plan to replay instead of searching. ``objective``, ``split`` (empty: throughput,
     contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of a device, of latency), ``comm`` (empty:
     ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``, which is pipeline text, empty for the
-    default one."""
+    default one.
+
+    ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, empty for none. With it ``stages`` may be
+    0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching, and ``uneven`` lets shards
+    differ in length. ``explain`` asks for ``CompileResult.explanation``."""
 
     model: str
     topology: str
@@ -62,6 +81,19 @@ class CompileOptions:
     split: str = ""
     replicas: int | None = None
     pieces: int | None = None
+    mesh: str = ""
+    strategy: str = ""
+    uneven: bool = False
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A sharded plan told: its layers, one of them in full (None where nothing repeats), and plans by name."""
+
+    layers: tuple[Layer, ...]
+    block: Layer | None
+    alternatives: tuple[Alternative, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +111,7 @@ class CompileResult:
     seconds: dict[str, float]
     statistics: dict[str, dict[str, int | float | str]]
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    explanation: Explanation | None = None
 
 
 class _Clock:
@@ -137,7 +170,7 @@ def compile_model(
 
     def passed(name: str, seconds: float) -> None:
         clock.add(name, seconds)
-        if name == "partition":
+        if name in ("partition", "shard"):
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
@@ -153,10 +186,22 @@ def compile_model(
             manifest = write_plan(module, options.out)
         else:
             manifest = write_build(module, imported.folder, imported.source, options.out, weights=weights, progress=progress)
+    told = None
+    if options.explain:
+        with clock.step("explain"):
+            progress("explain", None)
+            told = _explained(module, options)
     clock.add("total", clock.total())
     return CompileResult(
-        module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest
+        module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
     )
+
+
+def _explained(module: Module, options: CompileOptions) -> Explanation:
+    from passes.shard import alternatives, layers, typical_block
+
+    told = layers(module, uneven=options.uneven)
+    return Explanation(told, typical_block(told), alternatives(module, uneven=options.uneven))
 
 
 def _available_weights(module: Module, options: CompileOptions, sink: DiagnosticSink) -> str:
@@ -186,7 +231,11 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     from passes.pipeline import parse_pipeline
 
     check_time_limit(options.time_limit)
-    pipeline = parse_pipeline(options.pipeline or PIPELINE)
+    pipeline = parse_pipeline(options.pipeline or (SHARDED_PIPELINE if options.mesh else PIPELINE))
+    if options.mesh or options.strategy or options.uneven or any(step.name == "shard" for step in pipeline):
+        return _sharded(options, pipeline)
+    if options.explain:
+        raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
     if options.plan is not None:
         pipeline = _replay(options, pipeline)
     if options.plan_only:
@@ -196,7 +245,7 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         changes["cuts"] = options.cuts
     if options.pins:
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
-    if options.stages is not None:
+    if options.stages:  # 0: the best
         changes["stages"] = options.stages
     for name in ("time_limit", "replicas", "pieces"):
         if getattr(options, name) is not None:
@@ -216,6 +265,51 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     if options.comm:  # every pass that adds up compute and transfers must do it the same way
         pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
     return pipeline
+
+
+def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """The pipeline of a compile that splits tensors. Raises UsageError for options that contradict each other."""
+    if not any(step.name == "shard" for step in pipeline):
+        flag = "--mesh" if options.mesh else "--strategy" if options.strategy else "--uneven"
+        if options.pipeline or options.mesh:
+            raise UsageError(f"{flag}: the pipeline has no pass 'shard' that could follow it", where="--passes")
+        raise UsageError(f"{flag} says how tensors are split over a mesh", hint="add --mesh auto, or a shape such as --mesh 8")
+    given = {
+        "--cut": options.cuts,
+        "--pin": options.pins,
+        "--plan": options.plan is not None,
+        "--split": options.split,
+        "--replicas": options.replicas is not None,
+        "--pieces": options.pieces is not None,
+        "--comm": options.comm,
+    }
+    clash = [flag for flag, value in given.items() if value]
+    if clash:
+        raise UsageError(
+            f"--mesh splits every op over devices that work together, so {', '.join(clash)} cannot go with it",
+            hint="leave --mesh out to place whole ops on devices",
+        )
+    if options.objective not in ("", "throughput", "training"):
+        raise UsageError(f"--mesh minimises throughput or training, not {options.objective}", where="--objective")
+    training = options.objective == "training" or any(getattr(step, "training", False) for step in pipeline)
+    if training and not options.plan_only:
+        raise UsageError(
+            "--objective training plans the backward pass too, and programs for training are not generated yet",
+            hint="add --plan-only for the plan, or leave --objective out for inference",
+        )
+    changes: dict[str, Any] = {}
+    if options.mesh:
+        changes["mesh"] = "" if options.mesh == "auto" else options.mesh
+    if options.stages is not None:
+        changes["stages"] = options.stages
+    if training:
+        changes["training"] = True
+    for name in ("strategy", "uneven", "time_limit"):
+        if getattr(options, name):
+            changes[name] = getattr(options, name)
+    if options.plan_only:
+        pipeline = tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
+    return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
 
 
 def _with_comm(step: Pass, comm: str) -> Pass:

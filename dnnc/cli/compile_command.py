@@ -16,6 +16,7 @@ from ir.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
     from dnnc.driver import CompileOptions, CompileResult
+    from ir.module import PlanStage
 
 
 class Objective(StrEnum):
@@ -25,6 +26,16 @@ class Objective(StrEnum):
     LATENCY = "latency"
     TRAINING = "training"
     PIPEDREAM = "pipedream"
+
+
+class Strategy(StrEnum):
+    """Plans by name (``passes.shard.named``)."""
+
+    DATA = "data"
+    MEGATRON = "megatron"
+    EXPERT = "expert"
+    TIED = "tied"
+    REPLICATE = "replicate"
 
 
 def compile_(
@@ -39,8 +50,32 @@ def compile_(
         list[str] | None, typer.Option("--pin", metavar="NODE=DEVICE", help="Run a node on a device. Repeatable.")
     ] = None,
     stages: Annotated[
-        int | None, typer.Option("--stages", min=1, metavar="N", help="Exactly N stages (default: as many as help).")
+        str | None,
+        typer.Option(
+            "--stages",
+            metavar="N|auto",
+            help="Exactly N stages; auto: as many as help (the default; with --mesh the default is 1).",
+        ),
     ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            "--mesh",
+            metavar="SHAPE|auto",
+            help="Split tensors over the devices of a mesh: 8 or 2x4, one size per axis; auto: the best of one or two axes.",
+        ),
+    ] = None,
+    strategy: Annotated[
+        Strategy | None,
+        typer.Option(help="With --mesh: this plan, not the best one.", show_default=False),
+    ] = None,
+    uneven: Annotated[bool, typer.Option("--uneven", help="With --mesh: shards of a tensor may differ in length.")] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="With --mesh: what each layer exchanges, one block op by op, and what other plans cost."
+        ),
+    ] = False,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json instead of searching.")
     ] = None,
@@ -53,7 +88,8 @@ def compile_(
     objective: Annotated[
         Objective | None,
         typer.Option(
-            help="throughput: the largest load of a device (default); latency: the time of one sample alone.",
+            help="throughput: the largest load of a device (default); latency: the time of one sample alone; training, with "
+            "--mesh and --plan-only: a step with its backward pass.",
             show_default=False,
         ),
     ] = None,
@@ -107,7 +143,7 @@ def compile_(
         dims=opt.parse_dims(dim),
         cuts=tuple(cut or ()),
         pins=opt.parse_pairs(pin, "--pin", "NODE=DEVICE"),
-        stages=stages,
+        stages=opt.parse_stages(stages),
         plan=plan,
         plan_only=plan_only,
         weights=weights.value,
@@ -118,6 +154,10 @@ def compile_(
         split=split.value if split else "",
         replicas=replicas,
         pieces=pieces,
+        mesh=mesh or "",
+        strategy=strategy.value if strategy else "",
+        uneven=uneven,
+        explain=explain,
     )
     sink = DiagnosticSink()
     try:
@@ -130,19 +170,19 @@ def compile_(
     if statistics:
         talk(statistics_text(result.statistics))
     if json:
-        put_json("compile", result_json(result, options.model, options.topology))
+        put_json("compile", result_json(result, options))
     elif not quiet:
         _print_result(result, options)
 
 
-def result_json(result: CompileResult, model: str, topology: str) -> dict[str, Any]:
+def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:
     """``--json``: the objective is in seconds per sample, memory in bytes; null stands for infinite."""
     from dnnc.report import idle_devices, stage_seconds
 
     plan = result.plan
     return {
-        "model": model,
-        "topology": topology,
+        "model": options.model,
+        "topology": options.topology,
         "out": str(result.out),
         "pipeline": result.pipeline,
         "kind": plan.objective,
@@ -160,6 +200,8 @@ def result_json(result: CompileResult, model: str, topology: str) -> dict[str, A
                 "ops": stage.ops,
                 "seconds": stage_seconds(stage, plan.comm),
                 "compute": stage.compute,
+                "mesh": _axes(result, stage),
+                "collectives": stage.collectives,
                 "receive": stage.receive,
                 "send": stage.send,
                 "memory": stage.memory,
@@ -172,24 +214,70 @@ def result_json(result: CompileResult, model: str, topology: str) -> dict[str, A
         "idle": list(idle_devices(plan, result.topology)),
         "certificate": dict(plan.certificate),
         "seconds": result.seconds,
+        **({"explanation": explanation_json(result)} if options.explain else {}),
     }
+
+
+def _axes(result: CompileResult, stage: PlanStage) -> list[int] | None:
+    """Sizes of the axes of a stage's mesh; None for a single device or replicas."""
+    from ir.module import Mesh
+
+    meshes = {mesh.name: mesh for mesh in result.module.of_type(Mesh)}
+    return [size for _, size in meshes[stage.mesh].axes] if stage.mesh else None
+
+
+def explanation_json(result: CompileResult) -> dict[str, Any]:
+    """``--explain`` with ``--json``: every layer, the ops of one block, and other plans."""
+    from dnnc.report import block_json, comparison_rows, layers_json
+
+    assert result.explanation is not None
+    told = result.explanation
+    block = told.block
+    return {
+        "layers": layers_json(told.layers),
+        "block": {"layer": block.name, "stage": block.stage, "ops": block_json(block)} if block else None,
+        "comparison": comparison_rows(result.plan, told.alternatives),
+    }
+
+
+def _print_explanation(result: CompileResult) -> None:
+    from dnnc.report import block_table, comparison_rows, comparison_table, layers_table, print_table
+
+    assert result.explanation is not None
+    told = result.explanation
+    put("what each layer computes and exchanges, per sample")
+    print_table(layers_table(told.layers))
+    if told.block is not None:
+        put(f"\none block, {told.block.name}: layouts per mesh axis, S(dim) a shard, R whole, P a term")
+        print_table(block_table(told.block))
+    put("\nother plans, on one mesh of these devices")
+    print_table(comparison_table(comparison_rows(result.plan, told.alternatives)))
+    put("")
 
 
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
-    from dnnc.report import idle_text, plan_headline, plan_table, print_table
+    from dnnc.report import idle_text, mesh_table, plan_headline, plan_table, print_table
 
-    print_table(plan_table(result.plan))
+    if options.explain:
+        _print_explanation(result)
+    if any(stage.mesh for stage in result.plan.stages):
+        print_table(mesh_table(result.module, result.plan))
+    else:
+        print_table(plan_table(result.plan))
     put("")
     put(plan_headline(result.plan))
     if options.plan is not None:
         asked = "the replayed plan leaves them out"
     else:
-        asked = f"--stages {options.stages} was asked for" if options.stages is not None else ""
+        asked = f"--stages {options.stages} was asked for" if options.stages else ""
+        asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto") else asked
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))
-    if options.plan_only:
+    if options.plan_only and options.mesh:
+        put(f"wrote the plan to {folder}: plan.json for machines, plan.ir with every layout")
+    elif options.plan_only:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")
     elif options.weights == "none":
         put(f"wrote {folder} without weights: it can be inspected, not run; compile with --weights shared to run it")

@@ -126,6 +126,17 @@ def _example(option: str) -> str:
     return "batch=8" if option == "--dim" else "/encoder/MatMul=cpu0"
 
 
+def parse_stages(text: str | None) -> int | None:
+    """``--stages``: a number; 0 for ``auto``, None where it is not given. Raises UsageError."""
+    if text is None:
+        return None
+    if text.strip().lower() == "auto":
+        return 0
+    if not text.strip().isdecimal() or len(text) > 9:
+        raise UsageError(f"--stages takes a number of stages or auto, found '{text}'", hint="for example --stages 2")
+    return int(text)
+
+
 def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:
     """``--dim`` options: a positive number or the name of another dimension. Raises UsageError."""
     dims: dict[str, int | str] = {}

@@ -1,6 +1,16 @@
 """What people see: tables, units, summaries of models and plans, timelines."""
 
 from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text, stage_seconds
+from dnnc.report.sharding import (
+    block_json,
+    block_table,
+    comparison_rows,
+    comparison_table,
+    layers_json,
+    layers_table,
+    mesh_table,
+    mesh_text,
+)
 from dnnc.report.summary import ModelSummary, summarize, summary_text
 from dnnc.report.tables import Column, Table, columns, key_values, print_table, table_text
 from dnnc.report.timeline import DeviceTime, TimelineSummary, compare_table, summarize_timeline, timeline_table
@@ -15,13 +25,21 @@ __all__ = [
     "Table",
     "TimelineSummary",
     "TraceEvent",
+    "block_json",
+    "block_table",
     "bytes_text",
     "columns",
     "compare_table",
+    "comparison_rows",
+    "comparison_table",
     "count_text",
     "idle_devices",
     "idle_text",
     "key_values",
+    "layers_json",
+    "layers_table",
+    "mesh_table",
+    "mesh_text",
     "percent_text",
     "plan_headline",
     "plan_table",

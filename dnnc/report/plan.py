@@ -15,11 +15,11 @@ from ir.topology import Topology
 
 
 def stage_seconds(stage: PlanStage, comm: str) -> float:
-    """Seconds per microbatch that the stage keeps its device busy, under the plan's rule for compute and transfers;
-    of replicas, which take microbatches in turn, each."""
+    """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
+    and transfers; of replicas, which take microbatches in turn, each."""
     from passes.partition.problem import load
 
-    return load(comm, stage.compute, stage.receive, stage.send) / stage.replicas
+    return load(comm, stage.working, stage.receive, stage.send) / stage.replicas
 
 
 def plan_table(plan: Plan) -> Table:

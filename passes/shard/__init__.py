@@ -12,6 +12,7 @@ The parts, in the order of reading:
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
 - ``search``: ``solve``, which puts it together: untied copies, memory by a Lagrangian, a bound always;
 - ``price``: what a plan costs, counted by an independent walk over the function;
+- ``explain``: what a plan costs by layer and by op, and what others would;
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
 - ``shard_pass``: the pass: mesh, layouts and strategies written into the module.
 
@@ -21,6 +22,7 @@ sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and
 
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of
+from passes.shard.explain import Alternative, Layer, OpRow, alternatives, layers, typical_block, undecided
 from passes.shard.mesh import Axis, DeviceMesh, mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, Collective, Decisions, price
@@ -30,13 +32,16 @@ from passes.shard.shard_pass import ShardPass
 
 __all__ = [
     "STRATEGIES",
+    "Alternative",
     "Axis",
     "Bill",
     "Collective",
     "Decisions",
     "DeviceMesh",
+    "Layer",
     "NoPlanError",
     "NodeKind",
+    "OpRow",
     "ShardInput",
     "ShardPass",
     "ShardPlan",
@@ -44,13 +49,17 @@ __all__ = [
     "UnfitError",
     "ValueKind",
     "ValueNode",
+    "alternatives",
     "build",
     "decisions_of",
     "improved",
+    "layers",
     "mesh_of",
     "named_plan",
     "price",
     "read_shape",
     "shapes",
     "solve",
+    "typical_block",
+    "undecided",
 ]

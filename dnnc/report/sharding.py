@@ -1,0 +1,262 @@
+"""A sharded plan for a person: its stages with their meshes, what each layer exchanges, one block op by op, other plans.
+
+``passes.shard.explain`` tells these as data; here they become tables, and JSON with exact numbers. Layouts are written as in
+the IR, one placement per mesh axis: ``S(1)`` a shard of dimension 1, ``R`` whole, ``P(sum)`` a term of a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dnnc.report.plan import stage_seconds
+from dnnc.report.tables import Table, columns
+from dnnc.report.units import bytes_text, percent_text, ratio_text, seconds_text
+from ir.module import Mesh, Module, Plan, PlanStage
+from ir.types import Placement, Replicate
+
+if TYPE_CHECKING:
+    from passes.shard import Alternative, Collective, Layer, OpRow
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def mesh_text(module: Module, stage: PlanStage) -> str:
+    """``2x4 gpu0..gpu7``: sizes of the axes and devices of a stage; the device alone where there is one."""
+    names = stage.devices
+    span = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}" if len(names) > 2 else ",".join(names)
+    mesh = next((mesh for mesh in module.of_type(Mesh) if mesh.name == stage.mesh), None)
+    return f"{'x'.join(str(size) for _, size in mesh.axes)} {span}" if mesh else span
+
+
+def mesh_table(module: Module, plan: Plan) -> Table:
+    """One row per stage: its mesh, seconds per sample (compute, collectives and transfers in it), memory of a device."""
+    seconds = [stage_seconds(stage, plan.comm) for stage in plan.stages]
+    slowest = max(seconds, default=0.0)
+    rows = [
+        (
+            str(stage.index),
+            mesh_text(module, stage),
+            str(stage.ops),
+            seconds_text(total),
+            seconds_text(stage.compute),
+            seconds_text(stage.collectives),
+            seconds_text(stage.receive + stage.send),
+            bytes_text(stage.memory),
+            percent_text(total / slowest) if slowest > 0 else "-",
+        )
+        for stage, total in zip(plan.stages, seconds, strict=True)
+    ]
+    return Table(columns("stage <mesh ops seconds compute collectives transfers memory share"), tuple(rows))
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def layers_table(layers: Sequence[Layer]) -> Table:
+    """One row per layer, equal ones that follow each other in one: seconds of compute, and of each kind of collective how many,
+    bytes and seconds."""
+    kinds = [kind for kind in KINDS if any(kind in layer.totals() for layer in layers)]
+    rows = []
+    for same in _runs(layers):
+        layer, totals = same[0], same[0].totals()
+        cells = [_counted(*totals[kind][:2]) if kind in totals else "-" for kind in kinds]
+        name = layer.name if len(same) == 1 else f"{layer.name} .. {same[-1].name}"
+        rows.append(
+            (
+                str(layer.stage),
+                name,
+                str(len(same)),
+                seconds_text(layer.compute),
+                *cells,
+                seconds_text(layer.communication),
+                seconds_text(layer.compute + layer.communication),
+            )
+        )
+    heads = " ".join(kind.replace("_", "-") for kind in kinds)
+    return Table(columns(f"stage <layer layers compute {heads} collectives seconds_each"), tuple(rows))
+
+
+def _counted(count: int, size: float) -> str:
+    """How many, and the bytes of all."""
+    return f"{count}, {bytes_text(size)}"
+
+
+def _runs(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Consecutive layers that cost the same."""
+    runs: list[list[Layer]] = []
+    for layer in layers:
+        key = _shape(layer)
+        if runs and layer.block >= 0 and _shape(runs[-1][-1]) == key:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return runs
+
+
+def _shape(layer: Layer) -> tuple[object, ...]:
+    return (layer.stage, layer.block, f"{layer.compute:.9e}", tuple(layer.totals().items()))
+
+
+# -- one block ---------------------------------------------------------------------------------------------------------
+
+
+def block_table(layer: Layer) -> Table:
+    """One row per op: strategy per axis, layouts of operands and results, how its weights are kept, and what follows it."""
+    rows = []
+    for row in layer.rows:
+        rows.append(
+            (
+                _short(row.op.id, layer.name),
+                row.op.name.partition(".")[2],
+                " ; ".join(row.strategies),
+                ", ".join(_lies(lies) for name, lies in row.operands if name and not _small(row, name)),
+                ", ".join(_lies(lies) for _, lies in row.results),
+                ", ".join(_lies(lies) for _, lies in row.kept) or "-",
+                seconds_text(row.compute),
+                ", ".join(_collective(one, row) for one in row.collectives) or "-",
+                bytes_text(sum(one.size for one in row.collectives)) if row.collectives else "-",
+                seconds_text(sum(one.seconds for one in row.collectives)) if row.collectives else "-",
+            )
+        )
+    heads = "<op <operator <strategy <reads <makes <weight compute <collective bytes seconds"
+    return Table(columns(heads), tuple(rows))
+
+
+def _small(row: OpRow, name: str) -> bool:
+    """Whether an operand is a constant that stands everywhere."""
+    return name.startswith("@") and all(name != kept for kept, _ in row.kept)
+
+
+def _lies(placements: Sequence[Placement]) -> str:
+    """``R`` alone where a value is whole on all axes."""
+    if all(isinstance(placement, Replicate) for placement in placements):
+        return "R"
+    return str(placements[0]) if len(placements) == 1 else f"({' '.join(map(str, placements))})"
+
+
+def _collective(one: Collective, row: OpRow) -> str:
+    """``all-reduce x``; of a weight, and of a gradient, it says so."""
+    what = " weight" if any(one.value == name for name, _ in row.kept) else ""
+    return f"{one.kind.replace('_', '-')} {one.axis}{what}{' backward' if one.backward else ''}"
+
+
+def _short(name: str, layer: str) -> str:
+    """The name of an op without its layer's."""
+    return name.removeprefix("%").removeprefix(layer).lstrip("./") or name.removeprefix("%")
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str, Any]]:
+    """The plan, then others, each with its ratio to it; ``missing`` where there is none."""
+    memory = max((stage.weights for stage in plan.stages), default=0)
+    sums = [sum(getattr(stage, part) for stage in plan.stages) for part in ("compute", "collectives")]
+    found = dict(plan.certificate).get("strategy", "")
+    rows: list[dict[str, Any]] = [
+        {"plan": found or "found", "seconds": plan.value, "ratio": 1.0, "compute": sums[0], "collectives": sums[1],
+         "weights": memory, "missing": ""}
+    ]  # fmt: skip
+    for other in others:
+        if other.name == found or other.name == "replicate":
+            continue
+        ratio = other.seconds / plan.value if plan.value > 0 and not other.missing else None
+        rows.append(
+            {
+                "plan": _TITLES.get(other.name, other.name),
+                "seconds": None if other.missing else other.seconds,
+                "ratio": ratio,
+                "compute": other.compute,
+                "collectives": other.communication,
+                "weights": other.memory,
+                "missing": other.missing,
+            }
+        )
+    rows.append(
+        {"plan": "one device", "seconds": plan.single, "ratio": plan.single / plan.value if plan.value > 0 else None,
+         "compute": plan.single, "collectives": 0.0, "weights": None, "missing": ""}
+    )  # fmt: skip
+    return rows
+
+
+_TITLES = {"data": "data parallel", "megatron": "Megatron", "expert": "expert parallel", "tied": "copies tied"}
+
+
+def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The rows of ``comparison_rows``; a plan that there is not says why."""
+    cells = []
+    for row in rows:
+        if row["missing"]:
+            cells.append((row["plan"], "-", "-", "-", "-", "-", row["missing"]))
+            continue
+        ratio = ratio_text(row["ratio"]) if row["ratio"] is not None else "-"
+        weights = bytes_text(row["weights"]) if row["weights"] is not None else "-"
+        seconds = [seconds_text(row[key]) for key in ("seconds", "compute", "collectives")]
+        cells.append((row["plan"], seconds[0], ratio, *seconds[1:], weights, ""))
+    return Table(columns("<plan seconds ratio compute collectives weights <"), tuple(cells))
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def layers_json(layers: Sequence[Layer]) -> list[dict[str, Any]]:
+    """Every layer by itself, exact numbers."""
+    return [
+        {
+            "stage": layer.stage,
+            "layer": layer.name,
+            "block": layer.block if layer.block >= 0 else None,
+            "ops": len(layer.rows),
+            "compute": layer.compute,
+            "communication": layer.communication,
+            "collectives": {
+                kind: {"count": count, "bytes": size, "seconds": seconds}
+                for kind, (count, size, seconds) in layer.totals().items()
+            },
+        }
+        for layer in layers
+    ]
+
+
+def block_json(layer: Layer) -> list[dict[str, Any]]:
+    """The ops of a layer, layouts as text per axis."""
+
+    def lies(pairs: Sequence[tuple[str, Sequence[Placement]]]) -> dict[str, list[str]]:
+        return {name: [str(placement) for placement in placements] for name, placements in pairs if name}
+
+    return [
+        {
+            "op": row.op.id,
+            "operator": row.op.name,
+            "strategies": list(row.strategies),
+            "operands": lies(row.operands),
+            "results": lies(row.results),
+            "weights": lies(row.kept),
+            "compute": row.compute,
+            "collectives": [
+                {
+                    "kind": one.kind,
+                    "axis": one.axis,
+                    "value": one.value,
+                    "bytes": one.size,
+                    "seconds": one.seconds,
+                    "backward": one.backward,
+                }
+                for one in row.collectives
+            ],
+        }
+        for row in layer.rows
+    ]
+
+
+__all__ = [
+    "block_json",
+    "block_table",
+    "comparison_rows",
+    "comparison_table",
+    "layers_json",
+    "layers_table",
+    "mesh_table",
+    "mesh_text",
+]
