@@ -32,6 +32,7 @@ _WHERE: dict[str, str] = {
 
 PIPELINES: dict[str, str] = {
     "default-inference": "canonicalize,cost,contract,partition,place,schedule,lower",
+    "sharded-inference": "canonicalize,cost,shard,schedule,lower",
 }
 """Pipeline text by name; a name stands for its passes wherever pipeline text is read."""
 
