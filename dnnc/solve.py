@@ -308,6 +308,7 @@ def _devices(module: Module, solved: Solved) -> tuple[DeviceLoad, ...]:
     free: dict[str, list[str]] = {}
     for device in topology.devices:
         free.setdefault(device.type, []).append(device.name)
+    numbered = {kind: tuple(names) for kind, names in free.items()}
 
     def ids(ops: Sequence[int]) -> tuple[int | str, ...]:
         found: list[int | str] = [module.entry.ops[v].get("id") for v in ops]
@@ -317,18 +318,20 @@ def _devices(module: Module, solved: Solved) -> tuple[DeviceLoad, ...]:
     for index, stage in enumerate(solved.stages):
         if stage.name:
             free[stage.kind] = [stage.name]  # the whole kind at once
+        # Where devices stand in groups the number of a stage says in which; devices before it may be left out.
+        first = 0 if stage.device is None else free[stage.kind].index(numbered[stage.kind][stage.device])
         for _ in range(stage.replicas):
             used.append(
                 DeviceLoad(
                     kind=stage.kind,
-                    name=free[stage.kind].pop(0),
+                    name=free[stage.kind].pop(first),
                     load=in_unit(stage.load),
                     compute=in_unit(stage.compute),
                     transfer=in_unit(stage.transfer),
                     memory=stage.memory,
                     limit=topology.type(stage.kind).memory,
                     nodes=ids(stage.ops),
-                    stage=index,
+                    stage=index if stage.device is None else stage.device,
                     pieces=tuple(
                         DevicePiece(ids(piece.ops), in_unit(piece.start), in_unit(piece.finish)) for piece in stage.pieces
                     ),

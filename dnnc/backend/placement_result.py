@@ -20,14 +20,20 @@ CPU = "cpu"
 
 
 def placement_result(
-    value: float, devices: Iterable[tuple[str, float, Sequence[int | str]]], statement: Mapping[str, Any]
+    value: float,
+    devices: Iterable[tuple[str, float, Sequence[int | str]]],
+    statement: Mapping[str, Any],
+    numbers: Sequence[int | None] = (),
 ) -> dict[str, Any]:
     """The result of a plan of value ``value``; ``devices``: (kind, load, node ids) each, in the order of the pipeline;
-    ``statement``: what ``value`` is of, empty for nothing said."""
+    ``statement``: what ``value`` is of, empty for nothing said; ``numbers``: of devices in groups, which say in what group each
+    is; a row has its own as ``stage`` where devices before it are left out."""
     rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
-    for kind, load, nodes in devices:
+    for index, (kind, load, nodes) in enumerate(devices):
         if nodes:
-            rows["cpus" if kind == CPU else "fpgas"].append({"load": load, "nodes": list(nodes)})
+            found = rows["cpus" if kind == CPU else "fpgas"]
+            number = numbers[index] if numbers else None
+            found.append({"load": load, "nodes": list(nodes)} | ({} if number in (None, len(found)) else {"stage": number}))
     return {"maxLoad": value, **rows, **_stated(statement)}
 
 

@@ -216,7 +216,8 @@ def solve(
             placed = latency_result(result.objective, pieces, rows, result.statement())
         else:
             loads = ((device.kind, device.load, device.nodes) for device in result.devices)
-            placed = placement_result(result.objective, loads, result.statement())
+            numbers = [device.stage for device in result.devices] if hierarchy is not None else []
+            placed = placement_result(result.objective, loads, result.statement(), numbers)
         write_whole(out, placement_text(placed))
     if not json and not quiet:
         print_table(solve_table(result))

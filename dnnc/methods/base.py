@@ -62,7 +62,8 @@ class SolvedPiece:
 class SolvedStage:
     """A stage on ``replicas`` devices of ``kind``: positions of its ops, seconds that each device is busy per sample, the
     compute and the transfers in it, and bytes on each. ``name``: of all devices of its kind together, which run it. Of latency:
-    ``pieces``, in their order."""
+    ``pieces``, in their order. ``device``: the place of its first one among those of its kind, where these stand in groups;
+    the others follow it."""
 
     kind: str
     ops: tuple[int, ...]
@@ -73,6 +74,7 @@ class SolvedStage:
     replicas: int = 1
     name: str = ""
     pieces: tuple[SolvedPiece, ...] = ()
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ _OF = {
     "--schedule": "--objective training and pipedream",
     "--microbatches": "--objective pipedream, and of training with --replicas",
     "--pieces": "--objective latency",
-    "--hierarchy": "--objective throughput and pipedream with --split contiguous, and not with --replicas",
+    "--hierarchy": "--objective throughput and pipedream with --split contiguous",
     "--replicas": "the exact method of --objective throughput and training, with --split contiguous",
 }
 

@@ -2,68 +2,143 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions
+from dnnc.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions, topology_of
 from ir.module import Module
-from ir.topology import Topology
+
+if TYPE_CHECKING:
+    from passes.partition import Problem, Solution
+    from passes.partition.dp import Stages
+    from passes.partition.grouped import GroupPlan, GroupStage
+    from passes.partition.hierarchy import Hierarchy
+
+FLAT_SHARE = 0.4
+"""Of the time: what the search with every link as fast as inside may take."""
 
 
 def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """Stages take accelerators in order, group after group; a tensor from another group comes at the speed between groups, and
+    """Stages take accelerators in order, each in one group; a tensor from another group comes at the speed between groups, and
     is sent at it once when a reader is in another. The links of ``module`` are those inside a group.
 
-    First the exact search with every link as fast as inside: its value is a lower bound. Then plans along its order that know
-    both speeds (``passes/partition/hierarchy.py``)."""
-    from dnnc.methods.throughput import throughput
+    First the search with every link as fast as inside: its value is a lower bound. Then plans along its order that know both
+    speeds (``passes/partition/hierarchy.py``), then the exact search over ideals and groups (``grouped``). Nodes are numbered
+    canonically first, so that nothing depends on the order of the file."""
     from passes.analyses.network import network
+    from passes.partition.canonical import canonical_order
     from passes.partition.colocation import colocation
+    from passes.partition.explain import explain
     from passes.partition.from_ir import problem_of
-    from passes.partition.hierarchy import Hierarchy, best_along, plan_value, stage_parts
+    from passes.partition.grouped import group_parts
+    from passes.partition.hierarchy import Hierarchy
+    from passes.partition.ideals import permuted
     from passes.partition.problem import load, stage_cost
     from passes.partition.reduce import ordered, quotient
 
     assert options.hierarchy is not None
     assert options.bandwidth is not None
     assert options.inner_bandwidth is not None
-    flat = throughput(module, replace(options, hierarchy=None), progress)
     started = time.perf_counter()
-    topology = module.first(Topology)
-    assert topology is not None, "solve checks it"
+    topology = topology_of(module)
     fine = problem_of(module, topology, network(topology), comm=options.comm)
     groups = ordered(fine, colocation(module))
-    problem = quotient(fine, groups)
-    label = {op: g for g, ops in enumerate(groups) for op in ops}
-    stages = tuple((0, tuple(sorted({label[op] for op in stage.ops}))) for stage in flat.stages)
+    joined = quotient(fine, groups)
+    order = canonical_order(joined)
+    problem = permuted(joined, order)
     inner = problem.transfer[0]
     slower = options.inner_bandwidth / options.bandwidth
     hierarchy = Hierarchy(options.hierarchy[1], (0.0, 0.0), (inner, inner * slower), once=True)
-    progress("partition: groups", None)
-    left = math.inf if options.time_limit is None else options.time_limit - flat.seconds["search"]
-    try:
-        best, value = best_along(problem, hierarchy, stages, flat.bound, 0.0 if flat.interrupted else left)
-    except KeyboardInterrupt:
-        best, value = stages, plan_value(problem, hierarchy, stages)
-        flat = replace(flat, interrupted=True)
+    built = time.perf_counter()
+    flat, plan = _plan(problem, hierarchy, options, progress)
+    if plan is None:
+        raise explain(problem, flat, topology)
     found = []
-    for (kind, nodes), (compute, receive, send) in zip(best, stage_parts(problem, hierarchy, best), strict=True):
-        ops = tuple(sorted(op for node in nodes for op in groups[node]))
-        busy = load(options.comm, compute, receive, send)
-        found.append(SolvedStage("accelerator", ops, busy, compute, receive + send, stage_cost(problem, nodes, kind).memory))
-    spent = time.perf_counter() - started
-    optimal = value <= flat.bound * (1 + 1e-9)
-    return replace(
-        flat,
-        value=value,
-        bound=value if optimal else flat.bound,
-        status="optimal" if optimal else "feasible",
-        reason=f"{flat.reason}, every link as fast as inside a group",
-        stages=tuple(found),
-        seconds={**flat.seconds, "groups": spent, "search": flat.seconds["search"] + spent},
-        options=hierarchy_told(options),
+    for stage, (compute, receive, send) in zip(plan.stages, group_parts(problem, hierarchy, plan.stages), strict=True):
+        ops = tuple(sorted(op for v in stage.nodes for op in groups[order[v]]))
+        busy, memory = load(options.comm, compute, receive, send), stage_cost(problem, stage.nodes, 0).memory
+        found.append(SolvedStage("accelerator", ops, busy, compute, receive + send, memory, stage.replicas, device=stage.first))
+    ended = time.perf_counter()
+    optimal = plan.value <= plan.bound * (1 + 1e-9)
+    counts = flat.statistics
+    return Solved(
+        plan.value,
+        plan.value if optimal else plan.bound,
+        "optimal" if optimal else "feasible",
+        plan.reason,
+        tuple(found),
+        max(counts.ideals, plan.ideals),
+        counts.transitions + plan.pairs,
+        {"build": built - started, **counts.seconds, "search": ended - built},
+        hierarchy_told(options) | ({"replicas": options.replicas} if options.replicas > 1 else {}),
+        interrupted=plan.interrupted,
     )
+
+
+def _plan(
+    problem: Problem, hierarchy: Hierarchy, options: SolveOptions, progress: Progress
+) -> tuple[Solution, GroupPlan | None]:
+    """The search with every link as fast as inside, and the plan on both speeds; None where there is none."""
+    from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups, supported
+    from passes.partition.hierarchy import best_along
+    from passes.partition.interrupts import interruptible
+
+    assert options.hierarchy is not None
+    began = time.perf_counter()
+    seconds = SECONDS if options.time_limit is None else options.time_limit
+    count, size = options.hierarchy
+    replicas = min(options.replicas, size)
+    flat = _flat(problem, 1, FLAT_SHARE * seconds / (1 if replicas == 1 else 2), progress)
+    bounding = flat if replicas == 1 or flat.interrupted else _flat(problem, replicas, FLAT_SHARE * seconds / 2, progress)
+    if flat.stages is None:
+        # Replicas hold what one device would: where no plan without them fits, none does.
+        return flat, None
+    interrupted = flat.interrupted or bounding.interrupted
+    stages: Stages = flat.stages
+    bound = bounding.bound if replicas == 1 or bounding is not flat else 0.0
+    if not interrupted:
+        progress("partition: groups", None)
+        left = seconds - (time.perf_counter() - began)
+        try:
+            with interruptible():
+                stages, _ = best_along(problem, hierarchy, stages, bound, left)
+        except KeyboardInterrupt:
+            interrupted = True
+    best = packed([(1, nodes) for _, nodes in stages], size, count)
+    assert best is not None, "a stage on each device"
+    candidates: list[tuple[GroupStage, ...]] = [best]
+    if bounding.stages is not None and bounding is not flat:
+        shared = [(_replicas(kind, replicas), nodes) for kind, nodes in bounding.stages]
+        candidates += [found for found in [packed(shared, size, count)] if found is not None]
+    value, best = min(((group_value(problem, hierarchy, found), found) for found in candidates), key=lambda pair: pair[0])
+    reason = f"{bounding.reason}, every link as fast as inside a group"
+    plan = GroupPlan(best, value, min(bound, value), reason, interrupted=interrupted)
+    if not interrupted and supported(problem):
+        left = seconds - (time.perf_counter() - began)
+        plan = solve_groups(problem, hierarchy, count, plan, replicas=replicas, seconds=max(0.0, left), progress=progress)
+    return flat, plan
+
+
+def _replicas(kind: int, most: int) -> int:
+    """Devices of a kind that ``replicated_kinds`` made of a single one."""
+    assert 0 <= kind < most, "kinds of 1 to the most devices, in this order"
+    return kind + 1
+
+
+def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -> Solution:
+    """The best plan where every link is as fast as inside, on the nodes of ``problem``."""
+    from passes.partition import Budget, solve
+    from passes.partition.reduce import quotient, reduce
+    from passes.partition.replicas import replicate
+
+    merged = reduce(problem)
+    small = quotient(problem, merged)
+    found = solve(small if replicas == 1 else replicate(small, replicas), Budget(seconds=seconds), progress)
+    if found.stages is None:
+        return found
+    stages = tuple((kind, tuple(sorted(v for m in nodes for v in merged[m]))) for kind, nodes in found.stages)
+    return replace(found, stages=stages)
 
 
 def hierarchy_told(options: SolveOptions) -> dict[str, object]:

@@ -18,7 +18,7 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     from passes.manager import PassManager
     from passes.partition import PartitionPass
 
-    takes(options, *(["--hierarchy"] if options.replicas == 1 else ["--replicas"]))
+    takes(options, "--hierarchy", "--replicas")
     if options.hierarchy is not None:
         return in_groups(module, options, progress)
     context = pass_context(DiagnosticSink(), progress)

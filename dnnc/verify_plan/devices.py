@@ -5,7 +5,7 @@ the same nodes and take samples in turn, so each is busy for its share of the lo
 4 (r-1) W / (B r), W the bytes of the forward nodes, after each minibatch of their own, or once in so many ``microbatches``.
 
 A result that says ``hierarchy`` GxS has its stages, by number, in groups of S: what is made and read in one group costs what it
-does at ``inner_bandwidth``."""
+does at ``inner_bandwidth``. Numbers are those of devices: some may be left out, and replicas take one each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def verify_devices(
     wrong += _machine_faults(workload, devices)
     wrong += _color_faults(workload, leaders, home)
     members = [{id_ for id_, at in home.items() if at == index} for index in range(len(rows))]
-    near = _near(rows, groups_of(statement, workload.bandwidth))
+    groups = groups_of(statement, workload.bandwidth)
+    near = _near(rows, groups)
+    if groups is not None:
+        wrong += _group_faults(rows, groups[0])
     sides = [
         _sides(workload, row, inside, comm, statement, close) for row, inside, close in zip(rows, members, near, strict=True)
     ]
@@ -176,6 +179,21 @@ def _near(rows: Sequence[Sequence[Device]], groups: tuple[int, Fraction] | None)
     for number, row in zip(numbers, rows, strict=True):
         found.setdefault(number, set()).update(row[0].nodes)
     return [(found[number], faster) for number in numbers]
+
+
+def _group_faults(rows: Sequence[Sequence[Device]], size: int) -> Iterable[str]:
+    """Stages on one device, and replicas that leave their group; a stage takes the devices from its number on."""
+    holder: dict[int, str] = {}
+    for row in rows:
+        if not row[0].nodes:
+            continue
+        first = _number(row[0])
+        if first < 0 or first // size != (first + len(row) - 1) // size:
+            yield f"stage {first} on {len(row)} devices lies in more than one group of {size}"
+        for number in range(first, first + len(row)):
+            other = holder.setdefault(number, row[0].name)
+            if other != row[0].name:
+                yield f"{row[0].name} and {other} are both stage {number}"
 
 
 def _number(device: Device) -> int:

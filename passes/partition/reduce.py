@@ -41,12 +41,13 @@ _SLACK = 1e-9
 """Relative: sums of seconds are rounded."""
 
 
-def reduce(problem: Problem) -> Groups:
-    """Groups of nodes that some optimal plan keeps together."""
+def reduce(problem: Problem, *, certain: bool = False) -> Groups:
+    """Groups of nodes that some optimal plan keeps together. ``certain``: also where what a transfer costs depends on its ends,
+    and is never less than the problem says: v then joins a neighbour only if no tensor that costs anything is sent anew."""
     nodes = _hopeful(problem) if problem.stages is None else []
     if not nodes:
         return tuple((v,) for v in range(problem.size))
-    return _Reducer(problem).run(nodes)
+    return _Reducer(problem, certain).run(nodes)
 
 
 def _hopeful(problem: Problem) -> list[int]:
@@ -70,9 +71,9 @@ def _hopeful(problem: Problem) -> list[int]:
 
 
 class _Reducer:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, certain: bool) -> None:
         n = problem.size
-        self.problem = problem
+        self.problem, self.certain = problem, certain
         self.summed = problem.comm == "sum"
         self.seconds: list[list[float]] = problem.seconds.T.tolist()
         self.transfer: list[list[float]] = problem.transfer.T.tolist()
@@ -121,6 +122,8 @@ class _Reducer:
     def _fits(self, v: int, other: int, gained: set[int], lost: set[int]) -> bool:
         """Whether v may join ``other``: seconds and, where it matters, bytes of ``lost`` pay for those of ``gained``."""
         hosts = self.seconds[other]
+        if self.certain and any(any(self.transfer[h]) for h in gained):
+            return False
         for k, cost in enumerate(self.seconds[v]):
             if math.isinf(cost):
                 if hosts[k] != cost:
