@@ -94,7 +94,7 @@ class StagePart:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A plan to compare with: seconds per sample, of them compute and collectives, bytes of weights per device; ``missing`` says
+    """A plan to compare with: seconds per sample, of them compute and collectives, bytes of weights per device; ``missing``:
     why there is none."""
 
     name: str
@@ -308,18 +308,17 @@ def _groups(func: Func, found: Folding) -> list[tuple[str, int, list[Op]]]:
     """The ops of a function by layer: name, block (-1: none), ops in order. Layers are in the order of their first ops."""
     of: dict[int, tuple[int, int]] = {}
     for number, block in enumerate(found.blocks):
-        for chain in block.chains:
-            for copy in chain.copies:
-                if block.copies[copy].parent is None:
-                    of.update(dict.fromkeys(block.copies[copy].ops, (number, copy)))
-    members: dict[object, list[Op]] = {}
+        for copy in sorted({copy for chain in block.chains for copy in chain.copies}):
+            if block.copies[copy].parent is None:
+                of.update(dict.fromkeys(block.copies[copy].ops, (number, copy)))
+    members: dict[tuple[int, int, str], list[Op]] = {}
     for position, op in enumerate(func.ops):
-        members.setdefault(of.get(position, _head(op)), []).append(op)
+        key = (*of[position], "") if position in of else (-1, 0, _head(op))
+        members.setdefault(key, []).append(op)
     groups = []
-    for key, ops in members.items():
-        block = key[0] if isinstance(key, tuple) else -1
-        common = Counter(map(_layer, ops)).most_common(1)[0][0]
-        groups.append((common if isinstance(key, tuple) and common else _text(key), block, ops))
+    for (number, copy, head), ops in members.items():
+        common = head or Counter(map(_layer, ops)).most_common(1)[0][0]
+        groups.append((common or f"block {number}, copy {copy}", number, ops))
     return groups
 
 
@@ -334,10 +333,6 @@ def _head(op: Op) -> str:
     """The name of an op that is in no copy: its layer, or the first part of its scope."""
     scope = op.location.scope or op.location.node.strip("/").rpartition("/")[0].replace("/", ".")
     return _layer(op) or scope.split(".")[0] or "model"
-
-
-def _text(key: object) -> str:
-    return f"block {key[0]}, copy {key[1]}" if isinstance(key, tuple) else str(key)
 
 
 __all__ = ["Alternative", "Layer", "OpRow", "StagePart", "alternatives", "layers", "stage_parts", "typical_block", "undecided"]
