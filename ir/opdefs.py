@@ -229,6 +229,16 @@ def _definitions() -> Iterable[OpDef]:
         doc="This device's part along `dim` of a tensor that it holds whole; nothing is moved.",
     )
     yield OpDef(
+        "comm.term",
+        (1, 1),
+        (1, 1),
+        (("mesh", AttrDef(AttrKind.SYMBOL, True)), ("axis", AttrDef(AttrKind.STRING, True)), _REDUCTION),
+        traits=frozenset({PURE}),
+        check=_one_group,
+        doc="This device's term of a tensor that it holds whole; nothing is moved. Of a sum: the tensor on the first device of "
+        "the axis, zero on the others; of a maximum: the tensor.",
+    )
+    yield OpDef(
         "dnnc.call",
         attributes=(("callee", AttrDef(AttrKind.SYMBOL, True)), *_COPY),
         doc="Calls function `callee`: operands are its arguments, results its results, in order. `names`, `paths`, `nodes` and "

@@ -1,7 +1,8 @@
 """Lower: one program per stage, with explicit sends and receives at its borders.
 
 Reads the ``StageSet`` facet of every op of the entry function; appends one ``Stage`` symbol per stage. The entry function
-stays: it is what the stages are checked against.
+stays: it is what the stages are checked against. Where a stage is on a mesh, ``passes.spmd`` writes the stages, with what else
+holds of them; collectives are explicit there.
 
 Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/passes/test_lower.py`` the rest):
 1. An op stands in each stage of its set, in the entry's order, unchanged, values under the entry's names. So the stages one
@@ -22,7 +23,7 @@ from itertools import pairwise
 
 from ir.attributes import attributes
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import StageSet
+from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage, Symbol
 from ir.names import unique
 from ir.ops import Op, Value
@@ -46,18 +47,32 @@ class LowerPass(Pass):
         plan = module.first(Plan)
         devices = {stage.index: stage.devices for stage in plan.stages} if plan else {}
         cuts = cuts_of(module.entry)
+        if is_sharded(module):
+            from passes.spmd.lowering import lower_sharded  # builds on this file
+
+            lowered = lower_sharded(module, cuts)
+        else:
+            lowered = lower_function(module.entry, cuts)
         taken = {symbol.name for symbol in module.symbols}
         stages = tuple(
-            replace(stage, name=unique(stage.name, taken), devices=devices.get(stage.index, ()))
-            for stage in lower_function(module.entry, cuts)
+            replace(stage, name=unique(stage.name, taken), devices=devices.get(stage.index, ())) for stage in lowered
         )
         context.count(
             self.name,
             stages=len(stages),
             channels=len(cuts),
             bytes=sum(cut.nbytes or 0 for cut in cuts),
+            collectives=sum(op.dialect == "comm" and op.get("axis") is not None for stage in stages for op in stage.ops),
         )
         return insert_symbols(module, stages)
+
+
+def is_sharded(module: Module) -> bool:
+    """Whether ops have strategies for a mesh, or the plan puts a stage on one."""
+    plan = module.first(Plan)
+    if plan is not None and any(stage.mesh for stage in plan.stages):
+        return True
+    return any(op.facet(ShardRule) is not None for op in module.entry.ops)
 
 
 @dataclass(frozen=True, slots=True)

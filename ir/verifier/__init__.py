@@ -30,6 +30,9 @@ Programs and plans
 Copies of folded blocks
 - INV20  What a call says of its copy fits the function that it calls: as many names as the function's ops assign and as many
          paths, nodes and scopes as it has ops, with the calls of folded functions inside it counted as what they stand for.
+Sharded stages
+- INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; a collective, ``comm.slice``
+         or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else.
 
 Time is linear in the size of the module. Positions come from the source map of a parse when it is given.
 """
@@ -40,6 +43,7 @@ from typing import TYPE_CHECKING
 
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module
+from ir.verifier.collectives import check_collectives
 from ir.verifier.decisions import check_decisions
 from ir.verifier.findings import Findings
 from ir.verifier.machines import check_machines
@@ -57,6 +61,7 @@ def verify(module: Module, source_map: SourceMap | None = None) -> list[Diagnost
     check_machines(findings)
     check_programs(findings)
     check_decisions(findings)
+    check_collectives(findings)
     return findings.sorted()
 
 

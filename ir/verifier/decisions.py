@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ir.facets import StageSet
 from ir.module import Func, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op
-from ir.types import Type
+from ir.types import TensorType, Type
 from ir.verifier.findings import Findings
 
 STATUSES = ("optimal", "feasible", "infeasible")
@@ -93,8 +94,25 @@ def _check_channels(findings: Findings) -> None:
         elif other[0] is not peer:
             message = f"channel {channel} names stage {peer.index} as its peer, but its {other_kind} is in {other[0].name}"
             findings.add("INV17", message, stage, op, about="peer")
-        elif kind == "send" and type_ is not None and type_ != other[2]:
+        elif kind == "send" and type_ is not None and not _same_parts(type_, other[2], findings):
             findings.add("INV17", f"channel {channel} sends {type_} but receives {other[2]}", stage, op, about="channel")
+
+
+def _same_parts(sent: Type, received: Type | None, findings: Findings) -> bool:
+    """Whether what members send is what the members of the other stage's mesh receive: layouts may differ in the mesh alone,
+    if its axes have the same sizes."""
+    if sent == received:
+        return True
+    if not isinstance(sent, TensorType) or not isinstance(received, TensorType) or not (sent.layout and received.layout):
+        return False
+    meshes = [findings.meshes.get(layout.mesh) for layout in (sent.layout, received.layout)]
+    sizes = [[size for _, size in mesh.axes] for mesh in meshes if mesh is not None]
+    return (
+        len(sizes) == 2
+        and sizes[0] == sizes[1]
+        and sent.layout.placements == received.layout.placements
+        and replace(received, layout=sent.layout) == sent
+    )
 
 
 def _is_end(op: Op) -> bool:

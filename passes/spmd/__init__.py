@@ -1,10 +1,13 @@
 """SPMD: a sharded stage as one program for all members of its mesh, with explicit collectives, and as what each member runs.
 
 - ``boxes``: which part of a tensor a member holds;
-- ``program``: ``LocalProgram``, what one member runs.
+- ``program``: ``LocalProgram``, what one member runs;
+- ``decided``: what ``shard`` wrote into the module, read and checked;
+- ``lowering``: the SPMD program of a stage, conversions explicit.
 """
 
 from passes.spmd.boxes import Box, Placements, Range, box, coordinates, delivers, members_along, placements_of
+from passes.spmd.lowering import lower_sharded
 from passes.spmd.program import Exchange, LocalProgram, Message, Part
 
 __all__ = [
@@ -18,6 +21,7 @@ __all__ = [
     "box",
     "coordinates",
     "delivers",
+    "lower_sharded",
     "members_along",
     "placements_of",
 ]

@@ -1,0 +1,90 @@
+"""INV21: what collectives do to layouts, and that a stage on a mesh is all on that mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ir.facets import ShardRule
+from ir.module import Mesh, Resource
+from ir.ops import Op
+from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.verifier.findings import Findings
+
+KINDS = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "slice", "term")
+
+
+def check_collectives(findings: Findings) -> None:
+    """Every stage that is on a mesh of the module."""
+    resources = {r.name: r.type for r in findings.module.of_type(Resource)}
+    for stage in findings.stages:
+        mesh = findings.meshes.get(stage.mesh) if stage.mesh else None
+        if mesh is None:
+            continue
+        types: dict[str, Type] = {value.name: value.type for value in stage.args}
+        for op in stage.ops:
+            for fault in _faults(op, mesh, types, resources):
+                findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
+            types.update((value.name, value.type) for value in op.results)
+
+
+def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Type]) -> Iterator[str]:
+    for value in op.results:
+        layout = value.type.layout if isinstance(value.type, TensorType) else None
+        if layout is not None and layout.mesh != mesh.name:
+            yield f"{value.name} lies on {layout.mesh}, but the stage is on {mesh.name}"
+            return
+    rule = op.facet(ShardRule)
+    if rule is not None and rule.rule.count(";") + 1 != len(mesh.axes):
+        yield f"{op.id} has strategies '{rule.rule}' for the {len(mesh.axes)} axes of {mesh.name}"
+    kind = op.name.removeprefix("comm.")
+    if op.dialect != "comm" or kind not in KINDS or op.get("axis") is None or not (op.operands and op.results):
+        return
+    axes = [name for name, _ in mesh.axes]
+    if op.get("mesh") != mesh.name or op.get("axis") not in axes:
+        yield f"{op.id} is along axis '{op.get('axis')}' of {op.get('mesh')}, which is no axis of {mesh.name}"
+        return
+    given = types.get(op.operands[0], resources.get(op.operands[0]))
+    made = op.results[0].type
+    if not isinstance(given, TensorType) or not isinstance(made, TensorType):
+        yield f"{op.id} converts {given or op.operands[0]} to {made}; both must be tensors"
+        return
+    if (given.dtype, given.shape) != (made.dtype, made.shape):
+        yield f"{op.id} makes {made} of {given}; only the layout may change"
+    yield from _layout_faults(op, kind, axes.index(op.get("axis")), _placements(given, mesh), _placements(made, mesh))
+
+
+def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
+    """On this mesh; a resource that is kept elsewhere otherwise is whole here, or as ``shard.kept`` says."""
+    if type_.layout is None or type_.layout.mesh != mesh.name:
+        return (Replicate(),) * len(mesh.axes)
+    return type_.layout.placements
+
+
+def _layout_faults(op: Op, kind: str, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...]) -> Iterator[str]:
+    reduction = Partial(op.get("reduction", "sum"))
+    before, after = {
+        "all_gather": (Shard(op.get("dim", 0)), Replicate()),
+        "all_reduce": (reduction, Replicate()),
+        "all_to_all": (Shard(op.get("concat_dim", 0)), Shard(op.get("split_dim", 0))),
+        "reduce_scatter": (reduction, Shard(op.get("dim", 0))),
+        "slice": (Replicate(), Shard(op.get("dim", 0))),
+        "term": (Replicate(), reduction),
+    }[kind]
+    if len(given) != len(made) or axis >= len(made):
+        return  # INV07 tells
+    kept = op.operands[0][:1] == "@"  # ``shard.kept`` may say more than the type of a resource
+    expected = (*given[:axis], after, *given[axis + 1 :])
+    if not kept and (given[axis] != before or made != expected):
+        yield f"{op.id} is a {kind} of [{_text(given)}] to [{_text(made)}]; on its axis it makes {after} of {before}, no more"
+    elif kept and made[axis] != after:
+        yield f"{op.id} is a {kind} to [{_text(made)}]; on its axis it makes {after}"
+    moved = [p for p in (before, after) if isinstance(p, Shard) and p in made[axis + 1 :]]
+    if moved:
+        yield f"{op.id} changes dimension {moved[0].dim} along an axis whose parts a later axis cuts further"
+
+
+def _text(placements: tuple[Placement, ...]) -> str:
+    return ", ".join(map(str, placements))
+
+
+__all__ = ["check_collectives"]
