@@ -18,6 +18,7 @@ from passes.base import Pass
 
 _WHERE: dict[str, str] = {
     "canonicalize": "passes.canonicalize:CanonicalizePass",
+    "unfuse": "passes.unfuse:UnfusePass",
     "cost": "passes.cost:CostPass",
     "fold": "passes.fold:FoldPass",
     "expand": "passes.expand:ExpandPass",
@@ -32,7 +33,7 @@ _WHERE: dict[str, str] = {
 
 PIPELINES: dict[str, str] = {
     "default-inference": "canonicalize,cost,contract,partition,place,schedule,lower",
-    "sharded-inference": "canonicalize,cost,shard,schedule,lower",
+    "sharded-inference": "canonicalize,unfuse,cost,shard,schedule,lower",
 }
 """Pipeline text by name; a name stands for its passes wherever pipeline text is read."""
 

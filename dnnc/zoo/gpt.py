@@ -1,7 +1,7 @@
 """GPT-2 and GPT-3: decoders, normalised before each part, with learned positions.
 
-Packed query, key and value projections are one product that is then cut in three; no rule shards a cut dimension, so a column
-split of the packed weight ends there. GPT-3, which is too large for one device, has three products instead: the same function.
+Packed query, key and value projections are one product that is then cut in three; no rule shards a cut dimension, so the pass
+``unfuse`` takes it apart before. GPT-3, which is too large for one device, has three products at once: the same function.
 """
 
 from __future__ import annotations
