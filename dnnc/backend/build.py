@@ -25,7 +25,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,9 @@ class Port:
 
     @classmethod
     def of(cls, name: str, type_: Type) -> Port:
-        """The port of the value called ``name`` (no sigil) of this type."""
+        """The port of the value called ``name`` (no sigil) of this type; how it lies on a mesh is not told."""
         if isinstance(type_, TensorType):
+            type_ = replace(type_, layout=None)
             return cls(name, NUMPY_NAMES[type_.dtype], type_.shape, str(type_))
         return cls(name, "", None, str(type_))
 

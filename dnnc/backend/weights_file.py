@@ -39,12 +39,13 @@ def in_file(resource: Resource) -> bool:
     return isinstance(resource.data, Declared) or (type_bytes(type_) or 0) > INLINE_LIMIT
 
 
-def layout(resources: Iterable[Resource], file: str) -> dict[str, External]:
-    """The place of each resource that belongs in ``file``, by name, in the given order; a name that comes twice counts once."""
+def layout(resources: Iterable[Resource], file: str, *, every: bool = False) -> dict[str, External]:
+    """The place of each resource that belongs in ``file`` (small ones do not unless ``every``), by name, in the given order; a
+    name that comes twice counts once."""
     places: dict[str, External] = {}
     offset = 0
     for resource in resources:
-        if resource.name in places or not in_file(resource):
+        if resource.name in places or not (every or in_file(resource)):
             continue
         length = type_bytes(resource.type) or 0
         step = 4096 if length >= 4096 else 64

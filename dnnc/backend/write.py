@@ -9,6 +9,9 @@ What is in it (``dnnc/backend/build.py`` reads it back)::
     annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
     stages/          stageK.onnx, and weights.data (``shared``) or stageK.data (``per-stage``)
 
+A stage on a mesh has a model for each segment of each member in the place of one (``segments.py``); ``stages/`` then also holds
+parts.data (``shared``) or stageK.memberI.data (``per-stage``), and, per stage, whole.data: what only annotated.onnx reads.
+
 Invariants: equal inputs give equal bytes, whatever the place and the time: no dates, no absolute paths; a model's external
 data lies in its own folder or below it, as ONNX asks; memory needed does not grow with the weights.
 """
@@ -22,7 +25,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.build import MANIFEST, SCHEMA, Channel, Port, digest_file
@@ -36,9 +39,13 @@ from ir.module import Declared, External, Func, Inline, Module, Resource, Stage
 from passes.analyses.memory import reads
 from passes.lower import cuts_of, stage_function
 
+if TYPE_CHECKING:
+    from dnnc.backend.segments import MeshStage
+
 Progress: TypeAlias = Callable[[str, float | None], None]
 WEIGHTS = ("shared", "per-stage", "none")
 SHARED_FILE = "weights.data"
+WHOLE_FILE = "whole.data"
 TRACE = "trace.json"
 
 
@@ -74,9 +81,9 @@ def write_build(
         progress("write the plan", None)
         _write_plan(module, target)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
-        _write_models(module, stages, folder, target, weights, progress)
+        cut = _write_models(module, stages, folder, target, weights, progress)
         progress("digest", None)
-        manifest = _manifest(module, stages, target, weights, _source(source, out))
+        manifest = _manifest(module, stages, target, weights, _source(source, out), cut)
         _write_json(target / MANIFEST, manifest)
         progress("flush to the disk", None)
     return manifest
@@ -88,7 +95,7 @@ def write_plan(module: Module, out: Path) -> dict[str, Any]:
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         _write_plan(module, target)
-        manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""})
+        manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""}, {})
         _write_json(target / MANIFEST, manifest)
     return manifest
 
@@ -141,33 +148,47 @@ def _write_plan(module: Module, target: Path) -> None:
 
 def _write_models(
     module: Module, stages: tuple[Stage, ...], folder: Path, target: Path, weights: str, progress: Progress
-) -> None:
-    """Stage models, their weights, and the annotated model."""
+) -> dict[int, MeshStage]:
+    """Stage models, their weights, and the annotated model. Returns the stages on meshes, as they were cut."""
     from dnnc.frontends.weights import check_weights
 
     (target / "stages").mkdir()
     resources = module.resources
-    functions = [stage_function(stage) for stage in stages]
-    used = [[resources[name] for name in _resource_names(func) if name in resources] for func in functions]
+    functions = [None if stage.mesh else stage_function(stage) for stage in stages]
+    used = [
+        [resources[name] for name in (_mesh_resources(stage) if func is None else _resource_names(func)) if name in resources]
+        for stage, func in zip(stages, functions, strict=True)
+    ]
     _refuse_declared(used, weights)
     if weights != "none":
         check_weights(replace(module, symbols=tuple({r.name: r for of_stage in used for r in of_stage}.values())), folder)
     if weights == "per-stage":
-        places = [layout(of_stage, f"stage{index}.data") for index, of_stage in enumerate(used)]
+        on_mesh = layout((r for stage, own in zip(stages, used, strict=True) if stage.mesh for r in own), WHOLE_FILE)
+        places = [
+            on_mesh if stage.mesh else layout(of_stage, f"stage{stage.index}.data")
+            for stage, of_stage in zip(stages, used, strict=True)
+        ]
     else:
         every = {resource.name for of_stage in used for resource in of_stage}
         places = [layout((r for r in resources.values() if r.name in every), SHARED_FILE)] * len(stages)
     kept = _inlined(module, used, folder)
     for stage, func, place in zip(stages, functions, places, strict=True):
-        _save(moved(kept, place), func, target / "stages" / f"stage{stage.index}.onnx")
+        if func is not None:
+            _save(moved(kept, place), func, target / "stages" / f"stage{stage.index}.onnx")
     if weights != "none":
         for file in sorted({place.file for of_stage in places for place in of_stage.values()}):
             here = next(of_stage for of_stage in places if any(place.file == file for place in of_stage.values()))
             write_weights(target / "stages" / file, resources, here, folder, progress)
+    cut: dict[int, MeshStage] = {}
+    if any(stage.mesh for stage in stages):
+        from dnnc.backend.write_members import write_members
+
+        cut = write_members(module, stages, places, target, folder, weights, progress, _save)
     anywhere: dict[str, External] = {}
     for of_stage in reversed(places):  # a weight that several stages hold is read from the first
         anywhere.update(of_stage)
     _save(moved(kept, anywhere, "stages/"), module.entry, target / "annotated.onnx", stages)
+    return cut
 
 
 def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()) -> None:
@@ -191,6 +212,11 @@ def _resource_names(func: Func) -> Iterable[str]:
     found = dict.fromkeys(name for op in func.ops for name in reads(op) if name[0] == "@")
     found.update(dict.fromkeys(value.name for value in func.results if value.name[0] == "@"))
     return found
+
+
+def _mesh_resources(stage: Stage) -> Iterable[str]:
+    """Resources that the members of a stage read, those of collectives included, in order of first use."""
+    return dict.fromkeys(name for op in stage.ops for name in reads(op) if name[0] == "@")
 
 
 def _refuse_declared(used: list[list[Resource]], weights: str) -> None:
@@ -217,13 +243,18 @@ def _inlined(module: Module, used: list[list[Resource]], folder: Path) -> Module
 
 
 def _manifest(
-    module: Module, stages: tuple[Stage, ...], target: Path, weights: str, source: Mapping[str, str]
+    module: Module,
+    stages: tuple[Stage, ...],
+    target: Path,
+    weights: str,
+    source: Mapping[str, str],
+    cut: Mapping[int, MeshStage],
 ) -> dict[str, Any]:
     plan = plan_to_json(module)
     types = {stage["index"]: stage["device_type"] for stage in plan["stages"]}
     channels = [
-        Channel.of(id_, bare(cut.tensor.name), cut.tensor.type, cut.source, cut.target)
-        for id_, cut in enumerate(cuts_of(module.entry))
+        Channel.of(id_, bare(crossing.tensor.name), crossing.tensor.type, crossing.source, crossing.target)
+        for id_, crossing in enumerate(cuts_of(module.entry))
     ]
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
@@ -240,11 +271,12 @@ def _manifest(
                 "index": stage.index,
                 "devices": list(stage.devices),
                 "device_type": types.get(stage.index, ""),
-                "model": f"stages/stage{stage.index}.onnx",
+                **({} if stage.index in cut else {"model": f"stages/stage{stage.index}.onnx"}),
                 "inputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.args],
                 "outputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.results],
                 "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
                 "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
+                **(cut[stage.index].to_json(target) if stage.index in cut else {}),
             }
             for stage in stages
         ],

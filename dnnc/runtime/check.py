@@ -27,8 +27,8 @@ from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.generate import all_ops, random_inputs, read_plan
 from dnnc.runtime.inputs import read_npz, split_microbatches
-from dnnc.runtime.pipeline import output_specs
-from dnnc.runtime.worker import Program
+from dnnc.runtime.program import Program
+from dnnc.runtime.wiring import output_specs
 from ir.diagnostics import CheckFailed, Diagnostic, InvalidInput
 from ir.module import Module, Resource, Splat
 from ir.ops import Op, Region

@@ -173,13 +173,13 @@ def combine(collective: Collective, member: int, operands: Sequence[Array], targ
     place = group.index(member)
     match collective.kind:
         case "all_reduce":
-            reduce_into(target, operands, collective)
+            reduce_into(target, operands, collective.reduction, collective.element)
         case "all_gather":
             for part, source in zip(_cuts(collective.join, collective.operands, group), operands, strict=True):
                 target[part] = source
         case "reduce_scatter":
             part = _cuts(collective.split, collective.results, group)[place]
-            reduce_into(target, [source[part] for source in operands], collective)
+            reduce_into(target, [source[part] for source in operands], collective.reduction, collective.element)
         case "all_to_all":
             cut = _cuts(collective.split, collective.results, group)[place]
             for part, source in zip(_cuts(collective.join, collective.operands, group), operands, strict=True):
@@ -196,16 +196,16 @@ def _cuts(dim: int, shapes: Sequence[Shape], group: Sequence[int]) -> list[tuple
     return cuts
 
 
-def reduce_into(target: Array, terms: Sequence[Array], collective: Collective) -> None:
+def reduce_into(target: Array, terms: Sequence[Array], reduction: str, element: int) -> None:
     """The terms added up (or the largest of each element), in their order; ``target`` is none of them."""
-    how: np.ufunc = np.add if collective.reduction == "sum" else np.maximum
+    how: np.ufunc = np.add if reduction == "sum" else np.maximum
     if target.flags.c_contiguous and all(term.flags.c_contiguous for term in terms):
         flat, parts = target.reshape(-1), [term.reshape(-1) for term in terms]
         for start in range(0, flat.size, _PIECE):
             stop = start + _PIECE
-            _reduce(flat[start:stop], [part[start:stop] for part in parts], how, collective.element)
+            _reduce(flat[start:stop], [part[start:stop] for part in parts], how, element)
     else:
-        _reduce(target, terms, how, collective.element)
+        _reduce(target, terms, how, element)
 
 
 def _reduce(target: Array, terms: Sequence[Array], how: np.ufunc, element: int) -> None:
@@ -331,7 +331,8 @@ class Exchange:
         elif collective.shared:
             self._meet(group)
             flat, slices = result.reshape(-1), even_slices(result.size, len(group))
-            reduce_into(flat[slices[mine]], [term.reshape(-1)[slices[mine]] for term in operands], collective)
+            terms = [term.reshape(-1)[slices[mine]] for term in operands]
+            reduce_into(flat[slices[mine]], terms, collective.reduction, collective.element)
             self._meet(group)
         else:
             self._meet(group)

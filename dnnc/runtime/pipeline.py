@@ -20,38 +20,29 @@ import selectors
 import signal
 import statistics
 import subprocess
-import sys
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import gcd
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from dnnc.backend.build import Build, Channel, Port
-from dnnc.runtime.codec import from_user, to_user
-from dnnc.runtime.edges import FEEDER, Descriptors, Edge, Receiver, Sender, ValueSpec, anonymous_memory, config_text, map_memory
+from dnnc.backend.build import Build, StageProgram
+from dnnc.backend.members import Part
+from dnnc.runtime.codec import Raw, from_user, to_user
+from dnnc.runtime.collectives import places as memory_places
+from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory
 from dnnc.runtime.elements import BY_NAME
-from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
-from dnnc.runtime.worker import FAILED, LOADING, PEER_GONE, RECEIVING, RUNNING, SENDING, STARTING, STATUS_WORDS, WAITING
+from dnnc.runtime.errors import RuntimeFailure
+from dnnc.runtime.parts import assemble
+from dnnc.runtime.processes import DOING, KILLED, StageProcess, ending, last_words, raise_said, spawn
+from dnnc.runtime.wiring import Place, assign_cores, links, output_specs, peers_of, process_places
+from dnnc.runtime.worker import FAILED, LOADING, PEER_GONE, RUNNING, STARTING, STATUS_WORDS
 from ir.diagnostics import InvalidInput, UsageError
 
-_DOING = {
-    STARTING: "starting",
-    LOADING: "loading its model",
-    RECEIVING: "waiting for microbatch {}",
-    WAITING: "waiting for a free slot for microbatch {}",
-    RUNNING: "running microbatch {}",
-    SENDING: "sending microbatch {}",
-}
-_TAIL_LINES = 12
-_MODULE = "dnnc.runtime.worker"
 _FED = object()
-_KILLED = "the system kills a process so when memory runs out: use more, or smaller, stages"
 START_SECONDS = 60.0
 """A stage may always take this long to start and to load."""
 _GRACE = 2.0
@@ -74,7 +65,9 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a stage did: ``action`` is ``F`` (compute) or ``send``; ``start`` and ``end`` in seconds since the run began."""
+    """What a stage did: ``action`` is ``F`` (compute; of a member of a mesh one for each segment), ``send`` or ``collective``
+    (waiting for the other members included); ``start`` and ``end`` in seconds since the run began; ``title`` says which
+    segment or collective."""
 
     device: str
     stage: int
@@ -82,6 +75,7 @@ class Event:
     microbatch: int
     start: float
     end: float
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,82 +107,21 @@ class RunResult:
 
     @property
     def stage_seconds(self) -> tuple[float, ...]:
-        """Median compute seconds per microbatch of each stage."""
-        spent: dict[int, list[float]] = defaultdict(list)
-        for event in self.events:
-            if event.action == "F":
-                spent[event.stage].append(event.end - event.start)
-        return tuple(statistics.median(spent[stage]) for stage in sorted(spent))
-
-
-def value_spec(port: Port | Channel) -> ValueSpec:
-    """How a value of the build crosses a process border."""
-    name = port.tensor if isinstance(port, Channel) else port.name
-    element = BY_NAME[port.dtype].number if port.dtype in BY_NAME else 0
-    numbers = tuple(dim for dim in port.shape if isinstance(dim, int)) if port.shape is not None else None
-    return ValueSpec(name, element, numbers if numbers is not None and numbers == port.shape else None)
-
-
-def output_specs(build: Build, stage: int) -> tuple[ValueSpec, ...]:
-    """Outputs of a stage model, each once: those of the whole model first, then what it sends."""
-    program = build.stages[stage]
-    specs = [value_spec(port) for port in program.outputs] + [value_spec(channel) for channel in program.sends]
-    return tuple({spec.name: spec for spec in reversed(specs)}.values())[::-1]
-
-
-def build_edges(build: Build, slots: int = 2) -> tuple[Edge, ...]:
-    """Edges in (producer, consumer) order. Each stage has at least one to be triggered by and one to be noticed by."""
-    values: dict[tuple[int, int], dict[str, ValueSpec]] = defaultdict(dict)
-    for stage in build.stages:
-        for port in stage.inputs:
-            values[FEEDER, stage.index][port.name] = value_spec(port)
-        for port in stage.outputs:
-            values[stage.index, FEEDER][port.name] = value_spec(port)
-        for channel in stage.receives:
-            values[channel.source, stage.index][channel.tensor] = value_spec(channel)
-    for stage in build.stages:
-        if not any(consumer == stage.index for _, consumer in values):
-            values[FEEDER, stage.index] = {}
-        if not any(producer == stage.index for producer, _ in values):
-            values[stage.index, FEEDER] = {}
-    return tuple(
-        Edge(p, c, tuple(specs.values()), slots + (max(0, c - p - 1) if FEEDER not in (p, c) else 0))
-        for (p, c), specs in sorted(values.items())
-    )
-
-
-def assign_cores(devices: Sequence[str], threads: int, pin: bool = True) -> tuple[list[list[int]], bool]:
-    """Cores per stage, given the device of each, and whether they are its device's own: stages of one device share them. Empty
-    lists where the system has no affinity or ``pin`` is off."""
-    position = {device: number for number, device in enumerate(dict.fromkeys(devices))}
-    needed = len(position) * threads
-    if not pin or not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in devices], needed <= (os.cpu_count() or 1)
-    cores = sorted(os.sched_getaffinity(0))
-    if needed <= len(cores):
-        return [cores[position[device] * threads : (position[device] + 1) * threads] for device in devices], True
-    return [cores for _ in devices], False
-
-
-@dataclass(slots=True)
-class _Stage:
-    """A stage's process as the starter sees it, one of its replicas; ``number``: of the process."""
-
-    index: int
-    number: int
-    device: str
-    process: subprocess.Popen[bytes]
-    control: int
-    answers: deque[dict[str, Any]] = field(default_factory=deque)
-    buffered: bytes = b""
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
-    ready: bool = False
-    error: dict[str, Any] | None = None
-    closed: bool = False
+        """Median compute seconds per microbatch of each stage: of a mesh, those of its slowest member."""
+        return self._seconds("F")
 
     @property
-    def label(self) -> str:
-        return f"stage {self.index} on {self.device}"
+    def collective_seconds(self) -> tuple[float, ...]:
+        """Median seconds per microbatch that the members of each stage exchange parts, or wait for each other: of the member
+        that does so least. 0 for other stages."""
+        return self._seconds("collective")
+
+    def _seconds(self, action: str) -> tuple[float, ...]:
+        spent: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
+        for event in self.events:
+            spent[event.stage][event.microbatch][event.device] += event.end - event.start if event.action == action else 0.0
+        over = max if action == "F" else min
+        return tuple(statistics.median(over(s.values()) for s in spent[stage].values()) for stage in sorted(spent))
 
 
 class Pipeline:
@@ -205,10 +138,11 @@ class Pipeline:
                 where=str(build.folder),
                 hint="compile it again with weights",
             )
-        self._stages: list[_Stage] = []
+        self._stages: list[StageProcess] = []
         self._feeds: list[Sender] = []
         self._sinks: list[Receiver] = []
-        self._turns: dict[int, tuple[int, int]] = {}  # replica and number of replicas behind each feed and sink
+        self._turns: dict[int, tuple[int, int]] = {}  # the first microbatch of each feed and sink, and the step to the next
+        self._makers: dict[int, Place] = {}  # the process behind each sink
         self._descriptors: list[int] = []
         self._status = np.zeros((0, STATUS_WORDS), np.int64)
         self._selector = selectors.DefaultSelector()
@@ -237,29 +171,23 @@ class Pipeline:
 
     def _start(self) -> None:
         build, options = self.build, self.options
-        replicas = [len(stage.devices) for stage in build.stages]
-        members = [(index, a) for index, width in enumerate(replicas) for a in range(width)]
-        count = len(members)
-        cores, own = assign_cores([build.stages[s].devices[a] for s, a in members], options.threads, options.pin)
-        status = self._own(anonymous_memory(8 * STATUS_WORDS * count))
-        self._status = map_memory(status, 8 * STATUS_WORDS * count).view(np.int64).reshape(-1)[: STATUS_WORDS * count]
-        self._status = self._status.reshape(count, STATUS_WORDS)
+        places = process_places(build)
+        cores, own = assign_cores([place.device for place in places], options.threads, options.pin)
+        size = 8 * STATUS_WORDS * len(places)
+        status = self._own(anonymous_memory(size))
+        self._status = map_memory(status, size).view(np.int64).reshape(-1)[: STATUS_WORDS * len(places)]
+        self._status = self._status.reshape(len(places), STATUS_WORDS)
         self._status[:, 2] = time.monotonic_ns()
-        edges = build_edges(build, options.slots)
-        ends: dict[tuple[int, int], tuple[list[Any], list[Any]]] = {member: ([], []) for member in members}
-        for edge in edges:
-            sources, targets = (1 if end == FEEDER else replicas[end] for end in (edge.producer, edge.consumer))
-            self._connect(edge, sources, targets, ends)
-        for number, (index, replica) in enumerate(members):
-            program, (receives, sends) = build.stages[index], ends[index, replica]
+        ends = self._connect(places)
+        groups = {stage.index: self._gather(stage) for stage in build.stages if stage.members}
+        for number, (place, (receives, sends)) in enumerate(zip(places, ends, strict=True)):
+            stage = build.stages[place.stage]
             control_read, control_write = map(self._own, os.pipe())
             config = {
                 "process": number,
-                "processes": count,
-                "replica": replica,
-                "replicas": replicas[index],
-                "model": str(program.model),
-                "outputs": [[s.name, s.element, s.shape] for s in output_specs(build, program.index)],
+                "processes": len(places),
+                "replica": place.first,
+                "replicas": place.step,
                 "receives": receives,
                 "sends": sends,
                 "control": control_write,
@@ -270,19 +198,26 @@ class Pipeline:
                 "optimize": options.optimize,
             }
             passed = [control_write, status, *(d for sides in (*receives, *sends) for side in sides if side for d in side[1])]
-            device = program.devices[replica]
-            self._stages.append(_Stage(index, number, device, _spawn(config, passed), control_read))
+            if stage.members:
+                more, descriptors = _member_config(stage, place.position, *groups[place.stage], sends)
+                passed += descriptors
+            else:
+                specs = output_specs(build, place.stage)
+                more = {"model": str(stage.model), "outputs": [[s.name, s.element, s.shape] for s in specs]}
+            member = place.position if stage.members else -1
+            process = spawn({**config, **more}, passed)
+            self._stages.append(StageProcess(place.stage, number, place.device, member, process, control_read))
         kept = {s.control for s in self._stages}
         for side in (*self._feeds, *self._sinks):
             kept |= {side.descriptors.read, side.descriptors.write}
         for descriptor in [d for d in self._descriptors if d not in kept]:
             os.close(descriptor)
             self._descriptors.remove(descriptor)
-        for stage in self._stages:
-            self._selector.register(stage.control, selectors.EVENT_READ, ("control", stage))
-            assert stage.process.stderr is not None
-            os.set_blocking(stage.process.stderr.fileno(), False)
-            self._selector.register(stage.process.stderr, selectors.EVENT_READ, ("stderr", stage))
+        for started in self._stages:
+            self._selector.register(started.control, selectors.EVENT_READ, ("control", started))
+            assert started.process.stderr is not None
+            os.set_blocking(started.process.stderr.fileno(), False)
+            self._selector.register(started.process.stderr, selectors.EVENT_READ, ("stderr", started))
         for feed in self._feeds:
             self._selector.register(feed.descriptors.read, selectors.EVENT_READ, ("free", feed))
         for sink in self._sinks:
@@ -290,35 +225,43 @@ class Pipeline:
         while not all(stage.ready for stage in self._stages):
             self._turn()
 
-    def _connect(
-        self, edge: Edge, sources: int, targets: int, ends: dict[tuple[int, int], tuple[list[Any], list[Any]]]
-    ) -> None:
-        """The edge between every replica of the producer and every one of the consumer that has a microbatch of it: microbatch
-        m goes from replica m modulo ``sources`` to replica m modulo ``targets``."""
-        sent: list[list[Any]] = [[None] * targets for _ in range(sources)]
-        received: list[list[Any]] = [[None] * sources for _ in range(targets)]
-        for a in range(sources):
-            for b in range(a % gcd(sources, targets), targets, gcd(sources, targets)):
-                memory = self._own(anonymous_memory(edge.slots * edge.slot_bytes))
-                (data_read, data_write), (free_read, free_write) = (tuple(map(self._own, os.pipe())) for _ in range(2))
-                sender, receiver = Descriptors(memory, free_read, data_write), Descriptors(memory, data_read, free_write)
-                if edge.producer == FEEDER:
-                    self._feeds.append(Sender(edge, sender))
-                    self._turns[id(self._feeds[-1])] = b, targets
-                if edge.consumer == FEEDER:
-                    self._sinks.append(Receiver(edge, receiver))
-                    self._turns[id(self._sinks[-1])] = a, sources
-                sent[a][b] = edge.to_json(), (sender.memory, sender.read, sender.write)
-                received[b][a] = edge.to_json(), (receiver.memory, receiver.read, receiver.write)
-        for a, sides in enumerate(sent if edge.producer != FEEDER else ()):
-            ends[edge.producer, a][1].append(sides)
-        for b, sides in enumerate(received if edge.consumer != FEEDER else ()):
-            ends[edge.consumer, b][0].append(sides)
+    def _connect(self, places: tuple[Place, ...]) -> list[tuple[list[Any], list[Any]]]:
+        """Makes every link; returns of each process the sides that it receives from and sends to: per stage there (per member
+        of a mesh) one for each of its replicas, None where they never have a microbatch in common."""
+        sides: list[tuple[dict[Any, list[Any]], dict[Any, list[Any]]]] = [({}, {}) for _ in places]
+        for link in links(self.build, self.options.slots):
+            memory = self._own(anonymous_memory(link.sent.slots * link.sent.slot_bytes))
+            (data_read, data_write), (free_read, free_write) = (tuple(map(self._own, os.pipe())) for _ in range(2))
+            sender, receiver = Descriptors(memory, free_read, data_write), Descriptors(memory, data_read, free_write)
+            if link.source == FEEDER:
+                self._feeds.append(Sender(link.sent, sender))
+                self._turns[id(self._feeds[-1])] = link.first, link.step
+            else:
+                end = link.sent.to_json(), (sender.memory, sender.read, sender.write)
+                _note(sides[link.source][1], self.build, places, link.target, end)
+            if link.target == FEEDER:
+                self._sinks.append(Receiver(link.received, receiver))
+                self._turns[id(self._sinks[-1])] = link.first, link.step
+                self._makers[id(self._sinks[-1])] = places[link.source]
+            else:
+                end = link.received.to_json(), (receiver.memory, receiver.read, receiver.write)
+                _note(sides[link.target][0], self.build, places, link.source, end)
+        return [(list(receives.values()), list(sends.values())) for receives, sends in sides]
+
+    def _gather(self, stage: StageProgram) -> tuple[int, dict[tuple[int, int], tuple[int, int]]]:
+        """What the members of a stage share: the memory of their collectives, and pipes for tokens from one to another."""
+        memory = self._own(anonymous_memory(memory_places(stage.collectives).size))
+        pipes = {}
+        for member in range(len(stage.members)):
+            for peer in peers_of(stage.collectives, member):
+                read, write = map(self._own, os.pipe())
+                pipes[member, peer] = read, write
+        return memory, pipes
 
     def _mine(self, side: Sender | Receiver) -> tuple[int, int]:
         """The first microbatch of this run that goes through a feed or sink, and the step to the next."""
-        replica, replicas = self._turns[id(side)]
-        return (replica - self._base) % replicas, replicas
+        first, step = self._turns[id(side)]
+        return (first - self._base) % step, step
 
     def _own(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)
@@ -344,6 +287,7 @@ class Pipeline:
             os.close(descriptor)
         self._feeding.clear()
         self._turns.clear()
+        self._makers.clear()
         self._status = np.zeros((0, STATUS_WORDS), np.int64)
         for side in (*self._feeds, *self._sinks):
             side.close()
@@ -358,7 +302,7 @@ class Pipeline:
         base, count = self._count, len(microbatches)
         self._base, self._count = base, base + count
         raw = [{name: from_user(value) for name, value in microbatch.items()} for microbatch in microbatches]
-        outputs: list[dict[str, Any]] = [{} for _ in raw]
+        collectors = [Collector(self.build) for _ in raw]
         upcoming = [self._mine(sink)[0] for sink in self._sinks]
         left = sum(len(range(first, count, step)) for first, step in map(self._mine, self._sinks))
         completed = [0.0] * count
@@ -376,7 +320,7 @@ class Pipeline:
                     which = self._sinks.index(sink)
                     while (message := sink.poll()) is not None:
                         microbatch = upcoming[which]
-                        outputs[microbatch].update((name, to_user(value)) for name, value in message.values.items())
+                        collectors[microbatch].take(self._makers[id(sink)], message.values)
                         sink.release(message)
                         upcoming[which] += self._mine(sink)[1]
                         left -= 1
@@ -386,7 +330,8 @@ class Pipeline:
         seconds = time.monotonic() - begin
         log, cpu = self._collect_events(base, count, begin) if events else ((), ())
         order = [port.name for port in self.build.outputs]
-        return RunResult(tuple({name: found[name] for name in order} for found in outputs), seconds, tuple(completed), log, cpu)
+        outputs = tuple({name: collector.outputs[name] for name in order} for collector in collectors)
+        return RunResult(outputs, seconds, tuple(completed), log, cpu)
 
     def _pump(self, feed: Sender) -> None:
         """Feeds on until a free slot is lacking."""
@@ -425,7 +370,7 @@ class Pipeline:
         except EOFError:
             self._blame()
 
-    def _hear(self, stage: _Stage) -> None:
+    def _hear(self, stage: StageProcess) -> None:
         """Reads answers of a stage."""
         data = os.read(stage.control, 1 << 16)
         if not data:
@@ -443,7 +388,7 @@ class Pipeline:
             else:
                 stage.answers.append(message)
 
-    def _listen(self, stage: _Stage) -> None:
+    def _listen(self, stage: StageProcess) -> None:
         """Keeps the last lines of what a stage says on standard error."""
         assert stage.process.stderr is not None
         data = os.read(stage.process.stderr.fileno(), 1 << 16)
@@ -468,9 +413,9 @@ class Pipeline:
             self._turn()
         answers = [stage.answers.popleft() for stage in self._stages]
         found = [
-            Event(stage.device, stage.index, action, microbatch - base, start - begin, end - begin)
+            Event(stage.device, stage.index, action, microbatch - base, start - begin, end - begin, title)
             for stage, answer in zip(self._stages, answers, strict=True)
-            for action, microbatch, start, end in answer["events"]
+            for action, microbatch, start, end, title in answer["events"]
             if microbatch >= base
         ]
         found.sort(key=lambda e: (e.start, e.stage, e.end))
@@ -481,11 +426,11 @@ class Pipeline:
 
     # Failing
 
-    def _doing(self, stage: _Stage) -> str:
+    def _doing(self, stage: StageProcess) -> str:
         """What the stage was last seen doing. Stages number microbatches through all runs, messages from the current one's
         start."""
         state, microbatch = int(self._status[stage.number, 0]), int(self._status[stage.number, 1])
-        return _DOING[state].format(max(0, microbatch - self._base))
+        return DOING[state].format(max(0, microbatch - self._base))
 
     def _check_time(self, limit: float) -> None:
         """Raises RuntimeFailure when a stage is busy, or all of them are idle, for longer than ``limit`` seconds."""
@@ -497,7 +442,7 @@ class Pipeline:
                 raise RuntimeFailure(
                     f"still {self._doing(stage)} after {allowed:g} s; it was stopped",
                     where=stage.label,
-                    hint="give a longer --timeout if that much time is expected" + _last_words(stage),
+                    hint="give a longer --timeout if that much time is expected" + last_words(stage),
                 )
         if (
             all(stage.ready for stage in self._stages)
@@ -520,14 +465,14 @@ class Pipeline:
                     self._forget(key.fileobj)
             for stage in self._stages:
                 if stage.error is not None:
-                    _raise_said(stage, stage.error["error"], stage.error["microbatch"] - self._base)
+                    raise_said(stage, stage.error["error"], stage.error["microbatch"] - self._base)
             for stage in self._stages:
                 status = stage.process.poll()
                 if status not in (None, PEER_GONE, FAILED) and stage.closed:
                     raise RuntimeFailure(
-                        f"{_ending(status)} while {self._doing(stage)}",
+                        f"{ending(status)} while {self._doing(stage)}",
                         where=stage.label,
-                        hint=(_KILLED if status == -signal.SIGKILL else "see what it said last") + _last_words(stage),
+                        hint=(KILLED if status == -signal.SIGKILL else "see what it said last") + last_words(stage),
                     )
         gone = [stage.label for stage in self._stages if stage.closed]
         raise RuntimeFailure(
@@ -535,52 +480,74 @@ class Pipeline:
         )
 
 
+class Collector:
+    """The outputs of one microbatch as they come in."""
+
+    def __init__(self, build: Build) -> None:
+        self.build = build
+        self.outputs: dict[str, Any] = {}
+        self._parts: dict[str, dict[int, tuple[Part, Raw]]] = defaultdict(dict)
+
+    def take(self, maker: Place, values: Mapping[str, Any]) -> None:
+        """What one process made; copied, for it lies in a slot."""
+        stage = self.build.stages[maker.stage]
+        if not stage.members:
+            self.outputs.update((name, to_user(value)) for name, value in values.items())
+            return
+        for part in stage.members[maker.position].outputs:
+            if not part.delivers:
+                continue
+            parts, value = self._parts[part.name], values[part.value]
+            parts[maker.position] = part, Raw(value.element, value.shape, value.data.copy())
+            wanted = [
+                i for i, member in enumerate(stage.members) if any(p.name == part.name and p.delivers for p in member.outputs)
+            ]
+            if len(parts) == len(wanted):
+                shape = next(port.shape for port in stage.outputs if port.name == part.name)
+                self.outputs[part.name] = to_user(assemble(_numbers(shape), [parts[i] for i in wanted]))
+                del self._parts[part.name]
+
+
+def _numbers(shape: Sequence[int | str | None] | None) -> tuple[int, ...]:
+    return tuple(dim for dim in shape or () if isinstance(dim, int))
+
+
+def _note(ends: dict[Any, list[Any]], build: Build, places: Sequence[Place], other: int, end: Any) -> None:
+    """Puts one side of a link among those of the stage, or of the member of a mesh, at its other end."""
+    if other == FEEDER:
+        ends[FEEDER] = [end]
+        return
+    place = places[other]
+    stage = build.stages[place.stage]
+    key, width = ((place.stage, place.position), 1) if stage.members else ((place.stage, -1), len(stage.devices))
+    ends.setdefault(key, [None] * width)[place.position % width] = end
+
+
+def _member_config(
+    stage: StageProgram, member: int, memory: int, pipes: Mapping[tuple[int, int], tuple[int, int]], sends: list[Any]
+) -> tuple[dict[str, Any], list[int]]:
+    """What a member's process is told besides, and the descriptors that go with it. ``pipes``: by sender and receiver."""
+    program = stage.members[member]
+    peers = [(peer, pipes[peer, member][0], pipes[member, peer][1]) for peer in peers_of(stage.collectives, member)]
+    leaving = {name: (name, element, shape) for side in sends for end in side if end for name, element, shape in end[0][2]}
+    config = {
+        "member": member,
+        "memory": memory,
+        "peers": peers,
+        "collectives": [collective.to_json() for collective in stage.collectives],
+        "segments": [
+            (
+                s.level,
+                str(s.model),
+                [(v.name, BY_NAME[v.dtype].number if v.dtype in BY_NAME else 0, v.shape) for v in s.outputs],
+            )
+            for s in program.segments
+        ],
+        "outputs": list(leaving.values()),
+    }
+    return config, [memory, *(descriptor for _, *both in peers for descriptor in both)]
+
+
 def _feed_all(feed: Sender, microbatches: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     for microbatch in microbatches:
         yield from feed.feeding(microbatch)
-
-
-def _raise_said(stage: _Stage, error: str, microbatch: int) -> NoReturn:
-    """Raises what a stage said: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
-    if stage.ready:
-        hint = "run 'dnnc check' on the build; is every input what the model accepts?" + _last_words(stage)
-        raise RuntimeFailure(f"failed at microbatch {microbatch}: {error}", where=stage.label, hint=hint)
-    if reason := refusal(error):
-        raise InvalidInput(f"its model cannot be run: {reason}", where=stage.label, hint=REFUSED_HINT)
-    raise RuntimeFailure(f"could not load its model: {error}", where=stage.label, hint="compile it again" + _last_words(stage))
-
-
-def _ending(status: int | None) -> str:
-    """An exit status in words."""
-    if status is not None and status < 0:
-        try:
-            return f"was killed by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"was killed by signal {-status}"
-    return f"ended with status {status}"
-
-
-def _last_words(stage: _Stage) -> str:
-    return "".join(f"\n    {line}" for line in stage.tail)
-
-
-def _spawn(config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Starts a stage process and tells it its configuration. The package is found where this one was."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", _MODULE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=environment,
-        pass_fds=tuple(descriptors),
-    )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(config_text(config))
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it died already; its control pipe says so
-    return process

@@ -1,5 +1,5 @@
-"""One stage as a process: receive, run, send, for ever. Started as ``python -m dnnc.runtime.worker`` by
-``dnnc.runtime.pipeline``.
+"""One stage (a replica of one, a member of its mesh) as a process: receive, run, send, for ever. Started as ``python -m
+dnnc.runtime.worker`` by ``dnnc.runtime.pipeline``.
 
 Standard input holds one line of JSON (the configuration) and then stays open as a life line: when it ends, whatever the reason
 (the run is over, the starter was killed), the process exits at once. Lines on it ask for the events recorded so far. Answers
@@ -12,7 +12,6 @@ the slow way, through ``InferenceSession.run``.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -22,16 +21,20 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnc.runtime.codec import Raw, from_user
+from dnnc.runtime.codec import Raw
 from dnnc.runtime.edges import Descriptors, Edge, Received, Receiver, Sender, ValueSpec, map_memory
-from dnnc.runtime.elements import BY_NUMBER, Array, nbytes
+from dnnc.runtime.elements import Array
+from dnnc.runtime.program import Program
 
-STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING = range(6)
-"""What a stage is doing. WAITING: for a free slot of a consumer."""
+if TYPE_CHECKING:
+    from dnnc.runtime.member import Member
+
+STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING, MEETING = range(7)
+"""What a stage is doing. WAITING: for a free slot of a consumer; MEETING: exchanging parts with the other members."""
 STATUS_WORDS = 4
 """Words (int64) of a stage's status: state, microbatch, nanoseconds of the monotonic clock when it changed, microbatches
 done."""
@@ -39,109 +42,6 @@ PEER_GONE = 75
 """Exit status of a stage whose neighbour went away; the neighbour has the fault."""
 FAILED = 70
 """Exit status after an error that was reported on the control pipe."""
-
-
-class Program:
-    """A stage model in an ONNX Runtime session. Knows nothing of processes, so that ``check`` uses it too."""
-
-    def __init__(
-        self,
-        model: str | bytes,
-        outputs: tuple[ValueSpec, ...],
-        *,
-        threads: int = 1,
-        spin: bool = False,
-        optimize: bool = True,
-        folder: str = "",
-    ) -> None:
-        """``folder``: where external data lies when ``model`` is bytes. Raises what onnxruntime raises."""
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # errors come as exceptions
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-        if not optimize:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if folder:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        self.session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self.input_names = tuple(value.name for value in self.session.get_inputs())
-        self.outputs = outputs
-        self._value = ort.OrtValue
-        inputs_plain = all(
-            value.type.startswith("tensor(") and "string" not in value.type for value in self.session.get_inputs()
-        )
-        self._bound = inputs_plain and all(spec.element for spec in outputs)
-        # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on.
-        self._computed = tuple(spec.name for spec in outputs if spec.name not in self.input_names)
-        self._handed = tuple(spec.name for spec in outputs if spec.name in self.input_names)
-
-    @property
-    def in_place(self) -> bool:
-        """Whether all inputs and outputs are tensors of fixed-width elements."""
-        return self._bound
-
-    def bind(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Any:
-        """A binding that reads ``feeds`` and writes ``targets`` in place, as often as it is run; None when nothing is
-        computed."""
-        if not self._computed:
-            return None
-        binding = self.session.io_binding()
-        for name in self.input_names:
-            raw = feeds[name]
-            binding.bind_input(name, "cpu", 0, raw.element, list(raw.shape), raw.data.ctypes.data)
-        for name in self._computed:
-            target = targets.get(name)
-            if target is None:
-                binding.bind_output(name, "cpu")
-            else:
-                binding.bind_output(name, "cpu", 0, target.element, list(target.shape), target.data.ctypes.data)
-        return binding
-
-    def run_bound(self, binding: Any) -> None:
-        """Runs once into the places that ``bind`` was given."""
-        if binding is not None:
-            self.session.run_with_iobinding(binding)
-
-    def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw] | None = None) -> dict[str, Any]:
-        """Outputs by name. Those in ``targets`` are written there in place. Raises what onnxruntime raises."""
-        return (self._run_bound if self._bound else self._run_plain)(feeds, targets or {})
-
-    def _run_bound(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
-        binding = self.bind(feeds, targets)
-        self.run_bound(binding)
-        results: dict[str, Any] = {}
-        for name, value in zip(self._computed, binding.get_outputs() if binding is not None else (), strict=True):
-            results[name] = targets.get(name) or _raw_of(value)
-        return results | {name: feeds[name] for name in self._handed}
-
-    def _run_plain(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
-        names = [spec.name for spec in self.outputs]
-        values = self.session.run(names, {name: self._plain(feeds[name]) for name in self.input_names})
-        return {name: from_user(value) for name, value in zip(names, values, strict=True)}
-
-    def _plain(self, value: Any) -> Any:
-        """What ``InferenceSession.run`` takes: an OrtValue for a tensor, since numpy lacks some element types."""
-        if isinstance(value, Raw):
-            if BY_NUMBER[value.element].carrier == BY_NUMBER[value.element].name:
-                return value.data
-            return self._value.ortvalue_from_numpy_with_onnx_type(value.data, value.element)
-        return [self._plain(item) for item in value] if isinstance(value, list) else value
-
-
-def _raw_of(value: Any) -> Raw:
-    """The tensor in an OrtValue, as a view that keeps it alive."""
-    element, shape = value.element_type(), tuple(value.shape())
-    kind = BY_NUMBER[element]
-    size = nbytes(kind, shape)
-    if size == 0:
-        return Raw(element, shape, np.empty(shape if kind.bits >= 6 else (0,), np.dtype(kind.carrier)))
-    block: Any = (ctypes.c_uint8 * size).from_address(value.data_ptr())
-    block.owner = value  # the buffer lives as long as the view
-    data = np.frombuffer(block, np.dtype(kind.carrier))
-    return Raw(element, shape, data if kind.bits in (2, 4) else data.reshape(shape))
 
 
 class Worker:
@@ -152,7 +52,7 @@ class Worker:
         self.control = int(config["control"])
         self.status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
         self.status = self.status[config["process"] * STATUS_WORDS :][:STATUS_WORDS]
-        self.events: list[tuple[str, int, float, float]] = []
+        self.events: list[tuple[str, int, float, float, str]] = []  # action, microbatch, start, end, title
         self.done = int(config["replica"])  # the microbatch to do next; a replica does every so-many-th
         self.write_lock = threading.Lock()
         self.fixed = False
@@ -193,8 +93,7 @@ class Worker:
     def run(self) -> None:
         config = self.config
         self.mark(LOADING)
-        outputs = tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in config["outputs"])
-        program = Program(config["model"], outputs, threads=config["threads"], spin=config["spin"], optimize=config["optimize"])
+        program = self.load()
         # Of each edge one side per replica of the stage there, None where that never has a microbatch of this one.
         receivers = [[end and Receiver(Edge.from_json(end[0]), Descriptors(*end[1])) for end in e] for e in config["receives"]]
         senders = [[end and Sender(Edge.from_json(end[0]), Descriptors(*end[1])) for end in e] for e in config["sends"]]
@@ -206,10 +105,28 @@ class Worker:
                 self.step(program, _turn(receivers, self.done), _turn(senders, self.done))
                 self.done += int(config["replicas"])
                 self.status[3] += 1
+                program.turn = (program.turn + 1) % program.turns
         except EOFError:
             os._exit(PEER_GONE)
 
-    def step(self, program: Program, receivers: list[Receiver], senders: list[Sender]) -> None:
+    def load(self) -> Program | Member:
+        """What the process runs for each microbatch. Raises what onnxruntime raises."""
+        config = self.config
+        outputs = _specs(config["outputs"])
+        options = {key: config[key] for key in ("threads", "spin", "optimize")}
+        if "segments" not in config:
+            return Program(config["model"], outputs, **options)
+        from dnnc.runtime.collectives import Collective, Exchange, places
+        from dnnc.runtime.member import Member, Piece
+
+        collectives = tuple(map(Collective.from_json, config["collectives"]))
+        memory = map_memory(config["memory"], places(collectives).size)
+        peers = {peer: (read, write) for peer, read, write in config["peers"]}
+        pieces = [Piece(level, Program(model, _specs(specs), **options)) for level, model, specs in config["segments"]]
+        exchange = Exchange(collectives, config["member"], memory, peers)
+        return Member(pieces, exchange, outputs, lambda meeting: self.mark(MEETING if meeting else RUNNING))
+
+    def step(self, program: Program | Member, receivers: list[Receiver], senders: list[Sender]) -> None:
         """One microbatch."""
         self.mark(RECEIVING)
         messages = [receiver.receive() for receiver in receivers]
@@ -218,7 +135,7 @@ class Worker:
         start = time.monotonic()
         self.mark(RUNNING)
         if self.fixed:
-            key = (*map(id, (*receivers, *senders)), *(message.slot for message in messages), *slots)
+            key = (program.turn, *map(id, (*receivers, *senders)), *(message.slot for message in messages), *slots)
             bound = self.bound.get(key)
             if bound is None:
                 bound = self.bound[key] = self.bind(program, messages, senders, slots)
@@ -227,7 +144,7 @@ class Worker:
         else:
             bound, dynamic = self.run_once(program, messages, senders, slots)
         end = time.monotonic()
-        self.events.append(("F", self.done, start, end))
+        self.events += [(what, self.done, begin, done, title) for what, begin, done, title in program.take_spans(start, end)]
         self.mark(SENDING)
         for target, source in bound.copies:
             np.copyto(target, source)
@@ -236,16 +153,16 @@ class Worker:
         for receiver, message in zip(receivers, messages, strict=True):
             receiver.release(message)
         if senders:
-            self.events.append(("send", self.done, end, time.monotonic()))
+            self.events.append(("send", self.done, end, time.monotonic(), ""))
 
-    def bind(self, program: Program, messages: list[Received], senders: list[Sender], slots: list[int]) -> Bound:
+    def bind(self, program: Program | Member, messages: list[Received], senders: list[Sender], slots: list[int]) -> Bound:
         """What to run for these slots: a binding that stays right as long as the process lives."""
         feeds, targets = _feeds(messages), _targets(senders, slots)
-        places = {name: feeds.get(name, targets[name]) for name in targets}
-        return Bound(program.bind(feeds, targets), _copies(senders, slots, places))
+        binding = program.bind(feeds, targets)
+        return Bound(binding, _copies(senders, slots, program.placed(feeds, targets)))
 
     def run_once(
-        self, program: Program, messages: list[Received], senders: list[Sender], slots: list[int]
+        self, program: Program | Member, messages: list[Received], senders: list[Sender], slots: list[int]
     ) -> tuple[Bound, list[dict[str, Any]]]:
         """Runs; returns what is still to be copied, and per sender the values whose size was not known."""
         results = program.run(_feeds(messages), _targets(senders, slots))
@@ -259,6 +176,10 @@ class Bound:
 
     binding: Any
     copies: tuple[tuple[Array, Array], ...]
+
+
+def _specs(items: list[list[Any]]) -> tuple[ValueSpec, ...]:
+    return tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in items)
 
 
 def _turn(edges: list[list[Any]], microbatch: int) -> list[Any]:

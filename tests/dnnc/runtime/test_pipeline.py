@@ -18,7 +18,7 @@ import pytest
 
 from dnnc.backend.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
-from dnnc.runtime.pipeline import build_edges
+from dnnc.runtime.wiring import build_edges
 from ir.diagnostics import ExitCode, InvalidInput, UsageError
 from tests.dnnc.runtime.builds import make_build
 

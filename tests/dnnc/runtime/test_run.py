@@ -11,7 +11,7 @@ import pytest
 
 from dnnc.backend.build import Build
 from dnnc.runtime import Pipeline, RunCommand, RunOptions, run_build, run_command
-from dnnc.runtime.pipeline import assign_cores
+from dnnc.runtime.wiring import assign_cores
 from ir.diagnostics import InvalidInput, UsageError
 from tests.dnnc.runtime.test_check import CHAIN, compiled, save, weights
 

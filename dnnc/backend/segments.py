@@ -1,0 +1,238 @@
+"""The programs of a mesh's members, cut into segments at their collectives.
+
+The *level* of an op is the largest number of collectives on a path to it; a segment is all ops of a level, one ONNX model, and
+a collective follows the segment of its operand's level. Levels are counted on the stage, which all members share, so all run
+the collectives in the same order whatever else they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from passes.spmd.local import local_program
+
+from dnnc.backend.build import NUMPY_NAMES
+from dnnc.backend.members import Local, MemberProgram, Part, Segment
+from dnnc.backend.plan_json import bare
+from dnnc.runtime.collectives import Collective
+from dnnc.runtime.elements import BY_NAME
+from ir.diagnostics import InvalidInput
+from ir.module import Func, Mesh, Module, Stage
+from ir.names import unique
+from ir.ops import Op, Value
+from ir.types import TensorType, Type
+from passes.analyses.memory import reads
+from passes.lower import cuts_of
+from passes.spmd import Exchange, LocalProgram, Message
+from passes.spmd import Part as LocalPart
+
+_COLLECTIVES = ("comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A segment of member ``member`` as a function, before it is an ONNX model."""
+
+    member: int
+    level: int
+    func: Func
+
+
+@dataclass(frozen=True, slots=True)
+class MeshStage:
+    """A stage on a mesh, cut: the members' programs (their segments name models in ``stages/``), their models, the collectives
+    in order, and of each member the parts of the resources that it holds."""
+
+    axes: tuple[tuple[str, int], ...]
+    members: tuple[MemberProgram, ...]
+    collectives: tuple[Collective, ...]
+    models: tuple[LocalModel, ...]
+    held: tuple[tuple[LocalPart, ...], ...]
+
+    def to_json(self, folder: Path) -> dict[str, Any]:
+        """What the manifest of the build in ``folder`` says of the stage besides what it says of any."""
+        return {
+            "axes": self.axes,
+            "collectives": [collective.to_json() for collective in self.collectives],
+            "members": [member.to_json(folder) for member in self.members],
+        }
+
+
+def cut_stage(module: Module, stage: Stage, mesh: Mesh, folder: Path) -> MeshStage:
+    """Cuts an SPMD stage into segments; ``folder`` is the build's. Raises InvalidInput for a value that cannot cross between
+    members."""
+    levels = collective_levels(stage)
+    tensors = {channel: bare(cut.tensor.name) for channel, cut in enumerate(cuts_of(module.entry))}
+    programs = [_held_as_values(local_program(module, stage, number)) for number in range(len(mesh.devices))]
+    members, models = [], []
+    for program in programs:
+        segments = []
+        for level, func in _segments(program, levels):
+            models.append(LocalModel(program.member, level, func))
+            made = tuple(_local(value.name, value.type) for value in func.results)
+            read = tuple(bare(value.name) for value in func.args)
+            segments.append(Segment(level, folder / "stages" / model_name(stage, program.member, level), read, made))
+        members.append(
+            MemberProgram(
+                program.device,
+                tuple(bare(value.name) for value in program.args),
+                tuple(segments),
+                tuple(_message_part(message, tensors) for message in program.receives),
+                tuple(_message_part(message, tensors) for message in program.sends),
+                tuple(
+                    Part(bare(part.name), bare(part.name), part.box, part.reduction, part.delivers) for part in program.outputs
+                ),
+            )
+        )
+    collectives = _collectives(programs, levels)
+    for collective in collectives:
+        for fault in collective.faults(len(programs)):
+            raise InvalidInput(fault, where=f"stage {stage.index}, value '{collective.operand}'")
+    return MeshStage(mesh.axes, tuple(members), collectives, tuple(models), tuple(program.parts for program in programs))
+
+
+def model_name(stage: Stage, member: int, level: int) -> str:
+    """File of a segment. It lies beside the weights: external data lies in a model's own folder or below it."""
+    return f"stage{stage.index}.member{member}.segment{level}.onnx"
+
+
+def collective_levels(stage: Stage) -> dict[int, int]:
+    """Of each channel of a collective, the level of its operand."""
+    levels: dict[int, int] = {}
+    of_value: dict[str, int] = {}
+    for op in stage.ops:
+        level = max((of_value.get(name, 0) for name in reads(op)), default=0)
+        if op.name in _COLLECTIVES:
+            levels[op.get("channel")] = level
+            level += 1
+        of_value.update((value.name, level) for value in op.results)
+    return levels
+
+
+def _held_as_values(program: LocalProgram) -> LocalProgram:
+    """The program with resources that leave it, or go into a collective, as they are handed through an Identity."""
+    leaving = [part.name for part in program.outputs] + [message.part.name for message in program.sends]
+    leaving += [exchange.operand for exchange in program.exchanges]
+    held = [name for name in dict.fromkeys(leaving) if name[:1] == "@"]
+    if not held:
+        return program
+    taken = {value.name for op in program.ops for value in op.results} | {value.name for value in program.args}
+    taken |= {message.part.name for message in program.receives}
+    names = {name: unique(f"%{name[1:]}", taken) for name in held}
+    types = {part.name: part.type for part in program.parts}
+    ops = [Op("onnx.Identity", (name,), (Value(names[name], types[name]),)) for name in held]
+
+    def called(part: LocalPart) -> LocalPart:
+        return replace(part, name=names.get(part.name, part.name))
+
+    return replace(
+        program,
+        ops=(*ops, *(_reading(op, names) if op.name in _COLLECTIVES else op for op in program.ops)),
+        exchanges=tuple(replace(e, operand=names.get(e.operand, e.operand)) for e in program.exchanges),
+        outputs=tuple(map(called, program.outputs)),
+        sends=tuple(replace(message, part=called(message.part)) for message in program.sends),
+    )
+
+
+def _reading(op: Op, names: Mapping[str, str]) -> Op:
+    return replace(op, operands=tuple(names.get(name, name) for name in op.operands))
+
+
+def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tuple[int, Func]]:
+    """Level and function of each segment of a member that has ops. Its arguments are what it reads of other segments,
+    collectives and the stage's border, its results what those read of it."""
+    types: dict[str, Type] = {value.name: value.type for value in program.args}
+    types |= {message.part.name: message.part.type for message in program.receives}
+    of_value = dict.fromkeys(types, 0)
+    at: dict[int, list[Op]] = {}
+    maker: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
+    for op in program.ops:
+        level = max((of_value.get(name, 0) for name in reads(op)), default=0)
+        if op.name in _COLLECTIVES:
+            level = levels[op.get("channel")] + 1
+            readers.setdefault(op.operands[0], set()).add(-1)
+        else:
+            at.setdefault(level, []).append(op)
+            maker.update((value.name, level) for value in op.results)
+            for name in reads(op):
+                readers.setdefault(name, set()).add(level)
+        for value in op.results:
+            of_value[value.name], types[value.name] = level, value.type
+    for name in program.results:
+        readers.setdefault(name, set()).add(-1)
+    for level, ops in sorted(at.items()):
+        made = {value.name for op in ops for value in op.results}
+        read = dict.fromkeys(name for op in ops for name in reads(op) if name[0] != "@" and name not in made)
+        left = [value for op in ops for value in op.results if readers.get(value.name, set()) - {level}]
+        if left:
+            name = f"@stage{program.stage}.member{program.member}.segment{level}"
+            yield level, Func(name, tuple(Value(n, types[n]) for n in read), tuple(left), tuple(ops))
+
+
+def _local(name: str, type_: Type) -> Local:
+    if not isinstance(type_, TensorType):
+        return Local(bare(name), "", None)
+    numbers = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
+    known = type_.shape is not None and len(numbers) == len(type_.shape)
+    return Local(bare(name), NUMPY_NAMES[type_.dtype], numbers if known else None)
+
+
+def _message_part(message: Message, tensors: Mapping[int, str]) -> Part:
+    part = message.part
+    delivers = bool(message.members)
+    return Part(tensors[message.channel], bare(part.name), part.box, part.reduction, delivers, message.channel)
+
+
+def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int]) -> tuple[Collective, ...]:
+    """The collectives of a stage, by level and channel."""
+    found = []
+    for exchanges in zip(*(program.exchanges for program in programs), strict=True):
+        first: Exchange = exchanges[0]
+        types = [_types(program, exchange) for program, exchange in zip(programs, exchanges, strict=True)]
+        dtype = types[0][0].dtype
+        kind = first.kind.removeprefix("comm.")
+        found.append(
+            Collective(
+                kind,
+                first.channel,
+                levels[first.channel],
+                bare(first.operand),
+                bare(first.result),
+                BY_NAME[NUMPY_NAMES[dtype]].number,
+                tuple(dict.fromkeys(exchange.group for exchange in exchanges)),
+                tuple(_shape(operand) for operand, _ in types),
+                tuple(_shape(result) for _, result in types),
+                reduction=first.reduction,
+                split={"reduce_scatter": first.dim, "all_to_all": first.split_dim}.get(kind, -1),
+                join=first.dim if kind in ("all_gather", "all_to_all") else -1,
+            )
+        )
+    return tuple(sorted(found, key=lambda collective: (collective.level, collective.channel)))
+
+
+def _types(program: LocalProgram, exchange: Exchange) -> tuple[TensorType, TensorType]:
+    """Local types of operand and result."""
+    types = {value.name: value.type for op in program.ops for value in op.results}
+    types |= {value.name: value.type for value in program.args}
+    types |= {message.part.name: message.part.type for message in program.receives}
+    operand, result = types[exchange.operand], types[exchange.result]
+    assert isinstance(operand, TensorType)
+    assert isinstance(result, TensorType)
+    return operand, result
+
+
+def _shape(type_: TensorType) -> tuple[int, ...]:
+    return tuple(dim for dim in type_.shape or () if isinstance(dim, int))
+
+
+__all__ = [
+    "LocalModel",
+    "MeshStage",
+    "collective_levels",
+    "cut_stage",
+    "model_name",
+]
