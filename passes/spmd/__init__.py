@@ -3,10 +3,12 @@
 - ``boxes``: which part of a tensor a member holds;
 - ``program``: ``LocalProgram``, what one member runs;
 - ``decided``: what ``shard`` wrote into the module, read and checked;
-- ``lowering``: the SPMD program of a stage, conversions explicit.
+- ``lowering``: the SPMD program of a stage, conversions explicit;
+- ``local``: what one member of it runs.
 """
 
 from passes.spmd.boxes import Box, Placements, Range, box, coordinates, delivers, members_along, placements_of
+from passes.spmd.local import local_program, local_programs
 from passes.spmd.lowering import lower_sharded
 from passes.spmd.program import Exchange, LocalProgram, Message, Part
 
@@ -21,6 +23,8 @@ __all__ = [
     "box",
     "coordinates",
     "delivers",
+    "local_program",
+    "local_programs",
     "lower_sharded",
     "members_along",
     "placements_of",
