@@ -1,7 +1,8 @@
 """Baselines: other ways to split, judged by the definition that the exact search is judged by (``passes.partition.baselines``).
 
 ``baseline`` is a method like any other. ``compare_all`` runs every one that makes sense for the objective, each within its part
-of the time, and gives a row for each, those without a plan and those whose plan does not fit included.
+of the time, and gives a row for each, those without a plan and those whose plan does not fit included. Nodes are numbered
+canonically first: what a baseline makes of a workload does not depend on the order of its file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes, topology_of
+from dnnc.methods.canonical import canonical_module, in_file_order
 from ir.diagnostics import Infeasible, UsageError
 from ir.module import Module
 
@@ -50,6 +52,7 @@ def baseline(module: Module, objective: str, options: SolveOptions, progress: Pr
     method makes no sense for the objective."""
     _check(objective, options)
     start = time.perf_counter()
+    module, order = canonical_module(module)
     case, defined = case_of(module, objective, options)
     built = time.perf_counter()
     seconds = SECONDS if options.time_limit is None else options.time_limit
@@ -66,7 +69,7 @@ def baseline(module: Module, objective: str, options: SolveOptions, progress: Pr
         plan.bound,
         _status(plan),
         f"a baseline proves nothing; {plan.reason}",
-        _stages(module, case, plan, options),
+        in_file_order(_stages(module, case, plan, options), order),
         seconds={"build": built - start, "search": found - built},
         options=defined,
         split=plan.split,
@@ -90,6 +93,7 @@ def compare_all(module: Module, objective: str, options: SolveOptions, progress:
     from passes.partition.baselines import LOOSE
 
     _check(objective, replace(options, method=EXACT))
+    module, _ = canonical_module(module)
     case, _ = case_of(module, objective, options)
     started = time.perf_counter()
     limit = math.inf if options.time_limit is None else options.time_limit

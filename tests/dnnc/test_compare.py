@@ -31,6 +31,7 @@ from tests.dnnc.workload_files import (
     placement,
     random_placement,
     random_training,
+    renamed,
     text_of,
 )
 
@@ -73,6 +74,22 @@ def test_every_plan_verifies_and_none_beats_brute_force(tmp_path_factory: pytest
         assert result.objective >= least * (1 - 1e-9)
         assert result.bound <= least * (1 + 1e-9)
         assert check(folder, result) == []
+
+
+@given(seed=st.integers(0, 10**6), training=st.booleans())
+@settings(max_examples=20)
+def test_the_order_and_the_names_of_a_file_do_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, training: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("workload")
+    data = random_training(seed) if training else random_placement(seed)
+    other = renamed(data, seed)
+    for name in INSTALLED:
+        one, two = (solve(folder, given, method=name) for given in (data, other))
+        assert (one.why is None) == (two.why is None), name
+        assert (one.objective, one.bound, one.split) == (pytest.approx(two.objective), pytest.approx(two.bound), two.split), (
+            name
+        )
 
 
 @given(seed=st.integers(0, 10**6), schedule=st.sampled_from(("1f1b", "gpipe")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from dnnc.cli import main
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
 from ir.diagnostics import DiagnosticSink, UsageError
-from tests.dnnc.workload_files import PROFILE, chain, random_placement, text_of
+from tests.dnnc.workload_files import PROFILE, chain, random_placement, renamed, text_of
 
 GB = 1e9
 
@@ -74,19 +73,6 @@ def test_throughput_in_groups_verifies(
             rows = [(device.kind, device.load, device.nodes) for device in result.devices]
             written = placement_result(result.objective, rows, result.statement(), [device.stage for device in result.devices])
             assert verify(text_of(data), written, limits).violations == []
-
-
-def renamed(data: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The same workload: nodes and edges in another order, under other ids, colours and names."""
-    rng = random.Random(seed)
-    ids = [node["id"] for node in data["nodes"]]
-    other = dict(zip(ids, rng.sample(range(1000, 2000), len(ids)), strict=True))
-    nodes = [{**node, "id": other[node["id"]], "name": f"n{rng.random()}"} for node in data["nodes"]]
-    for node in nodes:
-        if "colorClass" in node:
-            node["colorClass"] = 7 - node["colorClass"]
-    edges = [{**edge, "sourceId": other[edge["sourceId"]], "destId": other[edge["destId"]]} for edge in data["edges"]]
-    return data | {"nodes": rng.sample(nodes, len(nodes)), "edges": rng.sample(edges, len(edges))}
 
 
 def test_devices_left_out_and_replicas_keep_their_group(tmp_path: Path) -> None:

@@ -54,6 +54,19 @@ def random_placement(seed: int, most: int = 6) -> dict[str, Any]:
     return placement(nodes, edges, **machines)
 
 
+def renamed(data: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The same workload: nodes and edges in another order, under other ids, colours and names."""
+    rng = random.Random(seed)
+    ids = [node["id"] for node in data["nodes"]]
+    other = dict(zip(ids, rng.sample(range(1000, 2000), len(ids)), strict=True))
+    nodes = [{**node, "id": other[node["id"]], "name": f"n{rng.random()}"} for node in data["nodes"]]
+    for node in nodes:
+        if "colorClass" in node:
+            node["colorClass"] = 7 - node["colorClass"]
+    edges = [{**edge, "sourceId": other[edge["sourceId"]], "destId": other[edge["destId"]]} for edge in data["edges"]]
+    return data | {"nodes": rng.sample(nodes, len(nodes)), "edges": rng.sample(edges, len(edges))}
+
+
 def random_training(seed: int, most: int = 3) -> dict[str, Any]:
     """A small random training graph: the first and most other forward nodes have a backward mate; edges between such nodes are
     mirrored."""

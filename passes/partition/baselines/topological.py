@@ -1,4 +1,5 @@
-"""The programme over one topological order (linearised): the workload's own, ties as in its file.
+"""The programme over one topological order (linearised): that of the case, which is depth first where nodes are numbered
+canonically (``canonical``).
 
 A split of a linearised graph is contiguous, so this is a feasible plan and an upper bound; the published order-restricted
 programme matched the full one on 13 of 15 inputs.
