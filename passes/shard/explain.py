@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ir.facets import ShardRule, StageSet
 from ir.layout_rules import rules
-from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import Replicate, TensorType, Type
@@ -28,11 +28,11 @@ from passes.fold import Folding, folding
 from passes.shard.build import SEPARATOR, WHOLE, build
 from passes.shard.decide import decisions_of
 from passes.shard.layouts import Placements
-from passes.shard.mesh import DeviceMesh, mesh_of
+from passes.shard.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
 from passes.shard.price import Bill, Collective, Decisions, price
 from passes.shard.search import NoPlanError
-from passes.sharded import kept_layouts, read_placements
+from passes.sharded import kept_layouts, parties, read_placements
 
 _NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
 """A part of a scope that is a number: layers are called by what stands up to it."""
@@ -194,32 +194,78 @@ def undecided(module: Module) -> Module:
 
 def stage_parts(module: Module) -> Iterator[StagePart]:
     """Each stage of a sharded module, without layouts in its types, and its decisions."""
-    plan, topology = _plan(module), module.first(Topology)
-    assert topology is not None
-    net = network(topology)
-    places = {device.name: number for number, device in enumerate(topology.devices)}
-    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
-    bare = {op.id: op for op in undecided(module).entry.ops}
-    func = module.entry
-    holder = {op.id: op.facet(StageSet, StageSet((0,))).stages[0] for op in func.ops}
-    for stage in plan.stages:
-        ops = [op for op in func.ops if holder[op.id] == stage.index]
-        made = {value.name: value for op in ops for value in op.results}
-        sizes = tuple(size for _, size in meshes[stage.mesh].axes) if stage.mesh else (1,)
-        mesh = mesh_of(topology, net, sizes, places[stage.devices[0]])
-        outside = {value.name for value in func.results}
-        outside.update(name for op in func.ops if holder[op.id] != stage.index for name in reads(op))
-        given = {value.name: value for value in func.args}
-        given.update((value.name, value) for op in func.ops if holder[op.id] < stage.index for value in op.results)
-        wanted = dict.fromkeys(name for op in ops for name in reads(op) if name in given)
+    reader = _Stages(module)
+    for stage in _plan(module).stages:
+        yield reader.part(stage)
+
+
+class _Stages:
+    """Stages of a module, read one by one."""
+
+    def __init__(self, module: Module) -> None:
+        self.module, self.plan, self.func = module, _plan(module), module.entry
+        self.meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+        self.sides = parties(self.plan, self.meshes)
+        self.bare = {op.id: op for op in undecided(module).entry.ops}
+        self.values = {value.name: value for op in self.func.ops for value in op.results}
+        self.home: dict[str, int] = {}
+        self.readers: dict[str, set[int]] = {}
+        for op in self.func.ops:
+            index = _stage_of(op)
+            self.home.update((value.name, index) for value in op.results)
+            for name in reads(op):
+                self.readers.setdefault(name, set()).add(index)
+
+    def part(self, stage: PlanStage) -> StagePart:
+        ops = [op for op in self.func.ops if _stage_of(op) == stage.index]
+        named = self.meshes.get(stage.mesh)
+        mesh = self.mesh(stage)
+        whole: Placements = (Replicate(),) * len(mesh.axes)
+        wanted = dict.fromkeys(name for op in ops for name in reads(op))
+        entering = {name: whole for name in wanted if self.home.get(name, stage.index) != stage.index}
+        for name in entering:
+            if self.sides[self.home[name]].matches(self.sides[stage.index]):
+                entering[name] = self.lies(name, whole)
+        given = {arg.name: arg for arg in self.func.args} | {name: _bare(self.values[name]) for name in entering}
         part = replace(
-            func,
-            args=tuple(_bare(given[name]) for name in wanted),
-            results=tuple(_bare(value) for value in made.values() if value.name in outside),
-            ops=tuple(bare[op.id] for op in ops),
+            self.func,
+            args=tuple(value for name, value in given.items() if name in wanted),
+            results=tuple(_bare(value) for value in self.func.results if self.home.get(value.name) == stage.index),
+            ops=tuple(self.bare[op.id] for op in ops),
             attributes=(),
         )
-        yield StagePart(stage.index, part, mesh, _decisions(module, part, ops, stage.index, meshes.get(stage.mesh), made))
+        strategies = {}
+        for op in ops:
+            facet = op.facet(ShardRule)
+            strategies[op.id] = tuple(facet.rule.split(SEPARATOR)) if facet else (WHOLE,) * len(mesh.axes)
+        kept = kept_layouts(self.module, stage.index, named) if named else dict.fromkeys(wanted, whole)
+        mine = [value.name for op in ops for value in op.results]
+        leaving = {name: whole for name in mine if any(not self.alike(stage.index, o) for o in self.readers.get(name, ()))}
+        decisions = Decisions(strategies, kept, self.outputs(part, whole), entering, leaving)
+        return StagePart(stage.index, part, mesh, decisions)
+
+    def mesh(self, stage: PlanStage) -> DeviceMesh:
+        topology = self.module.first(Topology)
+        assert topology is not None
+        named = self.meshes.get(stage.mesh) or Mesh("", ((AXIS_NAMES[0], 1),), stage.devices[:1])
+        return mesh_over(topology, network(topology), named)
+
+    def alike(self, one: int, other: int) -> bool:
+        return one == other or self.sides[one].matches(self.sides[other])
+
+    def lies(self, name: str, whole: Placements) -> Placements:
+        """How a value is made."""
+        type_ = self.values[name].type
+        return type_.layout.placements if isinstance(type_, TensorType) and type_.layout is not None else whole
+
+    def outputs(self, part: Func, whole: Placements) -> dict[str, Placements]:
+        """How results of the model leave."""
+        moved = {}
+        for key, attribute in self.func.attributes:
+            for text in attribute.value if key == "shard.outputs" else ():
+                name, _, layout = str(text).partition(" ")
+                moved[name] = read_placements(layout.partition("[")[2].removesuffix("]"))
+        return {value.name: moved.get(value.name, self.lies(value.name, whole)) for value in part.results}
 
 
 def _bare(value: Value) -> Value:
@@ -228,33 +274,8 @@ def _bare(value: Value) -> Value:
     return Value(value.name, replace(type_, layout=None)) if isinstance(type_, TensorType) and type_.layout else value
 
 
-def _decisions(
-    module: Module, part: Func, ops: Iterable[Op], index: int, mesh: Mesh | None, made: Mapping[str, Value]
-) -> Decisions:
-    count = len(mesh.axes) if mesh else 1
-    whole: Placements = (Replicate(),) * count
-    strategies = {}
-    for op in ops:
-        facet = op.facet(ShardRule)
-        strategies[op.id] = tuple(facet.rule.split(SEPARATOR)) if facet else (WHOLE,) * count
-    if mesh is None:
-        kept = dict.fromkeys((name for op in part.ops for name in reads(op) if name in module.resources), whole)
-    else:
-        kept = kept_layouts(module, index, mesh)
-    leaves = {}
-    for text in dict(module.entry.attributes)["shard.outputs"].value if _moves(module) else ():
-        name, _, placements = str(text).partition(" ")
-        leaves[name] = read_placements(placements.partition("[")[2].removesuffix("]"))
-    outputs: dict[str, Placements] = {}
-    for value in part.results:
-        type_ = made[value.name].type
-        lies = type_.layout.placements if isinstance(type_, TensorType) and type_.layout is not None else whole
-        outputs[value.name] = leaves.get(value.name, lies)
-    return Decisions(strategies, kept, outputs)
-
-
-def _moves(module: Module) -> bool:
-    return any(key == "shard.outputs" for key, _ in module.entry.attributes)
+def _stage_of(op: Op) -> int:
+    return op.facet(StageSet, StageSet((0,))).stages[0]
 
 
 def _plan(module: Module) -> Plan:
@@ -277,6 +298,7 @@ def _rows(module: Module, part: StagePart, bill: Bill) -> dict[str, OpRow]:
             if name in bill.lies:
                 first.setdefault(name, op.id)
         first.update((value.name, op.id) for value in op.results)
+    # A value of another stage is converted where it is read first.
     told: dict[str, list[Collective]] = {}
     for one in bill.collectives:
         told.setdefault(first[one.value], []).append(one)
