@@ -223,13 +223,15 @@ class Engine:
 
     def _price(self, root: float, most: float, keep_on: KeepOn) -> float:
         """Looks for the tolls that give the best bound at the empty ideal, one rate after another, and keeps their tails for
-        the search. The bound is concave in the rates (but for rounding): steps up and down, halved when none helps."""
+        the search. The bound is concave in the rates (but for rounding): steps up and down, doubled where one helps, halved
+        where none does; none at all where the least do not."""
         limited = [t for t, kind in enumerate(self.reduced.kinds) if kind.memory is not None]
         count = sum(self.reduced.kinds[t].count for t in limited)
         best, base, tried = root, np.zeros(RATES), np.empty_like(self.tail)
-        step, least = root / max(count, 1), root / max(count, 1) / 100
-        spent = self.steps
-        while limited and step > least and self.steps - spent < PRICE_STEPS:
+        large = root / max(count, 1)
+        step = least = large / 100
+        spent, began = self.steps, False
+        while limited and step >= least > 0 and self.steps - spent < PRICE_STEPS:
             better = False
             for m, sign in itertools.product(range(RATES), (1.0, -1.0)):
                 rates = base.copy()
@@ -249,7 +251,10 @@ class Engine:
                 if value > best:
                     best, base, better = value, rates, True
                     self.priced, self.rate = tried.copy(), rate
-            step *= 2 if better else 0.5
+            if began:
+                step *= 2 if better else 0.5
+            else:
+                began, step, best, base = True, large if better else 0.0, root, np.zeros(RATES)
         return best
 
     def search(self, most: float, width: int, labels: int, keep_on: KeepOn) -> Pass:

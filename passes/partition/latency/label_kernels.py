@@ -59,10 +59,11 @@ def dominates(pool: Any, a: int, b: int, wide: int, stride: Any, slack: float) -
     for x in range(wide):
         if pool.ready[a, x] > pool.ready[b, x] + slack:
             return False
-    for t in range(len(stride) - 1):
+    devices = pool.used.shape[1]
+    for t in range(0 if devices else len(stride) - 1):  # what is used says what is left
         if digits(pool.k[a], t, stride) < digits(pool.k[b], t, stride):
             return False
-    for d in range(pool.used.shape[1]):
+    for d in range(devices):
         if (
             pool.used[a, d] > pool.used[b, d]
             or pool.bytes[a, d] > pool.bytes[b, d]
@@ -98,46 +99,43 @@ def give_back(pool: Any, x: int) -> None:
 @compiled
 def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -> Any:
     """Puts label x, whose fields are set, to its ideal, unless it is dominated or the ideal is full of more promising ones.
-    Returns the promise of the label given up for want of room, infinite when none was."""
+    The chain is in the order of promises, and only what promises as much is tested for being as good. Returns the promise
+    of the label given up for want of room, infinite when none was."""
     i = pool.ideal[x]
     before, y = -1, pool.head[i]
-    while y >= 0:
+    while y >= 0 and pool.promise[y] <= pool.promise[x]:
         pool.counts[COMPARED] += 1
         if dominates(pool, y, x, wide, stride, slack):
             give_back(pool, x)
             return NEVER
+        before, y = y, pool.after[y]
+    if y < 0 and pool.held[i] == width:
+        lost = pool.promise[x]
+        give_back(pool, x)
+        return lost
+    pool.after[x] = y
+    if before < 0:
+        pool.head[i] = x
+    else:
+        pool.after[before] = x
+    pool.held[i] += 1
+    last = x
+    while y >= 0:
+        pool.counts[COMPARED] += 1
         following = pool.after[y]
         if dominates(pool, x, y, wide, stride, 0.0):
-            if before < 0:
-                pool.head[i] = following
-            else:
-                pool.after[before] = following
+            pool.after[last] = following
             give_back(pool, y)
             pool.held[i] -= 1
         else:
-            before = y
+            before, last = last, y
         y = following
-    lost = NEVER
-    if pool.held[i] == width:
-        before, worst, ahead, y = -1, x, -1, pool.head[i]
-        while y >= 0:
-            if pool.promise[y] > pool.promise[worst]:
-                worst, ahead = y, before
-            before = y
-            y = pool.after[y]
-        lost = pool.promise[worst]
-        if worst == x:
-            give_back(pool, x)
-            return lost
-        if ahead < 0:
-            pool.head[i] = pool.after[worst]
-        else:
-            pool.after[ahead] = pool.after[worst]
-        give_back(pool, worst)
-        pool.held[i] -= 1
-    pool.after[x] = pool.head[i]
-    pool.head[i] = x
-    pool.held[i] += 1
+    if pool.held[i] <= width:
+        return NEVER
+    lost = pool.promise[last]
+    pool.after[before] = -1
+    give_back(pool, last)
+    pool.held[i] -= 1
     return lost
 
 
@@ -250,10 +248,10 @@ def settle(graph: Any, lattice: Any, pool: Any, x: int, pieces: int) -> bool:
 def later(pool: Any, x: int, a: int, b: int) -> bool:
     """Whether accelerator a of label x has done more than b."""
     if pool.used[x, a] != pool.used[x, b]:
-        return pool.used[x, a] > pool.used[x, b]
+        return bool(pool.used[x, a] > pool.used[x, b])
     if pool.bytes[x, a] != pool.bytes[x, b]:
-        return pool.bytes[x, a] > pool.bytes[x, b]
-    return pool.free[x, a] > pool.free[x, b]
+        return bool(pool.bytes[x, a] > pool.bytes[x, b])
+    return bool(pool.free[x, a] > pool.free[x, b])
 
 
 @compiled
