@@ -10,7 +10,7 @@ Invariants that ``stage_faults`` checks:
 2. each collective is one of its groups: shapes fit each other and the groups hold every member once; what a segment makes for a
    collective has the shape and element type that it states;
 3. boxes lie inside their tensors; what a member sends, or delivers as output, has the shape of its box;
-4. of each output the delivered boxes cover the tensor exactly: each element once, or once per term where they are terms.
+4. of each output, and of what is sent, the delivered boxes cover the tensor exactly: each element once, or once per term.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class Segment:
 @dataclass(frozen=True, slots=True)
 class Part:
     """A member's part of a tensor at the stage's border. ``name``: of the tensor; ``value``: of what the member holds of it;
-    ``box``: where that lies; ``reduction``: ``sum`` or ``max`` where it is a term, else empty; ``delivers``: whether this
-    member hands it on (of members that hold the same, one does); ``channel``: that carries it, -1 for an output."""
+    ``box``: where that lies; ``reduction``: ``sum`` or ``max`` where it is a term, else empty, and ``term`` the number of
+    the term; ``delivers``: whether it counts (of members that hold the same, one does); ``channel``: that carries it, -1
+    for an output."""
 
     name: str
     value: str
@@ -72,6 +73,7 @@ class Part:
     reduction: str = ""
     delivers: bool = True
     channel: int = -1
+    term: int = 0
 
     @property
     def shape(self) -> Shape:
@@ -85,6 +87,7 @@ class Part:
             "reduction": self.reduction,
             "delivers": self.delivers,
             "channel": self.channel,
+            "term": self.term,
         }
 
     @classmethod
@@ -97,6 +100,7 @@ class Part:
             str(data["reduction"]),
             bool(data["delivers"]),
             int(data["channel"]),
+            int(data["term"]),
         )
 
 
@@ -258,17 +262,19 @@ def _part_fault(part: Part, borders: Mapping[tuple[str, int], Known]) -> str:
 
 
 def _cover_faults(members: Sequence[MemberProgram], borders: Mapping[tuple[str, int], Known]) -> Iterator[str]:
-    """Outputs of which the delivered boxes are not the tensor."""
+    """Outputs, and tensors sent, of which the delivered boxes are not the tensor."""
+    sent = {(part.name, part.channel) for member in members for part in (*member.outputs, *member.sends)}
     for name, channel in borders:
-        if channel >= 0:
-            continue
-        parts = [part for member in members for part in member.outputs if part.name == name and part.delivers]
+        if channel >= 0 and (name, channel) not in sent:
+            continue  # received
+        every = [part for member in members for part in (*member.outputs, *member.sends)]
+        parts = [part for part in every if (part.name, part.channel) == (name, channel) and part.delivers]
         shape = borders[name, channel][1] or ()
         if not covers(
             [part.box for part in parts], tuple(int(dim or 0) for dim in shape), any(part.reduction for part in parts)
         ):
             boxes = [[list(side) for side in part.box] for part in parts]
-            yield f"output '{name}' of shape {list(shape)} is not made of its parts {boxes}"
+            yield f"'{name}' of shape {list(shape)} is not made of its parts {boxes}"
 
 
 def covers(boxes: Sequence[Box], shape: Shape, terms: bool = False) -> bool:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from passes.spmd.local import local_program
-
 from dnnc.backend.build import NUMPY_NAMES
 from dnnc.backend.members import Local, MemberProgram, Part, Segment
 from dnnc.backend.plan_json import bare
@@ -23,11 +21,12 @@ from ir.diagnostics import InvalidInput
 from ir.module import Func, Mesh, Module, Stage
 from ir.names import unique
 from ir.ops import Op, Value
-from ir.types import TensorType, Type
+from ir.types import Partial, TensorType, Type
 from passes.analyses.memory import reads
 from passes.lower import cuts_of
-from passes.spmd import Exchange, LocalProgram, Message
+from passes.spmd import Exchange, LocalProgram, Message, coordinates, placements_of
 from passes.spmd import Part as LocalPart
+from passes.spmd.local import local_programs
 
 _COLLECTIVES = ("comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all")
 
@@ -66,9 +65,17 @@ def cut_stage(module: Module, stage: Stage, mesh: Mesh, folder: Path) -> MeshSta
     members."""
     levels = collective_levels(stage)
     tensors = {channel: bare(cut.tensor.name) for channel, cut in enumerate(cuts_of(module.entry))}
-    programs = [_held_as_values(local_program(module, stage, number)) for number in range(len(mesh.devices))]
+    layouts = {value.name: placements_of(value.type, mesh) for op in stage.ops for value in op.results}
+    programs = list(map(_held_as_values, local_programs(module, stage)))
     members, models = [], []
     for program in programs:
+        places = coordinates(mesh, program.member)
+
+        def crossing(message: Message, places: tuple[int, ...] = places) -> Part:
+            lies = layouts.get(message.part.name, ())
+            term = max((place for place, p in zip(places, lies, strict=bool(lies)) if isinstance(p, Partial)), default=0)
+            return _part(message.part, tensors[message.channel], message.channel, term)
+
         segments = []
         for level, func in _segments(program, levels):
             models.append(LocalModel(program.member, level, func))
@@ -80,11 +87,9 @@ def cut_stage(module: Module, stage: Stage, mesh: Mesh, folder: Path) -> MeshSta
                 program.device,
                 tuple(bare(value.name) for value in program.args),
                 tuple(segments),
-                tuple(_message_part(message, tensors) for message in program.receives),
-                tuple(_message_part(message, tensors) for message in program.sends),
-                tuple(
-                    Part(bare(part.name), bare(part.name), part.box, part.reduction, part.delivers) for part in program.outputs
-                ),
+                tuple(map(crossing, program.receives)),
+                tuple(map(crossing, program.sends)),
+                tuple(_part(part, bare(part.name)) for part in program.outputs),
             )
         )
     collectives = _collectives(programs, levels)
@@ -181,10 +186,8 @@ def _local(name: str, type_: Type) -> Local:
     return Local(bare(name), NUMPY_NAMES[type_.dtype], numbers if known else None)
 
 
-def _message_part(message: Message, tensors: Mapping[int, str]) -> Part:
-    part = message.part
-    delivers = bool(message.members)
-    return Part(tensors[message.channel], bare(part.name), part.box, part.reduction, delivers, message.channel)
+def _part(part: LocalPart, tensor: str, channel: int = -1, term: int = 0) -> Part:
+    return Part(tensor, bare(part.name), part.box, part.reduction, part.delivers, channel, term)
 
 
 def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int]) -> tuple[Collective, ...]:

@@ -13,20 +13,22 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import Build
+from dnnc.backend.build import Build, StageProgram
+from dnnc.backend.members import matches
 from dnnc.runtime.codec import Raw, from_user
-from dnnc.runtime.compare import Difference, compare
+from dnnc.runtime.compare import Difference, compare, compare_part
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.generate import all_ops, random_inputs, read_plan
 from dnnc.runtime.inputs import read_npz, split_microbatches
+from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.runtime.program import Program
 from dnnc.runtime.wiring import output_specs
 from ir.diagnostics import CheckFailed, Diagnostic, InvalidInput
@@ -54,7 +56,8 @@ class CheckOptions:
 class Comparison:
     """One tensor that leaves a stage. ``kind``: ``cut`` or ``output``. ``alone`` and ``chained``: differences from the unsplit
     model (None: not compared); ``allowed`` and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``,
-    ``diverges``, ``random`` or ``unnamed`` (the unsplit model has no value of this name)."""
+    ``diverges``, ``random`` or ``unnamed`` (the unsplit model has no value of this name). ``members``: of a stage on a mesh,
+    those whose part is wrong."""
 
     tensor: str
     stage: int
@@ -67,6 +70,7 @@ class Comparison:
     allowed_chained: float
     verdict: str
     reason: str = ""
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +270,12 @@ class _State:
     quantised: frozenset[str]
     chain: list[dict[str, Any]] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
+    parts: list[dict[int, list[Any]]] = field(default_factory=list)  # by channel, as the members of a mesh made them
+    at_fault: dict[str, set[int]] = field(default_factory=dict)  # members whose part is wrong, by tensor, in this stage
 
     def __post_init__(self) -> None:
         self.chain = [dict(sample) for sample in self.feeds]
+        self.parts = [{} for _ in self.feeds]
 
     def check_stage(self, index: int) -> None:
         stage = self.build.stages[index]
@@ -276,16 +283,13 @@ class _State:
         alone: dict[str, list[Difference]] = {}
         chained: dict[str, list[Difference]] = {}
         try:
-            program = Program(str(stage.model), specs, threads=self.options.threads, optimize=self.options.optimize)
-            for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True):
-                right = {name: expected.get(name, sample.get(name, made.get(name))) for name in program.input_names}
-                real = {name: made[name] for name in program.input_names}
-                results = program.run(right)
-                _collect(alone, expected, results, self.quantised, 0)
-                if not all(_same(right[name], real[name]) for name in right):
-                    results = program.run(real)
-                _collect(chained, expected, results, self.quantised, index)
-                made.update(results)
+            if stage.members:
+                self._run_members(stage, alone, chained)
+            else:
+                self._run_model(stage, specs, alone, chained)
+        except MemberError as error:
+            where = f"stage {index} member {error.member} on {stage.devices[error.member]}"
+            raise RuntimeFailure(f"it does not run: {_one_line(error)}", where=where, hint="compile the model again") from error
         except Exception as error:  # onnxruntime's; a stage that cannot run is named like one that dies in a run
             raise RuntimeFailure(
                 f"it does not run: {_one_line(error)}", where=f"stage {index} on {stage.device}", hint="compile the model again"
@@ -294,7 +298,72 @@ class _State:
         types = {**{channel.tensor: channel.type for channel in stage.sends}, **outputs}
         for spec in specs:
             self.comparisons.append(self._comparison(index, spec.name, types[spec.name], spec.name in outputs, alone, chained))
+        self.at_fault = {}
         self._drop(index)
+
+    def _run_model(
+        self,
+        stage: StageProgram,
+        specs: tuple[ValueSpec, ...],
+        alone: dict[str, list[Difference]],
+        chained: dict[str, list[Difference]],
+    ) -> None:
+        """Runs a stage that is one model, and collects how far its outputs are off."""
+        program = Program(str(stage.model), specs, threads=self.options.threads, optimize=self.options.optimize)
+        for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True):
+            right = {name: expected.get(name, sample.get(name, made.get(name))) for name in program.input_names}
+            real = {name: made[name] for name in program.input_names}
+            results = program.run(right)
+            _collect(alone, expected, results, self.quantised, 0)
+            if not all(_same(right[name], real[name]) for name in right):
+                results = program.run(real)
+            _collect(chained, expected, results, self.quantised, stage.index)
+            made.update(results)
+
+    def _run_members(
+        self, stage: StageProgram, alone: dict[str, list[Difference]], chained: dict[str, list[Difference]]
+    ) -> None:
+        """Runs a stage on a mesh, and collects how far what its members make is off."""
+        leaving = borders(stage)
+        cases: list[list[dict[str, Any]]] = []
+        which: list[tuple[int, int]] = []  # of each sample the cases that it runs alone and in the chain
+        for sample, expected, made, parts in zip(self.feeds, self.expected, self.chain, self.parts, strict=True):
+            right = [fed(member, {**made, **sample, **expected}) for member in stage.members]
+            real = [
+                fed(member, made, {channel: of_member[number] for channel, of_member in parts.items()})
+                for number, member in enumerate(stage.members)
+            ]
+            cases.append(right)
+            equal = all(_same(a[name], b[name]) for a, b in zip(right, real, strict=True) for name in a)
+            which.append((len(cases) - 1, len(cases) - 1 if equal else len(cases)))
+            if not equal:
+                cases.append(real)
+        results = run_members(stage, cases, threads=self.options.threads, optimize=self.options.optimize)
+        for (first, second), expected, made, parts in zip(which, self.expected, self.chain, self.parts, strict=True):
+            for border in leaving:
+                for into, values, crossed in ((alone, results[first], 0), (chained, results[second], stage.index)):
+                    whole = border.whole(values)
+                    _collect(into, expected, {border.name: whole}, self.quantised, crossed)
+                    if border.name in expected:
+                        self._find_members(border, values, expected[border.name], into[border.name], crossed)
+                    made[border.name] = whole
+                if border.channel >= 0 and _as_it_lies(self.build, stage, border.channel):
+                    parts[border.channel] = [m[p.value] for m, p in zip(results[second], border.parts, strict=True)]
+
+    def _find_members(
+        self, border: Border, values: Sequence[dict[str, Any]], expected: Any, found: list[Difference], crossed: int
+    ) -> None:
+        """Notes members whose part of what leaves the stage is not that of the unsplit model. Where the tensor put together is
+        right all the same, for not every part counts, that is a difference too."""
+        right = found[-1].ok
+        for number, part, value in border.of_members(values):
+            if not isinstance(expected, Raw) or not isinstance(value, Raw):
+                continue
+            difference = compare_part(expected, part.box, value, quantised=border.name in self.quantised, borders=crossed)
+            if not difference.ok:
+                self.at_fault.setdefault(border.name, set()).add(number)
+                if right:
+                    found.append(difference)
 
     def _comparison(
         self,
@@ -315,7 +384,7 @@ class _State:
         verdict = "ok" if all(d.ok for d in worst) else "diverges"
         alone_worst, chained_worst = worst
         differences = (alone_worst.value, chained_worst.value, alone_worst.allowed, chained_worst.allowed)
-        return Comparison(*place, *differences, verdict, reason)
+        return Comparison(*place, *differences, verdict, reason, tuple(sorted(self.at_fault.get(name, ()))))
 
     def _drop(self, index: int) -> None:
         """Forgets values that no later stage reads."""
@@ -339,6 +408,12 @@ def _collect(
     for name, value in results.items():
         if name in expected:
             into.setdefault(name, []).append(compare(expected[name], value, quantised=name in quantised, borders=borders))
+
+
+def _as_it_lies(build: Build, maker: StageProgram, channel: int) -> bool:
+    """Whether the members of the maker send their parts as they are."""
+    reader = next(build.stages[c.target] for c in maker.sends if c.id == channel)
+    return bool(reader.members) and matches(maker.axes, reader.axes)
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -10,7 +10,7 @@ onnxruntime inside one session keeps the excess precision of its 32-bit kernels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,19 @@ def compare(expected: Any, found: Any, *, quantised: bool = False, borders: int 
             return _unlike("the keys differ")
         return compare(_values(expected), _values(found), quantised=quantised, borders=borders)
     return Difference(0.0, 0.0) if expected is None and found is None else _unlike("the kinds of value differ")
+
+
+def compare_part(
+    expected: Raw, box: Sequence[tuple[int, int]], found: Raw, *, quantised: bool = False, borders: int = 0
+) -> Difference:
+    """As ``compare``, of what lies in ``box`` of the expected tensor and a part that should be that; over the range of the
+    whole tensor."""
+    part = expected.data[tuple(slice(start, start + length) for start, length in box)]
+    if part.shape != found.data.shape or expected.element != found.element:
+        return _unlike(f"shape {list(found.shape)} found, {list(part.shape)} expected")
+    data = expected.data.copy()
+    data[tuple(slice(start, start + length) for start, length in box)] = found.data
+    return _tensors(expected, Raw(expected.element, expected.shape, data), quantised, borders)
 
 
 def _values(mapping: Mapping[Any, Any]) -> Any:
