@@ -11,8 +11,8 @@ import numpy as np
 
 from passes.shard.problem import Floats
 
-_AT_ONCE = 1 << 22
-"""Sums made at a time."""
+_AT_ONCE = 1 << 14
+"""Sums made at a time: few enough to stay in a processor's cache, so many that what a call takes does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,19 @@ def power(step: Floats, count: int) -> Power:
 
 def _product(one: Power, two: Power) -> Power:
     left, right = one.table, two.table
-    table = np.empty((left.shape[0], left.shape[1], right.shape[2]))
-    rows = max(1, _AT_ONCE // max(1, right.shape[1] * right.shape[2]))
-    for u in range(len(left)):
-        for start in range(0, left.shape[1], rows):
-            table[u, start : start + rows] = (left[u, start : start + rows, :, None] + right[u, None]).min(axis=1)
+    states, last = left.shape[1], right.shape[2]
+    table = np.empty((len(left), states, last))
+    apart = max(1, _AT_ONCE // (states * last))
+    rows = states if apart > 1 else max(1, _AT_ONCE // last)
+    for u in range(0, len(left), apart):
+        for start in range(0, states, rows):
+            before, behind = left[u : u + apart, start : start + rows], right[u : u + apart]
+            found = before[:, :, 0, None] + behind[:, 0, None, :]
+            through = np.empty_like(found)
+            for middle in range(1, right.shape[1]):
+                np.add(before[:, :, middle, None], behind[:, middle, None, :], out=through)
+                np.minimum(found, through, out=found)
+            table[u : u + apart, start : start + rows] = found
     return Power(one.count + two.count, table, (one, two))
 
 

@@ -91,7 +91,7 @@ def solve(
     """The cheapest plan that needs at most ``memory`` bytes per device. ``tie``: all copies of a chain choose alike; the bound
     is then one of such plans. Raises NoPlanError where nothing fits."""
     ends = time.perf_counter() + seconds
-    search: TiedSearch | FoldedSearch = TiedSearch(problem, budget) if tie else FoldedSearch(problem, budget)
+    search: TiedSearch | QuickSearch = TiedSearch(problem, budget) if tie else QuickSearch(problem, budget)
     search.until = ends
     found = search.run(0.0)
     if memory is None or problem.memory(found.choices) <= memory:
@@ -152,7 +152,7 @@ def _shared(
 
 def _within(
     problem: ShardProblem,
-    search: TiedSearch | FoldedSearch,
+    search: TiedSearch | QuickSearch,
     loose: Found,
     memory: float,
     ends: float,
@@ -214,6 +214,27 @@ def _descend(
             touching[node].append(number)
     current = list(choices)
     needs = problem.memory(current)
+    kinds, values = problem.kinds, problem.values
+    known: dict[object, list[float]] = {}
+
+    def costs_of(node: int) -> list[float]:
+        """Of each choice of a node, with the values that touch it; equal surroundings are looked at once."""
+        around = [values[number] for number in touching[node]]
+        told = [
+            (value.kind, *((kinds[n], port, -1 if n == node else current[n]) for n, port in (value.maker, *value.readers)))
+            for value in around
+        ]
+        key = (kinds[node], tuple(told))
+        if key not in known:
+            before, kind = current[node], problem.node(node)
+            known[key] = []
+            for choice in range(len(kind.seconds)):
+                current[node] = choice
+                shared = sum(problem.value_cost(value, current) for value in around)
+                known[key].append(float(kind.seconds[choice]) + shared)
+            current[node] = before
+        return known[key]
+
     better = True
     while better and time.perf_counter() < ends:
         better = False
@@ -221,13 +242,7 @@ def _descend(
             if time.perf_counter() > ends:
                 break
             kind, before = problem.node(node), current[node]
-
-            def local(choice: int, node: int = node, kind: object = kind) -> float:
-                current[node] = choice
-                around = sum(problem.value_cost(problem.values[number], current) for number in touching[node])
-                return float(problem.node(node).seconds[choice]) + around
-
-            costs = [local(choice) for choice in range(len(kind.seconds))]
+            costs = costs_of(node)
             room = math.inf if memory is None else memory - needs + float(kind.memory[before])
             fits = [choice for choice in range(len(costs)) if kind.memory[choice] <= room]
             best = min(fits, key=lambda choice: (costs[choice], choice), default=before)
@@ -428,6 +443,29 @@ class FoldedSearch:
         return exact
 
 
+class QuickSearch:
+    """Searches in which what is paid once is shared evenly among readers: their tables are small, and their bounds often met.
+    Where one is not, the search is done with the full tables."""
+
+    def __init__(self, problem: ShardProblem, budget: int = BUDGET) -> None:
+        self.problem, self.budget, self.until = problem, budget, math.inf
+        self.small = FoldedSearch(problem, budget, shared=True)
+        self.full: FoldedSearch | None = None
+
+    def run(self, price: float, *, memory_only: bool = False) -> Found:
+        """As ``FoldedSearch.run``."""
+        if memory_only:
+            return _least_memory(self.problem)
+        self.small.until = self.until
+        found = self.small.run(price)
+        total = self.problem.cost(found.choices) + price * self.problem.memory(found.choices)
+        if total <= found.total * (1 + SLACK):
+            return replace(found, exact=True)
+        self.full = self.full or FoldedSearch(self.problem, self.budget)
+        self.full.until = self.until
+        return self.full.run(price)
+
+
 class TiedSearch:
     """All copies of a chain choose alike."""
 
@@ -465,4 +503,4 @@ def _least_memory(problem: ShardProblem) -> Found:
     return Found(choices, problem.memory(choices), True)
 
 
-__all__ = ["SLACK", "FoldedSearch", "Found", "NoPlanError", "ShardPlan", "TiedSearch", "solve"]
+__all__ = ["SLACK", "FoldedSearch", "Found", "NoPlanError", "QuickSearch", "ShardPlan", "TiedSearch", "solve"]
