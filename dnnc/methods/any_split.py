@@ -1,7 +1,7 @@
 """Splits that need not be contiguous: any assignment of nodes to devices, for throughput and for training.
 
 Data may then go back and forth between devices; what that costs to run is told as ``Boundaries`` beside those of the best
-contiguous plan.
+contiguous plan. Nodes are numbered canonically, as for the baselines.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dnnc.methods.base import Boundaries, Progress, Solved, SolvedStage, SolveOptions, does_not_fit, solved, takes, topology_of
+from dnnc.methods.canonical import canonical_module, in_file_order
 from dnnc.methods.training import TRAINING, read_graph
 from ir.module import Module
 
@@ -34,6 +35,7 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
     takes(options)
     topology = topology_of(module)
     start = time.perf_counter()
+    module, order = canonical_module(module)
     problem = problem_of(module, topology, network(topology), comm=options.comm)
     built = time.perf_counter()
     solution = solve_any(problem, _budget(options), progress, together=color_classes(module.entry))
@@ -45,7 +47,8 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
         for cost in plan_costs(problem, solution.stages)
     )
     edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
-    return solved(solution, stages, built - start, found - built, boundaries=_boundaries(solution, edges))
+    boundaries = _boundaries(solution, edges)
+    return solved(solution, in_file_order(stages, order), built - start, found - built, boundaries=boundaries)
 
 
 def any_training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
@@ -55,6 +58,7 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
     takes(options, "--schedule")
     topology = topology_of(module)
     start = time.perf_counter()
+    module, order = canonical_module(module)
     graph, schedule = read_graph(module, options)
     built = time.perf_counter()
     solution = solve_any_training(graph, TRAINING[schedule], _budget(options), progress)
@@ -68,7 +72,7 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
         for (kind, nodes), load in zip(solution.stages, solution.loads, strict=True)
     )
     boundaries = _boundaries(solution, graph.edges)
-    return solved(solution, stages, built - start, found - built, {"schedule": schedule}, boundaries)
+    return solved(solution, in_file_order(stages, order), built - start, found - built, {"schedule": schedule}, boundaries)
 
 
 def _budget(options: SolveOptions) -> Budget:

@@ -5,7 +5,8 @@ Load, memory and demands are those of ``problem``; the order of its nodes plays 
 a cycle is a valid input here. Never worse than a contiguous plan, by up to a fifth on the public workloads; what it costs is
 more borders to cross, and a schedule that overlaps several samples on devices that wait for each other.
 
-1. Upper bound: the contiguous programme (cycles joined), then annealing with restarts (``local_search``).
+1. Upper bound: the contiguous programme (cycles joined), then annealing with restarts (``local_search``). From the start, in a
+   thread of its own, the same annealing that the baseline is: in the same time nothing worse than its plan comes out.
 2. Lower bound: load balance and largest node (``bounds``).
 3. For a trial value t below the upper bound: exact reductions that hold for plans at or below t (``any_reduce``), then the
    mixed-integer programme with the load capped at t. Told to be infeasible, t is a lower bound; a plan is a better
@@ -13,8 +14,9 @@ more borders to cross, and a schedule that overlaps several samples on devices t
    anything is better by more than ``DISTINCT``.
 
 A cap prunes far more than the same programme minimised from above: at a 1 % gap minutes become seconds. Trials run in a
-thread of their own (the solver holds no lock of the interpreter), annealing goes on beside them: each uses the plans that the
-other finds. So which of several best plans comes out may depend on the machine; value and bound of a finished search do not.
+thread of their own too (neither solver nor kernels hold the lock of the interpreter), annealing goes on beside them: each
+uses the plans that the other finds. So which of several best plans comes out may depend on the machine; value and bound of a
+finished search do not.
 
 With ``sides`` (training) a load has a forward and a backward part and the value is the largest of the one plus the largest
 of the other; reductions that join nodes are left out then.
@@ -32,7 +34,16 @@ from passes.partition.any_reduce import reduce_any, restrict
 from passes.partition.bounds import best_bound, lower_bound, prices
 from passes.partition.dp import Stages
 from passes.partition.interrupts import interruptible
-from passes.partition.local_search import Assignment, Search, Sides, assignment_of, local_search, sided_value, stages_of
+from passes.partition.local_search import (
+    Assignment,
+    Search,
+    Sides,
+    assignment_of,
+    local_search,
+    plain_search,
+    sided_value,
+    stages_of,
+)
 from passes.partition.problem import Problem, violations
 from passes.partition.reduce import Groups, ordered, quotient, reduce
 from passes.partition.throughput import Budget, Progress, Solution, Statistics, solve
@@ -120,23 +131,26 @@ class _Search:
         self.failure: BaseException | None = None
 
     def run(self) -> Solution:
-        prover = threading.Thread(target=self._prove, name="trials", daemon=True)
+        prover = threading.Thread(target=self._aside, args=(self._prove,), name="trials", daemon=True)
+        plain = threading.Thread(target=self._aside, args=(self._plain,), name="annealing", daemon=True)
         try:
             with interruptible():
+                plain.start()
                 if self.sides is None:
                     self._phase("contiguous", self._contiguous)
                 self._phase("local search", self._first)
                 if not self._done():
                     prover.start()
-                    self._phase("trials", lambda: self._beside(prover))
+                    self._phase("trials", lambda: self._beside(prover, plain))
         except KeyboardInterrupt:
             if self.best is None:
                 raise
             self.interrupted = True
         finally:
             self.stopped = True
-            if prover.ident is not None:
-                prover.join()
+            for thread in (prover, plain):
+                if thread.ident is not None:
+                    thread.join()
         if self.failure is not None:
             raise self.failure
         return self._solution()
@@ -205,8 +219,30 @@ class _Search:
         """A short annealing: what easy problems need, and a value that trials can begin at."""
         self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=_SHARE / 4 * self._left()), "local search")
 
-    def _beside(self, prover: threading.Thread) -> None:
+    def _aside(self, work: Callable[[], None]) -> None:
+        """``work`` in a thread of its own."""
+        try:
+            work()
+        except BaseException as error:  # raised again by the thread that waits
+            self.failure = error
+
+    def _plain(self) -> None:
+        """The baseline's search, on the problem as it stands; its plans count as soon as they are found."""
+        told: list[Assignment] = []
+
+        def keep_on(assignment: Assignment | None) -> bool:
+            if assignment is not None and told[-1:] != [assignment]:
+                told.append(assignment)
+                self.accept(stages_of(self.problem, assignment))
+            return not self._done()
+
+        local_search(self.problem, (), plain_search(self.problem, self._left()), enough=self.bound, keep_on=keep_on)
+
+    def _beside(self, prover: threading.Thread, plain: threading.Thread) -> None:
         """Annealing while the trials go on, then waiting for them."""
+        while plain.is_alive() and not self._done():
+            plain.join(0.05)
+            self._tell("trials")
         fruitless = 0
         for number in range(_ROUNDS):
             if not prover.is_alive() or self._done() or fruitless == _FRUITLESS:
@@ -254,18 +290,15 @@ class _Search:
         return self.accept(tuple((kind, tuple(sorted(v for g in nodes for v in groups[g]))) for kind, nodes in stages))
 
     def _prove(self) -> None:
-        """Trials one after another until one cannot tell; in a thread of its own."""
-        try:
-            steps = list(STEPS)
-            while not self._done():
-                value = self.value
-                step = steps[0] if steps else DISTINCT
-                if steps and self.bound >= value * (1 - step) * (1 - DISTINCT):
-                    steps.pop(0)
-                elif not self._trial(value * (1 - step) if math.isfinite(value) else math.inf, value):
-                    return
-        except BaseException as error:  # raised again by the thread that waits
-            self.failure = error
+        """Trials one after another until one cannot tell."""
+        steps = list(STEPS)
+        while not self._done():
+            value = self.value
+            step = steps[0] if steps else DISTINCT
+            if steps and self.bound >= value * (1 - step) * (1 - DISTINCT):
+                steps.pop(0)
+            elif not self._trial(value * (1 - step) if math.isfinite(value) else math.inf, value):
+                return
 
     def _trial(self, below: float, value: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""

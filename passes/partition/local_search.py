@@ -45,6 +45,11 @@ class Search:
     seed: int = 1
 
 
+def plain_search(problem: Problem, seconds: float) -> Search:
+    """What the local search does when it is all there is: the published baseline has ten restarts as well."""
+    return Search(restarts=10, proposals=min(1_000_000, 2_000 * problem.size * problem.devices), seconds=seconds)
+
+
 @dataclass(frozen=True, eq=False)
 class Sides:
     """Where the two passes of training count apart: ``seconds[2, kinds, n]`` of forward and backward, and the side of each
@@ -221,4 +226,15 @@ def _rows(rows: Iterable[Sequence[int]]) -> tuple[Ints, Ints]:
     return ptr, np.array([x for row in listed for x in row], np.int64)
 
 
-__all__ = ["Assignment", "Search", "Sides", "assignment_of", "kind_of", "local_search", "pins_of", "sided_value", "stages_of"]
+__all__ = [
+    "Assignment",
+    "Search",
+    "Sides",
+    "assignment_of",
+    "kind_of",
+    "local_search",
+    "pins_of",
+    "plain_search",
+    "sided_value",
+    "stages_of",
+]

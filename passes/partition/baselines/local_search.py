@@ -12,19 +12,13 @@ from passes.partition import local_search as annealing
 from passes.partition.baselines.case import Case, Limits, NoPlan
 from passes.partition.dp import Stages
 
-RESTARTS = 10
-PROPOSALS = 2_000
-"""Of each restart, for each place of each node."""
-MOST_PROPOSALS = 1_000_000
-
 
 def local_search(case: Case, limits: Limits) -> Stages:
-    """The best assignment of ``RESTARTS`` restarts. Raises NoPlan when none satisfies every limit."""
+    """The best assignment of ten restarts. Raises NoPlan when none satisfies every limit."""
     assert case.loose is not None, "asked of objectives that have any splits"
     problem = case.loose.problem
     limits.progress("partition: local search", None)
-    proposals = min(MOST_PROPOSALS, PROPOSALS * problem.size * problem.devices)
-    search = annealing.Search(restarts=RESTARTS, proposals=proposals, seconds=limits.seconds)
+    search = annealing.plain_search(problem, limits.seconds)
     found = annealing.local_search(problem, (), search, enough=case.loose_bound[0])
     if found is None:
         raise NoPlan("no assignment that it met satisfies every limit")
