@@ -75,9 +75,9 @@ def _layout_faults(op: Op, kind: str, axis: int, given: tuple[Placement, ...], m
     kept = op.operands[0][:1] == "@"  # ``shard.kept`` may say more than the type of a resource
     expected = (*given[:axis], after, *given[axis + 1 :])
     if not kept and (given[axis] != before or made != expected):
-        yield f"{op.id} is a {kind} of [{_text(given)}] to [{_text(made)}]; on its axis it makes {after} of {before}, no more"
+        yield f"{op.id} is {kind} of [{_text(given)}] to [{_text(made)}]; on its axis it makes {after} of {before}, no more"
     elif kept and made[axis] != after:
-        yield f"{op.id} is a {kind} to [{_text(made)}]; on its axis it makes {after}"
+        yield f"{op.id} is {kind} to [{_text(made)}]; on its axis it makes {after}"
     moved = [p for p in (before, after) if isinstance(p, Shard) and p in made[axis + 1 :]]
     if moved:
         yield f"{op.id} changes dimension {moved[0].dim} along an axis whose parts a later axis cuts further"

@@ -1,0 +1,37 @@
+"""Members together compute what the entry function computes: zoo and shared models, planned by search and at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.passes.spmd.planning import check_runs, prepared, random_plan, searched
+
+SMALL = "layers=1,hidden=64,heads=4,vocab=100,seq=8,batch=4"
+ZOO = ("zoo:mlp", f"zoo:bert-base,{SMALL}", f"zoo:gpt2,{SMALL}")
+SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
+
+
+@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
+@pytest.mark.parametrize("spec", ZOO)
+def test_the_best_plan(spec: str, mesh: str) -> None:
+    module, folder = prepared(spec)
+    check_runs(module, searched(module, mesh), folder)
+
+
+@pytest.mark.parametrize("sizes", [(2,), (4,), (2, 2)])
+@pytest.mark.parametrize("spec", ZOO)
+def test_any_plan(spec: str, sizes: tuple[int, ...]) -> None:
+    """Random choices: every strategy of every op is met sooner or later, with every conversion."""
+    module, folder = prepared(spec)
+    for seed in range(2):
+        check_runs(module, random_plan(module, [sizes], np.random.default_rng(seed))[0], folder, seed)
+
+
+@pytest.mark.parametrize("mesh", ["2", "2x2"])
+@pytest.mark.parametrize("name", SHARED)
+def test_the_best_plan_of_exports(name: str, mesh: str, shared_dir: Path) -> None:
+    module, folder = prepared(str(shared_dir / "models" / f"{name}.onnx"))
+    check_runs(module, searched(module, mesh), folder)
