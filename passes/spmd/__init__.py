@@ -4,16 +4,19 @@
 - ``program``: ``LocalProgram``, what one member runs;
 - ``decided``: what ``shard`` wrote into the module, read and checked;
 - ``lowering``: the SPMD program of a stage, conversions explicit;
-- ``local``: what one member of it runs.
+- ``local``: what one member of it runs;
+- ``count``: what its collectives cost, counted from its ops.
 """
 
 from passes.spmd.boxes import Box, Placements, Range, box, coordinates, delivers, members_along, placements_of
+from passes.spmd.count import Counted, count
 from passes.spmd.local import local_program, local_programs
 from passes.spmd.lowering import lower_sharded
 from passes.spmd.program import Exchange, LocalProgram, Message, Part
 
 __all__ = [
     "Box",
+    "Counted",
     "Exchange",
     "LocalProgram",
     "Message",
@@ -22,6 +25,7 @@ __all__ = [
     "Range",
     "box",
     "coordinates",
+    "count",
     "delivers",
     "local_program",
     "local_programs",
