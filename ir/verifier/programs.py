@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ir.attributes import Attributes, AttrKind
 from ir.facets import DECISIONS, Facet, OptimizerState, Sync
@@ -10,7 +11,7 @@ from ir.module import Func, Resource, Stage, Symbol
 from ir.names import quote_name
 from ir.opdefs import DONE, START, OpDef, module_opsets, opdef
 from ir.ops import Op, Region, Value
-from ir.types import Type
+from ir.types import TensorType, Type
 from ir.verifier.findings import Findings
 from ir.verifier.values import MAX_NESTING, attribute_faults, compatible, facet_faults, type_faults
 
@@ -52,6 +53,8 @@ class _Checker:
             self.use("INV05", value.name, None, "result")
             self.type(value, None)
             found = self.visible.get(value.name) or self.resource_type(value.name)
+            if value.name[:1] == "@" and isinstance(found, TensorType) and isinstance(value.type, TensorType):
+                found = replace(found, layout=value.type.layout)  # a stage may keep it otherwise than the first that reads it
             if found is not None and not compatible(found, value.type):
                 self.add("INV05", f"result {value.name} is declared {value.type} but is {found}", None, about=value.name)
         for handle, op in self.handles.items():

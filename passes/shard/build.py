@@ -265,8 +265,8 @@ class _Builder:
 
     def output(self, name: str) -> None:
         """A result of the function: any layout but terms; its gradient comes as it lies."""
-        if name not in self.made:
-            return  # an argument that is handed on
+        if name not in self.made or name in self.weights:
+            return  # an argument or a weight is handed on as it is
         kind = self.value_kind(name)
         key = ("output", kind)
         if key not in self.kind_numbers:

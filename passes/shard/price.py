@@ -102,7 +102,7 @@ class _Walk:
             else:
                 self.visit(op, rule, decisions.strategies[op.id])
         for value in func.results:
-            if value.name in self.lies:
+            if value.name in self.lies and value.name not in resources:
                 self.ask(value.name, decisions.outputs[value.name], self.dual(decisions.outputs[value.name]))
         for name, lies in decisions.leaving.items():
             self.ask(name, lies, None)
