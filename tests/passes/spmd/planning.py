@@ -120,10 +120,10 @@ def check_runs(module: Module, decided: Module, folder: Path, seed: int = 0) -> 
     result = lowered(decided)
     inputs = inputs_of(module, seed)
     expected = run(module, inputs, folder)
-    found = run_lowered(result, inputs, folder)
-    assert [name[1:] for name in found] == list(expected)
+    found = {name[1:]: array for name, array in run_lowered(result, inputs, folder).items()}
+    assert list(found) == list(expected)
     for name, array in expected.items():
-        other = found["%" + name]
+        other = found[name]
         assert (array.shape, array.dtype) == (other.shape, other.dtype), name
         if array.dtype.kind == "f":
             scale = float(np.abs(array[np.isfinite(array)]).max(initial=1e-6))
