@@ -200,7 +200,7 @@ def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()
 
     model = export_func(module, func)
     if stages:
-        annotate(model, func, stages)
+        annotate(model, func, stages, module)
     proto = onnx_ir.to_proto(model)
     if stages and (faults := annotation_faults(proto, len(stages))):
         raise AssertionError(f"{path.name}: {'; '.join(faults[:3])}")
