@@ -8,6 +8,7 @@ The parts, in the order of reading:
 - ``build``: from a function to that problem: layout rules, seconds by shard, gradients, memory, all that is assumed;
 - ``cells``, ``structure``: the repeated parts that ``fold`` finds, and which of them meet their neighbours alike;
 - ``charges``, ``model``: a value's conversions as tables, once per (value, layout) however many readers;
+- ``reduce``: choices that no cheapest plan needs go before wide searches;
 - ``elimination``, ``powers``: least sums of tables, and of equal steps in O(log r) products;
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
 - ``search``: ``solve``, which puts it together: untied copies, memory by a Lagrangian, a bound always;

@@ -68,6 +68,11 @@ class ShardProblem:
     def size(self) -> int:
         return len(self.kinds)
 
+    @property
+    def choices(self) -> int:
+        """Of all kinds of nodes together."""
+        return sum(len(kind.seconds) for kind in self.node_kinds)
+
     def node(self, node: int) -> NodeKind:
         return self.node_kinds[self.kinds[node]]
 

@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.shard.elimination import BUDGET, Eliminated, Factor, eliminate, join
+from passes.shard.elimination import BUDGET, Eliminated, Factor, eliminate, fits, join
 from passes.shard.model import Charges, Model, Owned, tied
 from passes.shard.powers import Power, power
 from passes.shard.problem import ShardProblem
+from passes.shard.reduce import reduced
 from passes.shard.shares import Shares
 from passes.shard.structure import Run, structure_of
 
@@ -90,6 +91,9 @@ def solve(
 ) -> ShardPlan:
     """The cheapest plan that needs at most ``memory`` bytes per device. ``tie``: all copies of a chain choose alike; the bound
     is then one of such plans. Raises NoPlanError where nothing fits."""
+    if not tie and FoldedSearch(problem, budget).is_wide() and (left := reduced(problem)).problem.choices < problem.choices:
+        plan = solve(left.problem, memory=memory, seconds=seconds, budget=budget, progress=progress)
+        return replace(plan, choices=left.original(plan.choices))
     ends = time.perf_counter() + seconds
     search: TiedSearch | QuickSearch = TiedSearch(problem, budget) if tie else QuickSearch(problem, budget)
     search.until = ends
@@ -375,15 +379,32 @@ class FoldedSearch:
 
     # -- all -----------------------------------------------------------------------------------------------------------
 
+    def is_wide(self) -> bool:
+        """Whether tables would grow beyond the budget, or a value has no exact one: told by the scopes of factors alone."""
+        model = Model(self.problem, self.charges)
+        outer = [owned.factor.scope for owned in self.plain_factors(model)]
+        for run in self.structure.runs:
+            owned = self.step_factors(model, run)
+            before, behind, shared = self.borders(model, run, owned)
+            if not fits([one.factor.scope for one in owned], model.sizes, (*shared, *before, *behind), self.budget):
+                return True
+            outer.append((*shared, *before, *self.cut(model, run.chain, run.last)))
+        return model.relaxed or bool(model.wild) or not fits(outer, model.sizes, (), self.budget)
+
+    def plain_factors(self, model: Model) -> list[Owned]:
+        """Factors outside of runs."""
+        factors = [model.node_factor(node) for node in self.plain_nodes]
+        for number in self.plain_values:
+            factors += [owned for owned in model.value_factors(number, self.free) if self.is_plain(owned)]
+        return factors
+
     def run(self, price: float, *, memory_only: bool = False) -> Found:
         """The least of seconds plus ``price`` times bytes; ``memory_only``: of bytes alone."""
         if memory_only:
             return _least_memory(self.problem)
         model = Model(self.problem, self.charges, price)
         steps = [self.step(model, run) for run in self.structure.runs]
-        factors = [model.node_factor(node).factor for node in self.plain_nodes]
-        for number in self.plain_values:
-            factors += [owned.factor for owned in model.value_factors(number, self.free) if self.is_plain(owned)]
+        factors = [owned.factor for owned in self.plain_factors(model)]
         for step in steps:
             scope = (*step.shared, *step.before, *step.last)
             table = step.powers.table.reshape([model.sizes[v] for v in scope])

@@ -1,0 +1,221 @@
+"""Choices that no cheapest plan needs: exact reductions before the search.
+
+A choice ``b`` of a node goes where another, ``a``, costs no more whatever the neighbours choose (dead-end elimination,
+Goldstein 1994): with the seconds of the node itself and, per value that it makes or reads, the least difference that any
+choices around it can bring,
+
+    seconds[b] - seconds[a] + sum over values of min over surroundings (cost with b - cost with a) >= 0.
+
+Taking ``a`` for ``b`` never makes a plan dearer, at one node after another, so a cheapest plan is left; and ``a`` needs no more
+memory, so this holds under any price of memory too. Nodes of one kind keep the same choices (``b`` goes where that holds at all
+of them): what repeats still repeats. The fewer choices there are, the fewer can surround another: rounds, until nothing goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from passes.shard.problem import Floats, Integers, NodeKind, ShardProblem, ValueNode
+
+ROUNDS = 8
+MOST_UNIONS = 1 << 8
+"""Ways to need a value together that are looked at one by one; of more, a bound is taken."""
+MOST_SUMS = 1 << 21
+"""Sums that are made for a pair of a reader and a value; where there would be more, likewise."""
+
+Port: TypeAlias = tuple[int, tuple[int, ...]]
+"""A reading node: its kind and the ports at which it reads a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One value as a node sees it: ``result`` that it makes, or -1 where it reads it at ``ports``; the other ``readers``."""
+
+    kind: int
+    maker: tuple[int, int]
+    result: int
+    ports: tuple[int, ...]
+    readers: tuple[Port, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """``kept[node kind]``: the choices that are left, by their number in the problem that was given."""
+
+    problem: ShardProblem
+    kept: tuple[Integers, ...]
+
+    def original(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Choices of the reduced problem as those of the one given."""
+        pairs = zip(self.problem.kinds, choices, strict=True)
+        return tuple(int(self.kept[kind][choice]) for kind, choice in pairs)
+
+
+def reduced(problem: ShardProblem) -> Reduced:
+    """The problem without choices that are never needed; the same cheapest cost."""
+    if not all(np.isfinite(value.weights).all() for value in problem.value_kinds):
+        return Reduced(problem, tuple(np.arange(len(kind.seconds)) for kind in problem.node_kinds))
+    return _Reduction(problem).run()
+
+
+class _Reduction:
+    def __init__(self, problem: ShardProblem) -> None:
+        self.problem = problem
+        self.alive = [np.arange(len(kind.seconds)) for kind in problem.node_kinds]
+        self.places = _places(problem)
+        self.known: dict[tuple[object, ...], Floats] = {}
+
+    def run(self) -> Reduced:
+        for _ in range(ROUNDS):
+            self.known.clear()
+            if not any([self.shrink(kind) for kind in range(len(self.alive))]):
+                break
+        kinds = tuple(_of(kind, alive) for kind, alive in zip(self.problem.node_kinds, self.alive, strict=True))
+        return Reduced(replace(self.problem, node_kinds=kinds), tuple(self.alive))
+
+    def shrink(self, number: int) -> bool:
+        """Drops choices of one kind; whether any went."""
+        kind, alive = self.problem.node_kinds[number], self.alive[number]
+        if len(alive) < 2 or not self.places[number]:
+            return False
+        seconds, memory = kind.seconds[alive], kind.memory[alive]
+        gain = np.full((len(alive), len(alive)), np.inf)
+        for sides in self.places[number]:
+            here = seconds[None, :] - seconds[:, None]
+            for side in sides:
+                here = here + self.difference(number, side)
+            np.minimum(gain, here, out=gain)
+        better = (gain >= 0) & (memory[:, None] <= memory[None, :])
+        np.fill_diagonal(better, False)
+        left = np.ones(len(alive), dtype=bool)
+        for choice in reversed(range(len(alive))):
+            left[choice] = not (better[:, choice] & left).any()
+        self.alive[number] = alive[left]
+        return not left.all()
+
+    def difference(self, number: int, side: _Side) -> Floats:
+        """``[a, b]``: the least of what ``b`` costs over ``a`` at one value."""
+        kind, alive = self.problem.node_kinds[number], self.alive[number]
+        readers = tuple(self.needs(side.kind, port) for port in side.readers)
+        if side.result >= 0:
+            classes, each = np.unique(kind.makes[side.result][alive], return_inverse=True)
+            found = self.cached(("made", side, classes.tobytes()), lambda: self.made(side, classes, readers))
+        else:
+            rows, each = np.unique(self.wanted(side.kind, number, side.ports), axis=0, return_inverse=True)
+            each = each.reshape(-1)
+            found = self.cached(("read", side, rows.tobytes()), lambda: self.read(side, rows, readers))
+        return found[np.ix_(each, each)]
+
+    def cached(self, key: tuple[object, ...], make: object) -> Floats:
+        if key not in self.known:
+            assert callable(make)
+            self.known[key] = make()
+        return self.known[key]
+
+    def wanted(self, value: int, number: int, ports: Sequence[int]) -> Floats:
+        """``[choice, key]``: which keys of a value the choices of a kind need at ``ports``."""
+        kind, alive = self.problem.node_kinds[number], self.alive[number]
+        table = self.problem.value_kinds[value]
+        members = np.zeros((len(table.needs), table.weights.shape[1]))
+        for need, keys in enumerate(table.needs):
+            members[need, list(keys)] = 1.0
+        return np.maximum.reduce([members[kind.reads[port][alive]] for port in ports])
+
+    def needs(self, value: int, port: Port) -> Floats:
+        """The distinct sets of keys that a reader may need."""
+        return np.unique(self.wanted(value, *port), axis=0)
+
+    def weights(self, side: _Side) -> Floats:
+        """Of the sources that the maker can still give."""
+        kind, result = side.maker
+        sources = np.unique(self.problem.node_kinds[kind].makes[result][self.alive[kind]])
+        return self.problem.value_kinds[side.kind].weights[sources]
+
+    def made(self, side: _Side, sources: Integers, readers: Sequence[Floats]) -> Floats:
+        """Between sources, whatever the readers need: each union of needs, or, of many, all that ``b`` might cost less, and
+        what it costs more for the reader that makes this most."""
+        weights = self.problem.value_kinds[side.kind].weights[sources]
+        if not readers:
+            return np.zeros((len(sources), len(sources)))
+        unions = _unions(readers)
+        if unions is not None:
+            return _least(weights @ unions.T)
+        more = weights[None, :, :] - weights[:, None, :]
+        could = np.maximum.reduce([table.max(axis=0) for table in readers])
+        less = np.minimum(more, 0.0) @ could
+        dearer = np.maximum(more, 0.0)
+        return less + np.max([np.min(dearer @ table.T, axis=-1) for table in readers], axis=0)
+
+    def read(self, side: _Side, rows: Floats, others: Sequence[Floats]) -> Floats:
+        """Between sets of needed keys, whatever the source and what others need anyway."""
+        weights = self.weights(side)
+        unions = _unions(others) if others else np.zeros((1, rows.shape[1]))
+        if unions is None or len(unions) * len(rows) ** 2 * len(weights) > MOST_SUMS:
+            extra = rows[:, None, :] * (1.0 - rows[None, :, :])
+            return -np.max(extra @ weights.T, axis=-1)
+        found = np.full((len(rows), len(rows)), np.inf)
+        for union in unions:
+            costs = (weights * (1.0 - union)) @ rows.T
+            np.minimum(found, _least(costs.T), out=found)
+        return found
+
+
+def _least(costs: Floats) -> Floats:
+    """``[a, b]``: the least of ``costs[b] - costs[a]`` over columns."""
+    return np.asarray((costs[None, :, :] - costs[:, None, :]).min(axis=-1))
+
+
+def _unions(readers: Sequence[Floats]) -> Floats | None:
+    """What all readers may need together; None where there are too many ways."""
+    found = readers[0]
+    for table in readers[1:]:
+        if len(found) * len(table) > 16 * MOST_UNIONS:
+            return None
+        found = np.unique(np.maximum(found[:, None, :], table[None, :, :]).reshape(-1, found.shape[1]), axis=0)
+        if len(found) > MOST_UNIONS:
+            return None
+    return found if len(found) <= MOST_UNIONS else None
+
+
+def _of(kind: NodeKind, alive: Integers) -> NodeKind:
+    """The kind with some of its choices."""
+    return NodeKind(
+        tuple(kind.labels[choice] for choice in alive.tolist()),
+        kind.seconds[alive],
+        kind.memory[alive],
+        tuple(column[alive] for column in kind.reads),
+        tuple(column[alive] for column in kind.makes),
+    )
+
+
+def _places(problem: ShardProblem) -> list[list[tuple[_Side, ...]]]:
+    """For each kind, the distinct ways in which its nodes stand among values."""
+    sides: list[list[_Side]] = [[] for _ in problem.kinds]
+    for value in problem.values:
+        ports = _ports(value)
+        kinds = {node: problem.kinds[node] for node in (value.maker[0], *ports)}
+        maker = (kinds[value.maker[0]], value.maker[1])
+        everyone = tuple(sorted((kinds[node], listed) for node, listed in ports.items()))
+        sides[value.maker[0]].append(_Side(value.kind, maker, value.maker[1], (), everyone))
+        for node, listed in ports.items():
+            others = list(everyone)
+            others.remove((kinds[node], listed))
+            sides[node].append(_Side(value.kind, maker, -1, listed, tuple(others)))
+    found: list[dict[tuple[_Side, ...], None]] = [{} for _ in problem.node_kinds]
+    for node, kind in enumerate(problem.kinds):
+        found[kind][tuple(sides[node])] = None
+    return [list(places) for places in found]
+
+
+def _ports(value: ValueNode) -> dict[int, tuple[int, ...]]:
+    ports: dict[int, tuple[int, ...]] = {}
+    for node, port in value.readers:
+        ports[node] = (*ports.get(node, ()), port)
+    return ports
+
+
+__all__ = ["Reduced", "reduced"]
