@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dnnc.backend.members import Known, MemberProgram, matches, stage_faults
+from dnnc.backend.members import Known, MemberProgram, inside, matches, stage_faults
 from dnnc.backend.plan_json import plan_from_json
 from dnnc.runtime.collectives import Collective
 from ir.diagnostics import Diagnostic, InvalidInput
@@ -248,7 +248,7 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
             index=int(stage["index"]),
             devices=tuple(map(str, stage["devices"])),
             device_type=str(stage["device_type"]),
-            model=None if "members" in stage else folder / _inside(stage["model"]),
+            model=None if "members" in stage else folder / inside(stage["model"]),
             inputs=_ports(stage["inputs"]),
             outputs=_ports(stage["outputs"]),
             receives=_channels(stage["receives"]),
@@ -263,8 +263,6 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
         raise ValueError(f"stages are numbered {[stage.index for stage in stages]}, expected 0, 1, ...")
     if any(not stage.devices for stage in stages):
         raise ValueError("a stage has no device")
-    for segment in (s for stage in stages for member in stage.members for s in member.segments):
-        _inside(str(segment.model.relative_to(folder)))
     if any(stage.model is None and not stage.members for stage in stages):
         raise ValueError("a stage on a mesh has no members")
     source = manifest["source"]
@@ -312,17 +310,10 @@ def _shape(shape: list[int | str | None] | None) -> tuple[int | str | None, ...]
     return None if shape is None else tuple(shape)
 
 
-def _inside(name: str) -> str:
-    """A relative path that stays inside the build. Raises ValueError."""
-    if os.path.isabs(name) or ".." in Path(name).parts:
-        raise ValueError(f"file '{name}' lies outside the build directory")
-    return name
-
-
 def _missing_files(folder: Path, manifest: Mapping[str, Any]) -> list[Diagnostic]:
     problems = []
     for name, entry in sorted(manifest["files"].items()):
-        path = folder / _inside(name)
+        path = folder / inside(name)
         if not path.is_file():
             problems.append(Diagnostic("a file of the build is missing", where=str(path), hint=REBUILD))
         elif path.stat().st_size != entry["bytes"]:

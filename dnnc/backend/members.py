@@ -16,6 +16,7 @@ Invariants that ``stage_faults`` checks:
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,7 @@ class MemberProgram:
             tuple(
                 Segment(
                     int(segment["level"]),
-                    folder / segment["model"],
+                    folder / inside(str(segment["model"])),
                     tuple(map(str, segment["inputs"])),
                     tuple(map(Local.from_json, segment["outputs"])),
                 )
@@ -151,6 +152,13 @@ class MemberProgram:
             ),
             *(tuple(map(Part.from_json, data[key])) for key in ("receives", "sends", "outputs")),
         )
+
+
+def inside(name: str) -> str:
+    """A relative path that stays inside the build. Raises ValueError."""
+    if os.path.isabs(name) or ".." in Path(name).parts:
+        raise ValueError(f"file '{name}' lies outside the build directory")
+    return name
 
 
 def matches(left: Sequence[tuple[str, int]], right: Sequence[tuple[str, int]]) -> bool:
@@ -310,6 +318,7 @@ __all__ = [
     "Part",
     "Segment",
     "covers",
+    "inside",
     "is_whole",
     "matches",
     "parts_by_value",

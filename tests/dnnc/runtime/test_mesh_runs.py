@@ -1,0 +1,217 @@
+"""Stages on meshes as real processes: a process per member; results, ways to fail, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnnc.backend.build import Build
+from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
+from ir.diagnostics import InvalidInput
+from tests.dnnc.runtime.mesh_builds import expected, graph, pair
+from tests.dnnc.runtime.test_pipeline import children
+
+ENDLESS = 1 << 40
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    before, open_before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
+    yield
+    assert children(os.getpid()) == []
+    assert set(os.listdir("/dev/shm")) <= before
+    assert len(os.listdir("/proc/self/fd")) <= open_before
+
+
+def inputs(count: int, rows: int = 4) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.random.default_rng(i).standard_normal((rows, 6)).astype(np.float32)} for i in range(count)]
+
+
+@pytest.mark.parametrize(("members", "rows"), [(2, 4), (4, 4), (2, 2000)])
+def test_members_together_compute_what_the_model_does(tmp_path: Path, members: int, rows: int) -> None:
+    """Small and shared all-reduces; many microbatches in two runs of the same processes."""
+    build = Build.open(pair(tmp_path, members, rows))
+    given = inputs(9, rows)
+    with Pipeline(build) as pipeline:
+        assert len(pipeline.processes) == members
+        runs = [pipeline.run(given), pipeline.run(given[:2])]
+    for result in runs:
+        for one, found in zip(given, result.outputs, strict=False):
+            np.testing.assert_allclose(found["y"], expected(build, one)["y"], rtol=2e-5, atol=2e-5)
+    events = [(e.device, e.microbatch, e.action, e.title) for e in runs[1].events if e.action != "send"]
+    assert sorted(events) == sorted(
+        (f"cpu{member}", m, action, title)
+        for member in range(members)
+        for m in range(2)
+        for action, title in (("F", "segment 0"), ("collective", "all_reduce p"), ("F", "segment 1"))
+    )
+    assert len(runs[0].stage_seconds) == 1 == len(runs[0].collective_seconds)
+
+
+def test_every_run_gives_the_same_bits(tmp_path: Path) -> None:
+    build = Build.open(pair(tmp_path, 4, 2000))
+    found = [run_build(build, inputs(1, 2000)).outputs[0]["y"].tobytes() for _ in range(2)]
+    assert found[0] == found[1]
+
+
+def test_a_killed_member_is_named(tmp_path: Path) -> None:
+    """The others, who wait for it in the collective, are not blamed."""
+    build = Build.open(pair(tmp_path, 4, slow=2_000_000))
+    with Pipeline(build) as pipeline:
+        victim = pipeline.processes[2]
+        threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
+        begin = time.monotonic()
+        with pytest.raises(RuntimeFailure) as caught:
+            pipeline.run(inputs(1000))
+        assert time.monotonic() - begin < 20
+    found = caught.value.diagnostics[0]
+    assert found.where == "stage 0 member 2 on cpu2"
+    assert "was killed by SIGKILL while" in found.message
+
+
+def test_a_member_that_raises_is_named(tmp_path: Path) -> None:
+    folder = pair(tmp_path, 2)
+    bad = "g (float[4,5] s) => (float[4,5] y) { n = Constant <value_ints = [3]> () q = Reshape(s, n) y = Add(q, s) }"
+    path = folder / "stages" / "stage0.member1.segment1.onnx"
+    path.write_bytes(graph(bad).SerializeToString())
+    change(folder, lambda manifest: manifest["files"].pop("stages/stage0.member1.segment1.onnx"))
+    with pytest.raises(RuntimeFailure) as caught:
+        run_build(Build.open(folder), inputs(1))
+    assert caught.value.diagnostics[0].where == "stage 0 member 1 on cpu1"
+
+
+def test_a_member_that_hangs_is_named(tmp_path: Path) -> None:
+    """Its peers wait in the collective for as long, and have no fault."""
+    folder = pair(tmp_path, 2)
+    loop = (
+        f"g (float[4,6] x) => (float[4,5] p) {{ n = Constant <value_int = {ENDLESS}> () yes = Constant <value_int = 1> () "
+        "go = Cast <to = 9> (yes) x2 = Loop (n, go, x) <body = b (int64 i, bool c, float[4,6] v) => (bool d, float[4,6] e) "
+        "{ d = Identity(c) e = Sin(v) }> w = ConstantOfShape <value = float[1] {1}> (s) s = Constant <value_ints = [6, 5]> () "
+        "p = MatMul(x2, w) }"
+    ).replace("w = ConstantOfShape <value = float[1] {1}> (s) s = Constant <value_ints = [6, 5]> ()", "s = Constant "
+    "<value_ints = [6, 5]> () w = ConstantOfShape <value = float[1] {1}> (s)")  # fmt: skip
+    (folder / "stages" / "stage0.member1.segment0.onnx").write_bytes(graph(loop).SerializeToString())
+    change(folder, lambda manifest: manifest["files"].pop("stages/stage0.member1.segment0.onnx"))
+    with pytest.raises(RuntimeFailure) as caught:
+        run_build(Build.open(folder), inputs(1), RunOptions(timeout=1.0))
+    assert caught.value.diagnostics[0].where == "stage 0 member 1 on cpu1"
+    assert "still running microbatch 0 after 1 s" in caught.value.diagnostics[0].message
+
+
+def test_interrupted_and_killed_starters_leave_nothing(tmp_path: Path) -> None:
+    """Ctrl-C in the starter, and SIGKILL of it, in the middle of a run."""
+    folder = pair(tmp_path, 4, slow=2_000_000)
+    script = textwrap.dedent(
+        f"""
+        import numpy as np
+        from dnnc.runtime import Pipeline
+        from dnnc.backend.build import Build
+        with Pipeline(Build.open({str(folder)!r})) as pipeline:
+            print(*pipeline.processes, flush=True)
+            while True:
+                pipeline.run([{{"x": np.ones((4, 6), np.float32)}}] * 3)
+        """
+    )
+    for number in (signal.SIGINT, signal.SIGKILL):
+        starter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert starter.stdout is not None
+        members = [int(word) for word in starter.stdout.readline().split()]
+        assert len(members) == 4
+        time.sleep(0.3)
+        starter.send_signal(number)
+        starter.wait(20)
+        starter.stdout.close()
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{member}").exists() for member in members) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(Path(f"/proc/{member}").exists() for member in members)
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
+    """Edits the manifest."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    edit(manifest)
+    path.write_text(json.dumps(manifest))
+    return folder
+
+
+def stage(manifest: dict[str, Any]) -> dict[str, Any]:
+    return manifest["stages"][0]
+
+
+def member(manifest: dict[str, Any], number: int = 1) -> dict[str, Any]:
+    return stage(manifest)["members"][number]
+
+
+def collective(manifest: dict[str, Any]) -> dict[str, Any]:
+    return stage(manifest)["collectives"][0]
+
+
+def output(manifest: dict[str, Any], number: int = 0) -> dict[str, Any]:
+    return member(manifest, number)["outputs"][0]
+
+
+HOSTILE: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
+    ("no member", lambda m: stage(m)["members"].clear(), "a stage on a mesh has no members"),
+    ("a member too few", lambda m: stage(m)["members"].pop(), "does not have 1 members"),
+    ("members not an array", lambda m: stage(m).update(members=7), "does not describe a build"),
+    ("a mesh of nothing", lambda m: stage(m).update(axes=[]), "does not have 2 members"),
+    ("an axis below 1", lambda m: stage(m).update(axes=[["a", -1], ["b", -2]]), "does not have 2 members"),
+    ("another device", lambda m: member(m).update(device="gpu9"), "not those of its devices"),
+    ("no segment file", lambda m: member(m)["segments"][0].update(model="stages/none.onnx"), "stages/none.onnx' is missing"),
+    ("a file outside", lambda m: member(m)["segments"][0].update(model="../../etc/passwd"), "outside the build"),
+    ("an absolute file", lambda m: member(m)["segments"][0].update(model="/etc/passwd"), "outside the build"),
+    ("segments out of order", lambda m: member(m)["segments"].reverse(), "segments have levels [1, 0]"),
+    ("a missing segment", lambda m: member(m)["segments"].pop(0), "channel 0 takes 'p'"),
+    ("a segment that reads nothing", lambda m: member(m)["segments"][1].update(inputs=["q"]), "reads 'q', which nothing"),
+    ("an unknown input", lambda m: member(m).update(inputs=["z"]), "'z' is no input of the model"),
+    ("a group that is none", lambda m: collective(m).update(groups=[[0, 0]]), "do not hold each of 2 members once"),
+    ("a group beyond the mesh", lambda m: collective(m).update(groups=[[0, 1, 2]]), "do not hold each of 2 members once"),
+    ("a group that is no list", lambda m: collective(m).update(groups=3), "does not describe a build"),
+    ("shapes apart", lambda m: collective(m).update(operands=[[4, 5], [4, 6]]), "all_reduce of 4x5, 4x6"),
+    (
+        "another shape",
+        lambda m: collective(m).update(operands=[[4, 6]] * 2, results=[[4, 6]] * 2),
+        "takes 'p' as float32[4, 6]",
+    ),
+    ("another element type", lambda m: collective(m).update(element=11), "takes 'p' as float64[4, 5]"),
+    ("a kind of its own", lambda m: collective(m).update(kind="broadcast"), "'broadcast' is unknown"),
+    ("a channel twice", lambda m: stage(m)["collectives"].append(dict(collective(m))), "each channel once"),
+    ("a huge dimension", lambda m: collective(m).update(results=[[1 << 70, 5]] * 2), "all_reduce of 4x5"),
+    ("a box outside", lambda m: output(m).update(box=[[1, 4], [0, 5]]), "lies outside its shape [4, 5]"),
+    ("a box below 0", lambda m: output(m).update(box=[[-1, 4], [0, 5]]), "lies outside its shape [4, 5]"),
+    ("a box of another rank", lambda m: output(m).update(box=[[0, 4]]), "lies outside its shape [4, 5]"),
+    ("a smaller box", lambda m: output(m).update(box=[[0, 3], [0, 5]]), "'y' is [4, 5], its box of 'y' [3, 5]"),
+    ("a box that is none", lambda m: output(m).update(box=[[0]]), "does not describe a build"),
+    ("nobody delivers", lambda m: output(m).update(delivers=False), "'y' of shape [4, 5] is not made of its parts []"),
+    ("both deliver", lambda m: output(m, 1).update(delivers=True), "is not made of its parts"),
+    ("an unknown value", lambda m: output(m).update(value="q"), "'q' leaves it as part of 'y', and nothing makes it"),
+    ("an unknown output", lambda m: output(m).update(name="q"), "'q' does not cross the stage's border"),
+    ("a reduction", lambda m: output(m).update(reduction="mean"), "reduction 'mean' of 'y' is unknown"),
+    ("a missing key", lambda m: output(m).pop("term"), "'term' is missing"),
+]
+
+
+@pytest.mark.parametrize(("edit", "words"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE])
+def test_hostile_manifests(tmp_path: Path, edit: Callable[[dict[str, Any]], Any], words: str) -> None:
+    """InvalidInput that says what is wrong and where, before anything runs."""
+    folder = pair(tmp_path, 2)
+    Build.open(folder)
+    change(folder, edit)
+    with pytest.raises(InvalidInput) as caught:
+        Build.open(folder)
+    assert words in str(caught.value)
+    assert any("manifest.json" in (found.where or "") for found in caught.value.diagnostics)
