@@ -262,6 +262,9 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         given = ", ".join(_FLAGS[name] for name in changes)
         raise UsageError(f"{given}: the pipeline has no pass 'partition' that could follow it", where="--passes")
     pipeline = tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
+    if options.time_limit is not None:
+        limit = {"time_limit": options.time_limit}
+        pipeline = tuple(replace(step, **limit) if step.name == "place" else step for step in pipeline)
     if options.comm:  # every pass that adds up compute and transfers must do it the same way
         pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
     return pipeline
@@ -297,6 +300,10 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
             "--objective training plans the backward pass too, and programs for training are not generated yet",
             hint="add --plan-only for the plan, or leave --objective out for inference",
         )
+    staged = options.stages not in (None, 1)
+    if staged and (training or options.strategy):
+        flag = f"--strategy {options.strategy}" if options.strategy else "--objective training"
+        raise UsageError(f"{flag} plans one mesh, so --stages cannot go with it", hint=f"leave {flag} out, or --stages")
     changes: dict[str, Any] = {}
     if options.mesh:
         changes["mesh"] = "" if options.mesh == "auto" else options.mesh
@@ -304,7 +311,9 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
         changes["stages"] = options.stages
     if training:
         changes["training"] = True
-    for name in ("strategy", "uneven", "time_limit"):
+    if options.time_limit is not None:
+        changes["time_limit"] = max(options.time_limit, 1e-3)  # 0: the first plan
+    for name in ("strategy", "uneven"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
     if options.plan_only:

@@ -267,6 +267,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         print_table(plan_table(result.plan))
     put("")
     put(plan_headline(result.plan))
+    if options.mesh and not options.uneven and result.plan.value >= result.plan.single * (1 - 1e-9):
+        put("  no split is worth its exchange; more samples at a time, or --uneven where nothing divides evenly, may help")
     if options.plan is not None:
         asked = "the replayed plan leaves them out"
     else:

@@ -51,7 +51,7 @@ def plan_headline(plan: Plan) -> str:
     """The objective against one device and against the bound, in two lines."""
     count = len(plan.stages)
     rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.objective == "throughput" else ""
-    per = "for one sample alone" if plan.objective == "latency" else "per microbatch"
+    per = {"latency": "for one sample alone", "training": "per training step"}.get(plan.objective, "per microbatch")
     lines = [f"{plan.objective}: {seconds_text(plan.value)} {per}{rate}, {count} stage{'s' if count != 1 else ''}"]
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
