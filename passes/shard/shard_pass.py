@@ -146,12 +146,14 @@ class ShardPass(Pass):
         bounds: list[float] = []
         faults: list[tuple[float, float, str]] = []
         unfit: list[str] = []
+        took = 0.0
         for number, sizes in enumerate(tried):
             mesh = mesh_of(topology, context.analyses.get(network, topology), sizes)
             limit = None if self.memory < 0 else self.memory or mesh.memory
             given = build(module, func, mesh, found, training=self.training, uneven=self.uneven)
             left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
             context.progress(f"mesh {mesh}", number / len(tried))
+            began = time.perf_counter()
             try:
                 plan = solve(given.problem, memory=limit, tie=self.tied, seconds=left, progress=context.progress)
                 if self.strategy:
@@ -166,6 +168,9 @@ class ShardPass(Pass):
             except NoPlanError as error:
                 faults.append((error.least, float(limit or 0), str(mesh)))
                 continue
+            finally:
+                took += time.perf_counter() - began
+                context.count(self.name, seconds=took)
             bounds.append(plan.bound)
             if best is None or plan.value < best[1].value:
                 best = given, plan
