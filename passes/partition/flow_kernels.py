@@ -85,6 +85,26 @@ def max_flow(first: Any, arcs: Any, head: Any, residual: Any, source: int, sink:
 
 
 @compiled
+def source_side(first: Any, arcs: Any, head: Any, residual: Any, source: int) -> Any:
+    """What a path of residual arcs joins to ``source``: the least of the sides of a minimum cut, given a maximum flow."""
+    seen = np.zeros(first.shape[0] - 1, np.bool_)
+    stack = np.empty(first.shape[0] - 1, np.int64)
+    seen[source] = True
+    stack[0] = source
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        u = stack[depth]
+        for k in range(first[u], first[u + 1]):
+            e = arcs[k]
+            if residual[e] > 0.0 and not seen[head[e]]:
+                seen[head[e]] = True
+                stack[depth] = head[e]
+                depth += 1
+    return seen
+
+
+@compiled
 def closures(
     first: Any,
     arcs: Any,
@@ -163,4 +183,4 @@ def closures(
     return count
 
 
-__all__ = ["closures", "max_flow"]
+__all__ = ["closures", "max_flow", "source_side"]

@@ -188,6 +188,24 @@ def prefixes(tables: Tables, order: Iterable[int], trial: float) -> Family:
     return _sorted(tables, Family(bits, sums, marks, cut_ptr[:-1], cut_ptr[1:], cut, trial, False, len(bits)))
 
 
+def among(tables: Tables, ideals: np.ndarray[Any, np.dtype[np.bool_]], trial: float) -> Family:
+    """The ideals that are rows of ``ideals[N, n]``, each once, that can be boundaries of a plan of load at most ``trial``."""
+    words = max(1, (tables.problem.size + 63) // 64)
+    packed = np.zeros((len(ideals), 8 * words), np.uint8)
+    packed[:, : (tables.problem.size + 7) // 8] = np.packbits(ideals, axis=1, bitorder="little")
+    first = np.unique(packed.view(np.uint64), axis=0, return_index=True)[1]
+    bits, rows = np.ascontiguousarray(packed[first]).view(np.uint64), ideals[first]
+    inside = np.zeros((len(rows), len(tables.pins)), np.int64)
+    if len(tables.pins):
+        inside = np.add.reduceat(rows[:, tables.pin], tables.pin_ptr[:-1], axis=1, dtype=np.int64)
+    ideal, tensor = np.nonzero((inside > 0) & (inside < tables.pins))
+    start = np.searchsorted(ideal, np.arange(len(rows) + 1))
+    sums = rows.astype(np.float64) @ tables.node_columns
+    marks = ((inside > 0) & (inside < tables.pins)).astype(np.float64) @ tables.tensor_columns
+    cut = tensor.astype(np.int32)
+    return _sorted(tables, Family(bits, sums, marks, start[:-1], start[1:], cut, trial, False, len(rows)))
+
+
 def members(tables: Tables, bits: Any) -> tuple[int, ...]:
     """Nodes of one ideal (or difference of two), ascending."""
     flags = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")[: tables.problem.size]
@@ -224,6 +242,7 @@ __all__ = [
     "Family",
     "States",
     "Tables",
+    "among",
     "count_ideals",
     "lattice",
     "members",

@@ -10,10 +10,11 @@ device with load at most T takes at most T seconds of them (its windows of weigh
    most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
    now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
    first: narrow windows cost next to nothing, and each raises the bound.
-3. When the lattice is over budget even so: plans along chains of minimum cuts (``beam``), bounds from contractions and parts
-   (``bounding``), the best plan of a contraction whose lattice is small (``coarsen``), then the ideals near an order that the
-   best plan so far follows, in bands as wide as the budget allows; around each better plan anew. The plan is feasible, the
-   lower bound stands, and the gap between them is reported.
+3. When the lattice is over budget even so: plans along chains of minimum cuts (``beam``) and over many of them
+   (``cut_plans``), bounds from contractions and parts (``bounding``) and from cells of ideals (``cell_bounds``), the best plan
+   of a contraction whose lattice is small (``coarsen``), then the ideals near an order that the best plan so far follows, in
+   bands as wide as the budget allows; around each better plan anew. The plan is feasible, the lower bound stands, and the gap
+   between them is reported.
 
 A graph of more nodes than tables of n * n bits are made for (``thinning``) has plans along two orders, over some of their
 prefixes, and the objective's own bound; nothing else is tried.
@@ -29,22 +30,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from passes.partition import orders
-from passes.partition.beam import MOST_NODES, Beam, Boundaries
+from passes.partition.beam import MOST_NODES, Beam
 from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.bounds import prices
+from passes.partition.cell_bounds import CellBounds, applies
 from passes.partition.coarsen import contracted
+from passes.partition.cut_plans import CutPlans
 from passes.partition.dp import Found, KeepOn, Stages
 from passes.partition.hubs import hub_bound
 from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.partition.interrupts import interruptible
-from passes.partition.problem import FAR, Floats, Problem
-from passes.partition.reduce import Groups, quotient
+from passes.partition.objective import Budget, Objective, Progress, Solution, Statistics
+from passes.partition.problem import FAR, Floats
+from passes.partition.reduce import quotient
 from passes.partition.thinning import CUT_WORK, SIZES, entries, intervals
 from passes.partition.thinning import MOST_NODES as HUGE
 
@@ -62,8 +64,8 @@ FIRST = (1.25, 2.0)
 """Times the lower bound at which the first plan is looked for, before any will do."""
 TRIALS = (1e-4, 0.01, 0.1, 0.4)
 """Parts of the way from the lower to the upper bound that are tried before the whole."""
-BOUND_SHARE = 0.6
-"""Part of the time for the bounds of a lattice too large to walk."""
+CONTRACT_SHARE, CELL_SHARE, BOUND_SHARE = 0.45, 0.65, 0.75
+"""Parts of the time after which bounds of a lattice too large to walk end: contractions, cells of ideals, all."""
 BUDGETS = 10
 """Budgets of pairs for all bounds of a lattice too large to walk: many small programmes."""
 PARTS = 4
@@ -76,97 +78,12 @@ CHAINS = 8
 """Trial values at which such a chain is looked for."""
 CLOSE = 0.4
 """Where such a trial lies between what is out of reach and the best plan: a chain that is not there is the sooner found out."""
+CUT_SHARE = 0.15
+"""Part of the time for plans over minimum cuts."""
+IDLE = 6
+"""Looks around the best plan without a better one after which no other is taken."""
 SMALL_GAP = 2e-4
 """Relative gap below which a search that is not exact ends early."""
-
-Progress = Callable[[str, float | None], None]
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Limits on a search: ideals walked over per enumeration, bytes stored for a family, pairs of ideals tested in each phase
-    (ten to a hundred million a second), seconds in all. The first three make the same plan on any machine; the seconds only
-    stop a machine that is slower than expected."""
-
-    ideals: int = 5_000_000
-    memory: int = 512 << 20
-    pairs: int = 60_000_000
-    seconds: float = 10.0
-
-
-@dataclass
-class Statistics:
-    """What a search did: ideals walked over, the most held at once, pairs of them met and priced in full, seconds by phase."""
-
-    ideals: int = 0
-    stored: int = 0
-    tested: int = 0
-    transitions: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Solution:
-    """``stages`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
-    ``value`` and ``bound`` in seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard."""
-
-    status: str
-    stages: Stages | None
-    value: float
-    bound: float
-    reason: str
-    statistics: Statistics
-    interrupted: bool = False
-
-
-class Objective(Protocol):
-    """What an objective brings. ``problem`` is walked at ``price``; stages are (label, nodes), the label being its own."""
-
-    problem: Problem
-    price: Floats
-
-    def bound(self) -> tuple[float, str]:
-        """A lower bound and how it was reached."""
-
-    def value(self, stages: Stages) -> float:
-        """The value of a plan from the definition; inf when it breaks a constraint."""
-
-    def programme(
-        self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
-    ) -> Found:
-        """The best plan of value at most ``trial`` whose boundaries are in the family; values up to ``floor`` are equally good.
-        ``tables`` and ``family`` call ``order[i]`` node i, and so does the answer."""
-
-    def within(self, value: float) -> Objective:
-        """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
-        itself where there are none."""
-
-    def thinned(self, groups: Groups) -> Objective:
-        """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of its
-        ``problem``."""
-
-    def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
-        """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
-
-    def dearest(self, stages: Stages) -> Sequence[int]:
-        """The nodes of the stage that costs most."""
-
-    def part(self, nodes: Sequence[int]) -> Objective:
-        """The objective of ``nodes`` alone (ascending), with all devices: its optimum is no larger."""
-
-    def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
-        """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
-        of value at most ``value`` can use."""
-
-    def boundaries(self) -> Boundaries | None:
-        """What a beam needs to know; None where a boundary has no price of its own."""
-
-    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
-        """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
-
-    @property
-    def contracts(self) -> bool:
-        """Whether the programme takes tables of a quotient of the problem."""
 
 
 class Search:
@@ -201,6 +118,8 @@ class Search:
                     self._phase("exact", self._exact)
                 if not self.exhausted and not self.tight():
                     self._phase("beam", self._chains)
+                if not self.exhausted and not self.tight():
+                    self._phase("cuts", self._cuts)
                 if not self.exhausted and not self.tight():
                     self._phase("bound", self._raise)
                 if not self.exhausted and not self.tight():
@@ -466,6 +385,32 @@ class Search:
         bound = self.objective.starts(self.tables, self.bound, self.value, self._visits(), keep_on)
         self._tell(bound, "the first stages alone: every ideal near the start was searched")
 
+    def _cuts(self) -> None:
+        """Plans over many minimum cuts, then over those around the best plan, until no better one is found."""
+        if self.best is None or not self.objective.contracts or not applies(self.tables) or self._near_enough():
+            return
+        self._narrow()
+        until = time.perf_counter() - self.started + max(self._left(), 0.0) * CUT_SHARE
+        keep_on, cuts, idle = self._keep_on("cuts", until), CutPlans(self.tables), 0
+        more = cuts.along(keep_on)
+        while idle < IDLE and not self._near_enough():
+            if self._over(cuts.family(self.best, self._better()), keep_on):
+                idle = 0
+            elif more:
+                idle, more = idle + 1, cuts.around(self.best, keep_on)
+            else:
+                break
+
+    def _over(self, family: Family, keep_on: KeepOn) -> bool:
+        """Whether a plan over the family is better than the best."""
+        identity = range(self.objective.problem.size)
+        found = self.objective.programme(self.tables, family, identity, self._better(), keep_on, self.bound)
+        self._count(family, found)
+        better = self._accept(found.stages)
+        if better:
+            self.order = self._along(self.order)
+        return better
+
     def _raise(self) -> None:
         """Bounds of a lattice too large to walk, and the plans that come with them."""
         if self.best is None or not self.tables.states.every:
@@ -475,7 +420,11 @@ class Search:
         if self.objective.contracts:
             self._tell(*hub_bound(self.objective.problem, self.bound))
             if not self._near_enough():
-                self._contract(keep_on)
+                self._contract(self._keep_on("bound", self.budget.seconds * CONTRACT_SHARE, BUDGETS))
+            if not self._near_enough() and applies(self.tables):
+                cells = CellBounds(self.tables, self.value)
+                cells.run(self.value, self._keep_on("cells", self.budget.seconds * CELL_SHARE))
+                self._tell(cells.bound, cells.reason)
         if not self._near_enough():
             self._parts(keep_on)
 
@@ -490,7 +439,7 @@ class Search:
             self._tell(step.bound, step.reason)
             if self._accept(step.stages):
                 self.order = self._along(self.order)
-            if self._near_enough() or self._left() < self.budget.seconds * (1 - BOUND_SHARE):
+            if self._near_enough() or self._left() < self.budget.seconds * (1 - CONTRACT_SHARE):
                 return
 
     def _parts(self, keep_on: KeepOn) -> None:
@@ -505,11 +454,7 @@ class Search:
 
     def _prefixes(self, order: Sequence[int], keep_on: KeepOn) -> bool:
         """Whether a plan along ``order`` is better than the best."""
-        trial = self._better()
-        family = prefixes(self.tables, order, trial)
-        found = self.objective.programme(self.tables, family, range(self.objective.problem.size), trial, keep_on, self.bound)
-        self._count(family, found)
-        better = self._accept(found.stages)
+        better = self._over(prefixes(self.tables, order, self._better()), keep_on)
         if better:
             self.order = self._along(order)
         return better

@@ -1,0 +1,105 @@
+"""Cells: sets of ideals given by nodes that are in all of them, nodes that are in none, and a range of weight.
+
+A cell stands for many boundaries at once, more than could be walked. What is known of it follows from the range: a node that
+would bring more weight along (itself and all before it) than is allowed is in none of its ideals, one without which (and all
+after it) too little would be left is in all. A cell is split in two by its weight, or by a node that is in or out; together
+the halves hold every ideal that it held.
+
+Slack: sums of weights are rounded, so a range is wider by ``SLACK`` of all weight.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from passes.partition.cell_cuts import Mask
+from passes.partition.problem import Floats
+from passes.partition.tables import Tables
+
+SLACK = 1e-11
+"""Relative: what rounding in sums may add."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Ideals of weight ``low`` to ``high`` with all of ``inside[n]`` and none of ``outside[n]``."""
+
+    low: float
+    high: float
+    inside: Mask
+    outside: Mask
+
+    @property
+    def open(self) -> Mask:
+        return ~(self.inside | self.outside)
+
+
+class Space:
+    """Cells of one problem."""
+
+    def __init__(self, tables: Tables) -> None:
+        n = tables.problem.size
+        self.weight = tables.weight
+        self.total = float(self.weight.sum())
+        self.slack = SLACK * self.total
+        self.ancestors = np.eye(n)
+        for v in range(n):
+            for u in tables.pred[tables.pred_ptr[v] : tables.pred_ptr[v + 1]].tolist():
+                np.maximum(self.ancestors[v], self.ancestors[u], out=self.ancestors[v])
+        self.descendants = np.ascontiguousarray(self.ancestors.T)
+
+    def grid(self, windows: int) -> list[Cell]:
+        """The empty ideal, the full one, and so many equal ranges of weight that are not empty."""
+        none = np.zeros(len(self.weight), np.bool_)
+        ends = np.linspace(0.0, self.total, windows + 1).tolist()
+        cells = [self.narrowed(low, high, none, none) for low, high in itertools.pairwise(ends)]
+        return [Cell(0.0, 0.0, none, ~none), Cell(self.total, self.total, ~none, none), *(c for c in cells if c is not None)]
+
+    def narrowed(self, low: float, high: float, inside: Mask, outside: Mask) -> Cell | None:
+        """The cell, with all that follows; None where it is empty. ``inside`` is closed under what comes before, ``outside``
+        under what comes after."""
+        weight = self.weight
+        while True:
+            least, most = float(weight[inside].sum()), float(weight[~outside].sum())
+            if least > high + self.slack or most < low - self.slack or (inside & outside).any():
+                return None
+            brought = self.sums(self.ancestors, np.where(inside, 0.0, weight))
+            lost = self.sums(self.descendants, np.where(outside, 0.0, weight))
+            out = outside | ((least + brought > high + self.slack) & ~inside)
+            within = inside | ((most - lost < low - self.slack) & ~outside)
+            if np.array_equal(out, outside) and np.array_equal(within, inside):
+                return Cell(max(low, least), min(high, most), inside, outside)
+            inside, outside = within, out
+
+    @staticmethod
+    def sums(members: Floats, weight: Floats) -> Floats:
+        """``members[n, n] @ weight[n]``, without the threads of a linear algebra library, which wait for each other longer
+        than so small a product takes where the machine is busy."""
+        found: Floats = np.einsum("ij,j->i", members, weight)
+        return found
+
+    def halves(self, cell: Cell) -> list[Cell]:
+        """The cell split by weight."""
+        middle = (cell.low + cell.high) / 2
+        found = [
+            self.narrowed(cell.low, middle, cell.inside, cell.outside),
+            self.narrowed(middle, cell.high, cell.inside, cell.outside),
+        ]
+        return [half for half in found if half is not None]
+
+    def parted(self, cell: Cell, among: Mask) -> list[Cell]:
+        """The cell split by that node of ``among`` whose answer says most about others either way."""
+        brought = self.sums(self.ancestors, np.where(cell.inside, 0.0, self.weight))
+        lost = self.sums(self.descendants, np.where(cell.outside, 0.0, self.weight))
+        v = int(np.where(among, np.minimum(brought, lost), -1.0).argmax())
+        found = [
+            self.narrowed(cell.low, cell.high, cell.inside | (self.ancestors[v] > 0), cell.outside),
+            self.narrowed(cell.low, cell.high, cell.inside, cell.outside | (self.descendants[v] > 0)),
+        ]
+        return [part for part in found if part is not None]
+
+
+__all__ = ["SLACK", "Cell", "Space"]

@@ -1,0 +1,105 @@
+"""What an objective brings to the shared search (``search``), and what the search gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from passes.partition.beam import Boundaries
+from passes.partition.dp import Found, KeepOn, Stages
+from passes.partition.ideals import Family, Tables
+from passes.partition.problem import Floats, Problem
+from passes.partition.reduce import Groups
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on a search: ideals walked over per enumeration, bytes stored for a family, pairs of ideals tested in each phase
+    (ten to a hundred million a second), seconds in all. The first three make the same plan on any machine; the seconds only
+    stop a machine that is slower than expected."""
+
+    ideals: int = 5_000_000
+    memory: int = 512 << 20
+    pairs: int = 60_000_000
+    seconds: float = 10.0
+
+
+@dataclass
+class Statistics:
+    """What a search did: ideals walked over, the most held at once, pairs of them met and priced in full, seconds by phase."""
+
+    ideals: int = 0
+    stored: int = 0
+    tested: int = 0
+    transitions: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``stages`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
+    ``value`` and ``bound`` in seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard."""
+
+    status: str
+    stages: Stages | None
+    value: float
+    bound: float
+    reason: str
+    statistics: Statistics
+    interrupted: bool = False
+
+
+class Objective(Protocol):
+    """What an objective brings. ``problem`` is walked at ``price``; stages are (label, nodes), the label being its own."""
+
+    problem: Problem
+    price: Floats
+
+    def bound(self) -> tuple[float, str]:
+        """A lower bound and how it was reached."""
+
+    def value(self, stages: Stages) -> float:
+        """The value of a plan from the definition; inf when it breaks a constraint."""
+
+    def programme(
+        self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
+    ) -> Found:
+        """The best plan of value at most ``trial`` whose boundaries are in the family; values up to ``floor`` are equally good.
+        ``tables`` and ``family`` call ``order[i]`` node i, and so does the answer."""
+
+    def within(self, value: float) -> Objective:
+        """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
+        itself where there are none."""
+
+    def thinned(self, groups: Groups) -> Objective:
+        """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of its
+        ``problem``."""
+
+    def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
+        """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
+
+    def dearest(self, stages: Stages) -> Sequence[int]:
+        """The nodes of the stage that costs most."""
+
+    def part(self, nodes: Sequence[int]) -> Objective:
+        """The objective of ``nodes`` alone (ascending), with all devices: its optimum is no larger."""
+
+    def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
+        """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
+        of value at most ``value`` can use."""
+
+    def boundaries(self) -> Boundaries | None:
+        """What a beam needs to know; None where a boundary has no price of its own."""
+
+    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
+        """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
+
+    @property
+    def contracts(self) -> bool:
+        """Whether the programme takes tables of a quotient of the problem."""
+
+
+__all__ = ["Budget", "Objective", "Progress", "Solution", "Statistics"]

@@ -1,0 +1,169 @@
+"""Cells of ideals and minimum cuts: bounds are never above the optimum and reach it, plans are plans."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.bounds import prices
+from passes.partition.cell_bounds import CellBounds, applies
+from passes.partition.cell_cuts import Cuts
+from passes.partition.cells import Cell, Space
+from passes.partition.cut_plans import CutPlans
+from passes.partition.hubs import nets_of
+from passes.partition.ideals import BIG, Tables, among, lattice, prefixes
+from passes.partition.problem import COMM, Problem, plan_costs, violations
+from passes.partition.search import Budget
+from passes.partition.throughput import Throughput, solve
+from tests.passes.partition.instances import blocks, brute_force, ideals, random_chains, random_problem, series_parallel
+
+
+def always(tested: int, part: float) -> bool:
+    return True
+
+
+def tables_of(problem: Problem) -> Tables:
+    return Tables(problem, prices(problem))
+
+
+def inside(problem: Problem, cell: Cell, weight: np.ndarray) -> set[frozenset[int]]:
+    """The ideals of a cell, from its definition."""
+    found = set()
+    for ideal in ideals(problem):
+        heavy = sum(weight[v] for v in ideal)
+        known = set(np.flatnonzero(cell.inside)) <= ideal and not ideal & set(np.flatnonzero(cell.outside))
+        if known and cell.low - 1e-9 <= heavy <= cell.high + 1e-9:
+            found.add(ideal)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 5))
+def test_cells_hold_every_ideal(seed: int, windows: int) -> None:
+    """The first ones together, and the parts of each of them."""
+    problem = random_problem(seed, nodes=6)
+    space = Space(tables_of(problem))
+    cells = space.grid(windows)
+    assert set().union(*(inside(problem, cell, space.weight) for cell in cells)) == set(ideals(problem))
+    for cell in cells:
+        held = inside(problem, cell, space.weight)
+        assert set().union(*(inside(problem, half, space.weight) for half in space.halves(cell))) >= held
+        if cell.open.any():
+            parts = [inside(problem, part, space.weight) for part in space.parted(cell, cell.open)]
+            assert set().union(*parts) == held
+            assert sum(len(part) for part in parts) == len(held)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**9), st.booleans())
+def test_a_cut_is_the_least_of_all_sets(seed: int, ideal: bool) -> None:
+    """The obvious twin looks at every set of nodes."""
+    rng = random.Random(seed)
+    problem = random_problem(seed, nodes=6)
+    tables, n = tables_of(problem), problem.size
+    nets = nets_of(problem)
+    role = [rng.choice((0, 0, 1, 2)) for _ in range(n)]
+    sure, never = np.array([r == 1 for r in role]), np.array([r == 2 for r in role])
+    price = np.array([rng.choice((-2.0, -0.5, 0.0, 1.0, 3.0)) for _ in range(n)])
+    ends, begins = np.zeros(n, np.bool_), np.full(n, ideal)
+    least = math.inf
+    for size in range(n + 1):
+        for chosen in map(set, itertools.combinations(range(n), size)):
+            if not chosen >= set(np.flatnonzero(sure)) or chosen & set(np.flatnonzero(never)):
+                continue
+            if ideal and frozenset(chosen) not in set(ideals(problem)):
+                continue
+            cut = sum(c for pins, c in zip(nets.pins, nets.transfer[0], strict=True) if 0 < len(chosen & set(pins)) < len(pins))
+            least = min(least, float(cut) + sum(price[v] for v in chosen))
+    value, found = Cuts(tables).least(0, price, sure, never, ends, begins)
+    assert value == pytest.approx(least, abs=1e-9)
+    assert (found is None) == math.isinf(least)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.booleans(), st.sampled_from(COMM))
+def test_bound_is_no_larger_than_the_optimum(seed: int, chains: bool, comm: str) -> None:
+    """At every moment, whatever the memory; and once nothing is left to refine it is the optimum where loads add up and
+    nothing but loads limits a plan."""
+    problem = random_chains(seed, comm=comm) if chains else random_problem(seed, nodes=6, comm=comm)
+    best = brute_force(problem)
+    tables = tables_of(problem)
+    if not applies(tables) or not 0 < best < math.inf:
+        return
+    bounds = CellBounds(tables, 1.5 * best)
+    for rounds in (0, 3, 400 if problem.stages is None else 30):
+        left = iter(range(rounds + 1000 * (not bounds.cells)))
+        bounds.run(1.5 * best, lambda tested, part, left=left: next(left, None) is not None)  # type: ignore[misc]
+        assert bounds.bound <= best * (1 + 1e-9)
+    plain = replace(problem, kinds=tuple(replace(k, memory=None) for k in problem.kinds), forced=(), stages=None)
+    if comm == "sum" and brute_force(plain) == best:
+        assert bounds.bound >= best * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("problem", [blocks(2, 4), blocks(4, 4)], ids=["narrow", "wide"])
+def test_bound_reaches_an_optimum_with_many_ideals(problem: Problem) -> None:
+    optimum = solve(problem)
+    assert optimum.status == "optimal"
+    bounds = CellBounds(tables_of(problem), optimum.value)
+    left = iter(range(1200))
+    bounds.run(optimum.value, lambda tested, part: next(left, None) is not None)
+    assert 0.97 * optimum.value <= bounds.bound <= optimum.value
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(COMM))
+def test_chosen_ideals_are_as_the_walk_has_them(seed: int, comm: str) -> None:
+    problem = random_problem(seed, nodes=6, comm=comm)
+    tables = tables_of(problem)
+    walked = lattice(tables, BIG)
+    assert walked is not None
+    rows = [[v in ideal for v in range(problem.size)] for ideal in ideals(problem)]
+    family = among(tables, np.array([*rows, *rows], np.bool_).reshape(-1, problem.size), BIG)
+    place = {row.tobytes(): i for i, row in enumerate(family.bits)}
+    assert len(place) == len(family.bits)
+    for j, row in enumerate(walked.bits):
+        i = place[row.tobytes()]
+        assert family.sums[i] == pytest.approx(walked.sums[j])
+        assert family.marks[i] == pytest.approx(walked.marks[j])
+        cut = sorted(walked.cut[walked.cut_start[j] : walked.cut_end[j]])
+        assert sorted(family.cut[family.cut_start[i] : family.cut_end[i]]) == cut
+
+
+def test_plans_over_cuts_are_better_than_along_an_order() -> None:
+    problem = series_parallel(5, 120, 6)
+    objective, tables = Throughput(problem), tables_of(problem)
+    first = objective.programme(tables, prefixes(tables, range(problem.size), BIG), range(problem.size), BIG, always).stages
+    assert first is not None
+    cuts, best = CutPlans(tables), first
+    assert cuts.along(always)
+    for _ in range(6):
+        trial = objective.value(best) * (1 - 1e-9)
+        found = objective.programme(tables, cuts.family(best, trial), range(problem.size), trial, always).stages
+        if found is None:
+            assert cuts.around(best, always)
+            continue
+        assert violations(problem, found) == []
+        assert max(cost.load for cost in plan_costs(problem, found)) < objective.value(best)
+        best = found
+    assert objective.value(best) < objective.value(first)
+
+
+def test_a_search_that_cannot_walk_is_bounded_by_cells() -> None:
+    problem = series_parallel(7, 200, 6)
+    solution = solve(problem, Budget(ideals=1_000, seconds=6.0))
+    assert solution.stages is not None
+    assert violations(problem, solution.stages) == []
+    assert solution.value <= 1.05 * solution.bound
+
+
+def test_stopped_before_its_start_a_bound_says_nothing() -> None:
+    bounds = CellBounds(tables_of(blocks(3, 4)), 100.0)
+    assert not bounds.run(100.0, lambda tested, part: False)
+    assert bounds.bound == 0.0
