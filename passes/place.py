@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -56,11 +57,13 @@ class PlacePass(Pass):
     """Put stages on concrete devices and evaluate the plan on the real links.
 
     ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most; of more stages
-    proportionally fewer, so that the time stays alike.
+    proportionally fewer, so that the time stays alike. ``time_limit``: seconds of the search, for machines that are slower
+    than that asks for.
     """
 
     name: ClassVar[str] = "place"
     nodes: int = 20_000
+    time_limit: float = 10.0
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises Infeasible when a stage fits no free device, InvalidInput when the module has no plan or topology."""
@@ -71,7 +74,13 @@ class PlacePass(Pass):
         own = stage_ops(module, plan)
         memory = stage_memory(module, own, cuts_of(module.entry), plan.comm)
         problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
-        chosen, complete = search(problem, self.nodes * 8 // max(8, problem.size))
+        ends = time.perf_counter() + self.time_limit
+
+        def keep_on() -> bool:
+            context.progress("place", None)
+            return time.perf_counter() < ends
+
+        chosen, complete = search(problem, self.nodes * 8 // max(8, problem.size), keep_on)
         if chosen is None:
             raise Infeasible(_crowded(problem, plan), where=topology.name, hint="use fewer stages or more devices")
         stages = []

@@ -10,7 +10,7 @@ meets, and are not proven least. The start is the better of two greedy placement
 around the bottleneck. If that leaves a distance to the least value that ports allow, a branch and bound proves it or improves
 it, trying one of several devices that can be exchanged: of one class (``device_classes``), or on hosts that nothing runs on
 yet and that are alike. Both count the placements they look at and stop at a given number, so the result does not depend on the
-speed of the machine.
+speed of the machine unless it is told to end before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -123,6 +123,9 @@ class PlacementProblem:
     def media(self, channel: int, source: int, target: int) -> tuple[tuple[str, float], ...]:
         """Links of the route that transfers share, each with the seconds one message occupies it; a direction of a full-duplex
         link is a medium of its own. The rules are those of ``Network.busy``."""
+        known = self._media.get((channel, source, target))
+        if known is not None:
+            return known
         message = self.messages[channel]
         if message.stated is not None:
             return ()
@@ -132,7 +135,13 @@ class PlacementProblem:
             if link.shared or link.duplex != "full":
                 one_way = link.duplex == "full" and len(link.ends) == 2
                 found.append((f"{name} from {entered}" if one_way else name, message.size / link.bandwidth))
+        self._media[channel, source, target] = tuple(found)
         return tuple(found)
+
+    @cached_property
+    def _media(self) -> dict[tuple[int, int, int], tuple[tuple[str, float], ...]]:
+        """What ``media`` has found so far: a search asks for the same routes again and again."""
+        return {}
 
     def parts(self, stage: int, chosen: Placement) -> tuple[float, float, float]:
         """Compute, receive and send seconds per message of the stage on its slowest device, over its slowest routes."""
@@ -150,7 +159,10 @@ class PlacementProblem:
         for source in chosen[self.messages[channels[0]].source]:
             receivers = (chosen[self.messages[channel].target] for channel in channels)
             slowest = [
-                max(devices, key=lambda there: self.send_seconds(channels[:1], source, (there,))) for devices in receivers
+                devices[0]
+                if len(devices) == 1
+                else max(devices, key=lambda there: self.send_seconds(channels[:1], source, (there,)))
+                for devices in receivers
             ]
             rows.append(self.send_seconds(channels, source, slowest))
         return rows
@@ -246,6 +258,8 @@ class PlacementProblem:
 def turns(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
     """Devices between which the samples go, one after another, until it begins anew: sample m goes from replica m modulo their
     number to replica m modulo theirs."""
+    if len(sources) == len(targets) == 1:
+        return [(sources[0], targets[0])]
     period = math.lcm(len(sources), len(targets))
     return [(sources[m % len(sources)], targets[m % len(targets)]) for m in range(period)]
 
@@ -261,8 +275,9 @@ def shared_loads(comm: str, parts: Sequence[Sequence[float]], chosen: Sequence[t
     return [combined(comm, *totals[devices]) / len(devices) for devices in chosen]
 
 
-def search(problem: PlacementProblem, nodes: int) -> tuple[Placement | None, bool]:
-    """The best placement found and whether it is proven best; None when the stages do not all find a device."""
+def search(problem: PlacementProblem, nodes: int, keep_on: Callable[[], bool] = lambda: True) -> tuple[Placement | None, bool]:
+    """The best placement found and whether it is proven best; None when the stages do not all find a device. Ends with what it
+    has when ``keep_on``, asked once for each placement it looks at, says so."""
     starts = [start for start in (_in_order(problem), _greedy(problem)) if start is not None]
     if not starts:
         found = _matched(problem)
@@ -270,18 +285,22 @@ def search(problem: PlacementProblem, nodes: int) -> tuple[Placement | None, boo
             return None, True
         starts = [found]
     best = min(starts, key=lambda start: _key(problem, start))
-    best = _improve(problem, best, nodes)
+    best = _improve(problem, best, nodes, keep_on)
     if problem.value(best) <= problem.floor * (1 + SLACK):
         return best, True
     if max(problem.replicas, default=1) > 1:
         return best, False
-    tree = BranchAndBound(problem, nodes, best, problem.value(best))
+    tree = BranchAndBound(problem, nodes, best, problem.value(best), keep_on)
     tree.run()
-    return tree.best, tree.visited < nodes
+    return tree.best, tree.visited < tree.limit
 
 
 def _key(problem: PlacementProblem, chosen: Placement) -> tuple[float, float]:
-    return problem.value(chosen), problem.transfers(chosen)
+    """``value`` and ``transfers``, with each stage looked at once."""
+    parts = [problem.parts(stage, chosen) for stage in range(problem.size)]
+    loads = shared_loads(problem.comm, parts, chosen)
+    value = max((*loads, *problem.busy(chosen).values()), default=0.0)
+    return value, math.fsum(sum(own[1:]) for own in parts)
 
 
 def _in_order(problem: PlacementProblem) -> Placement | None:
@@ -346,7 +365,7 @@ def _matched(problem: PlacementProblem) -> Placement | None:
     return tuple(given or tuple(devices_of[stage]) for stage, given in enumerate(problem.fixed))
 
 
-def _improve(problem: PlacementProblem, start: Placement, limit: int) -> Placement:
+def _improve(problem: PlacementProblem, start: Placement, limit: int, keep_on: Callable[[], bool]) -> Placement:
     """Local search: the first exchange or move of a stage at the bottleneck, or beside it, that lowers the key; until none
     does."""
     best, key, looked = start, _key(problem, start), 0
@@ -359,8 +378,8 @@ def _improve(problem: PlacementProblem, start: Placement, limit: int) -> Placeme
             if found < (key[0] * (1 - SLACK), 0.0) or (found[0] <= key[0] and found[1] < key[1] * (1 - SLACK)):
                 best, key, improved = candidate, found, True
                 break
-            if looked >= limit:
-                break
+            if looked >= limit or not keep_on():
+                return best
     return best
 
 
@@ -406,6 +425,7 @@ class BranchAndBound:
     limit: int
     best: Placement
     value: float
+    keep_on: Callable[[], bool] = lambda: True
     visited: int = 0
     chosen: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -437,6 +457,8 @@ class BranchAndBound:
             if self.visited >= self.limit:
                 return
             self.visited += 1
+            if not self.keep_on():
+                self.limit = self.visited
             self.chosen[stage] = (device,)
             options.append((self._bound(), device))
         for bound, device in sorted(options):

@@ -48,6 +48,8 @@ Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 Solver: TypeAlias = Callable[..., Solution]
 """A function of (problem, budget, progress); that of latency takes ``pieces`` as well."""
 _ROUNDS = 4
+LEAST_SECONDS = 10.0
+"""Of the search before no plan is told for want of time."""
 SOLVERS: dict[tuple[str, str], Solver] = {
     ("throughput", "contiguous"): solve,
     ("throughput", "any"): solve_any,
@@ -109,12 +111,12 @@ class PartitionPass(Pass):
         built = time.perf_counter()
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
         search = self._solver(topology)
-        solution = search(problem, budget, context.progress)
+        solution = _at_least_a_plan(search, problem, budget, context)
         if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
                 groups, problem = whole
                 left = replace(budget, seconds=max(0.5, built + self.time_limit - time.perf_counter()))
-                solution = search(problem, left, context.progress)
+                solution = _at_least_a_plan(search, problem, left, context)
             else:
                 solution = _against(solution, whole[1], best_bound, "the graph was contracted for a quick search")
         if solution.stages is None:
@@ -162,8 +164,8 @@ class PartitionPass(Pass):
             raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
         if not 1 <= self.replicas <= MOST_REPLICAS:
             raise InvalidInput(f"replicas is {self.replicas}, expected 1 to {MOST_REPLICAS}", where="--replicas")
-        if not (0 < self.time_limit < math.inf):
-            raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
+        if not (0 <= self.time_limit < math.inf):
+            raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds, at least 0", where=self.name)
         if not topology.devices:
             raise InvalidInput("the topology has no device", where=topology.name, hint="list at least one device")
 
@@ -368,6 +370,15 @@ class PartitionPass(Pass):
             certificate=tuple(sorted(certificate.items())),
         )
         return plan
+
+
+def _at_least_a_plan(search: Solver, problem: Problem, budget: Budget, context: PassContext) -> Solution:
+    """The solution within the budget; where its time was over before there was a plan, or a proof that there is none, that of
+    ``LEAST_SECONDS``: a short limit asks for less search, not for none."""
+    solution = search(problem, budget, context.progress)
+    if solution.stages is None and solution.status == "unknown" and budget.seconds < LEAST_SECONDS:
+        return search(problem, replace(budget, seconds=LEAST_SECONDS), context.progress)
+    return solution
 
 
 def _gave_up(func: Func) -> bool:

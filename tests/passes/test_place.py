@@ -360,3 +360,27 @@ def test_one_tensor_to_many_replicated_stages_is_priced_at_once() -> None:
     assert (compute, receive) == (1.0, 0.0)
     assert send <= 16.0
     assert problem.value(problem.fixed) > 0.25
+
+
+def test_without_time_place_ends_with_what_it_has_and_says_so() -> None:
+    """Stages in order need not be best; looking on takes time, which a limit of none does not give."""
+    module = planned(chain([0, 0, 1, 2, 3, 3], seconds=3.0), devices(6))
+    context = PassContext()
+    plan = PlacePass(time_limit=0.0).run(module, context).first(Plan)
+    assert plan is not None
+    assert all(stage.devices for stage in plan.stages)
+    assert plan.value >= placed(module).value
+
+
+def test_a_search_told_to_end_looks_at_no_more() -> None:
+    looked: list[int] = []
+
+    def keep_on() -> bool:
+        looked.append(1)
+        return len(looked) < 5
+
+    rng = random.Random(5)
+    problem = next(p for p in (random_problem(rng.randrange(10**6)) for _ in range(200)) if not search(p, 30)[1])
+    found, complete = search(problem, 10_000, keep_on)
+    assert (found is not None, complete) == (True, False)
+    assert len(looked) <= 6

@@ -15,7 +15,9 @@ from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from passes.base import PassContext
 from passes.contract import ContractPass
-from passes.partition import PartitionPass
+from passes.partition import Budget, PartitionPass, Problem, Solution, solve
+from passes.partition.partition_pass import LEAST_SECONDS, SOLVERS
+from passes.partition.throughput import Progress
 from passes.place import PlacePass
 from tests.passes.staging import chain, devices, op, value
 
@@ -261,3 +263,23 @@ def test_empty_function_has_one_empty_stage() -> None:
     plan = plan_of(run(module, devices(2)))
     assert [stage.index for stage in plan.stages] == [0]
     assert plan.value == 0.0
+
+
+def test_a_short_limit_ends_with_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search has none by then (here: whenever it is asked for less than a second), it is given longer."""
+    asked: list[float] = []
+
+    def slow(problem: Problem, budget: Budget, progress: Progress) -> Solution:
+        asked.append(budget.seconds)
+        found = solve(problem, budget, progress)
+        return replace(found, status="unknown", stages=None) if budget.seconds < 1 else found
+
+    monkeypatch.setitem(SOLVERS, ("throughput", "contiguous"), slow)
+    module = run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.01)
+    assert (plan_of(module).value, asked) == (10.0, [0.01, LEAST_SECONDS])
+
+
+@pytest.mark.parametrize("split", ["contiguous", "any"])
+def test_no_time_at_all_ends_with_a_plan(split: str) -> None:
+    plan = plan_of(run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.0, split=split))
+    assert 9.0 <= plan.bound <= plan.value <= 18.0
