@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ir.facets import Cost, OptimizerState, Time
-from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
+from ir.layout_rules import Factor, LayoutRule, Strategy, Surroundings, backward_rule
 from ir.module import Func, Module, Resource
 from ir.opdefs import module_opsets
 from ir.ops import Op
@@ -175,7 +175,7 @@ class _Builder:
         results = [value.type for value in op.results]
         best: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         rows: list[tuple[str, float, tuple[int, ...], tuple[int, ...], tuple[Strategy | None, ...]]] = []
-        for strategies, gradients in self.combinations(rule, len(operands), len(results)):
+        for strategies, gradients in self.combinations(rule, operands, results):
             if rule is None:
                 lies: list[Placements] = [(Replicate(),) * len(self.mesh.axes)] * (len(operands) + len(results))
             else:
@@ -207,11 +207,11 @@ class _Builder:
         self.add_kind(rows, len(read_kinds), len(made_kinds))
 
     def combinations(
-        self, rule: LayoutRule | None, operands: int, results: int
+        self, rule: LayoutRule | None, operands: Sequence[Type | None], results: Sequence[Type]
     ) -> Iterable[tuple[tuple[Strategy | None, ...], list[Placements | None]]]:
         """One strategy per axis, with the layouts of the operands' gradients."""
         if rule is None:
-            yield (None,) * len(self.mesh.axes), [None] * operands
+            yield (None,) * len(self.mesh.axes), [None] * len(operands)
             return
         options = [
             [
@@ -226,11 +226,14 @@ class _Builder:
             for back, size in zip(picked, self.mesh.sizes, strict=True):
                 if back.strategy.factor:
                     parts[back.strategy.name] = parts.get(back.strategy.name, 1) * size
-            sizes = {back.strategy.name: back.strategy.factor.size for back in picked if back.strategy.factor}
-            if any(sizes[name] < count or (not self.uneven and sizes[name] % count) for name, count in parts.items()):
+            factors = {factor.name: factor for back in picked if (factor := back.strategy.factor)}
+            if any(factors[name].size < count for name, count in parts.items()):
+                continue
+            odd = [factors[name] for name, count in parts.items() if factors[name].size % count]
+            if odd and not (self.uneven and all(_by_elements(factor, (*operands, *results)) for factor in odd)):
                 continue
             gradients: list[Placements | None] = []
-            for i in range(operands):
+            for i in range(len(operands)):
                 layout = tuple(g for back in picked if (g := back.gradients[i]) is not None)
                 gradients.append(layout if len(layout) == len(picked) else None)
             yield tuple(back.strategy for back in picked), gradients
@@ -346,6 +349,15 @@ def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh) -> float:
             _, count = parts.get(strategy.name, (strategy, 1))
             parts[strategy.name] = (strategy, count * axis.size)
     return math.prod(strategy.share(count) for strategy, count in parts.values())
+
+
+def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
+    """Whether the factor's units are single elements of all tensors that it lies along: only then are balanced parts of its
+    units also balanced parts of their dimensions, as layouts say, where parts are not equal."""
+    for type_, dim in zip(types, (*factor.operands, *factor.results), strict=True):
+        if dim is not None and isinstance(type_, TensorType) and type_.shape is not None and type_.shape[dim] != factor.size:
+            return False
+    return True
 
 
 def gradient_layout(placements: Placements) -> Placements:

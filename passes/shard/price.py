@@ -58,6 +58,8 @@ class Bill:
     work: dict[str, float] = field(default_factory=dict)
     lies: Mapping[str, Lies] = field(default_factory=dict)
     asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
+    uneven: bool = False
+    """Whether values may lie in unequal parts on their way from one layout to another."""
 
     @property
     def communication(self) -> float:
@@ -79,7 +81,7 @@ class _Walk:
     def __init__(
         self, module: Module, func: Func, mesh: DeviceMesh, decisions: Decisions, training: bool, uneven: bool
     ) -> None:
-        self.mesh, self.training, self.bill = mesh, training, Bill()
+        self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
         self.ways = Ways(mesh, uneven)
         self.types: dict[str, Type] = {value.name: value.type for value in func.args}
         self.lies: dict[str, Lies] = {}

@@ -5,6 +5,7 @@
 - layouts on results and on resources that are not whole everywhere. A resource lies in the layout of the first stage that reads
   it. Another stage keeps it so where its mesh is that one, else as ``shard.kept`` says (``"k @w @mesh1[S(0)]"``), else whole;
 - ``shard.outputs``: results of the function that leave in another layout than they are made in;
+- ``shard.uneven``: where parts may differ in length, which conversions between layouts may use on their way;
 - a ``Plan``, whose value is what the stages' devices and the links between them need per sample.
 """
 
@@ -99,6 +100,7 @@ def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
         "shard.status": plan.status,
         **({"shard.outputs": tuple(moved)} if moved else {}),
         **({"shard.kept": kept} if kept else {}),
+        **({"shard.uneven": 1} if any(stage.bill.uneven for stage in stages) else {}),
     }
     return insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
 
