@@ -96,7 +96,11 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
                 index=reader.integer(item, "index", at),
                 device_type=reader.text(item, "device_type", at, ""),
                 devices=devices,
-                replicas=max(1, len(devices)),
+                replicas=1 if "mesh" in item else max(1, len(devices)),
+                mesh="@" + reader.text(reader.mapping(item["mesh"], f"{at}.mesh"), "name", f"{at}.mesh", "")
+                if "mesh" in item
+                else "",
+                collectives=reader.seconds({"collectives": 0.0, **seconds}, "collectives", f"{at}.seconds"),
                 ops=len(reader.items(item, "ops", at)),
                 compute=reader.seconds(seconds, "compute", f"{at}.seconds"),
                 receive=reader.seconds(seconds, "receive", f"{at}.seconds"),

@@ -1,12 +1,19 @@
-"""The predicted timeline of a planned module, as bars of a trace."""
+"""The predicted timeline of a planned module, as bars of a trace.
+
+Collectives of a stage on a mesh are drawn one after the other behind its compute: the model adds up both, and says nothing of
+how they alternate.
+"""
 
 from __future__ import annotations
 
 from dnnc.backend.plan_json import bare
 from dnnc.report.trace import TraceEvent
-from ir.module import Module, Plan
+from ir.module import Module, Plan, Stage
 from passes.lower import cuts_of
-from passes.simulate import lane_of, simulate
+from passes.simulate import COMPUTE, lane_of, simulate
+
+COLLECTIVE = "collective"
+"""Kind of the bars of collectives."""
 
 
 def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
@@ -15,6 +22,7 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
     tensors = [bare(cut.tensor.name) for cut in cuts_of(module.entry)]
+    exchanged = _collectives(module)
     found = []
     for event in simulate(module, microbatches):
         action = event.action
@@ -24,7 +32,22 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
             name += f" {tensors[action.channel]}"
             args = (*args, ("tensor", tensors[action.channel]))
         lane = lane_of(action, comm)
-        found.append(
-            TraceEvent(event.device, name, action.kind, event.start, event.end, args, "" if lane == "compute" else lane)
-        )
+        collectives = exchanged.get(action.stage, ()) if action.kind == COMPUTE else ()
+        end = event.end - sum(seconds for _, seconds in collectives)
+        found.append(TraceEvent(event.device, name, action.kind, event.start, end, args, "" if lane == "compute" else lane))
+        for title, seconds in collectives:
+            label = f"{title} {action.stage}.{action.microbatch}"
+            found.append(TraceEvent(event.device, label, COLLECTIVE, end, end + seconds, (*args, ("collective", title))))
+            end += seconds
+    return found
+
+
+def _collectives(module: Module) -> dict[int, list[tuple[str, float]]]:
+    """Title and seconds of each collective of each stage on a mesh."""
+    found: dict[int, list[tuple[str, float]]] = {}
+    if any(stage.mesh for stage in module.of_type(Stage)):
+        from passes.spmd.count import count
+
+        for one in count(module):
+            found.setdefault(one.stage, []).append((f"{one.kind} {bare(one.value)}", one.seconds))
     return found

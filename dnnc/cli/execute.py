@@ -80,7 +80,7 @@ def _add_measured(path: Path, events: Iterable[Event]) -> None:
     timeline = [
         TraceEvent(
             event.device,
-            f"{event.action} {event.stage}.{event.microbatch}",
+            f"{event.title or event.action} {event.stage}.{event.microbatch}",
             event.action,
             event.start,
             event.end,
@@ -150,7 +150,8 @@ def _print_check(found: CheckReport) -> None:
     rows = []
     for c in found.comparisons:
         alone, chained = ("-" if value is None else f"{value:.1e}" for value in (c.alone, c.chained))
-        rows.append((str(c.stage), c.device, c.kind, alone, chained, f"{c.allowed_chained:.0e}", c.verdict, c.tensor))
+        verdict = f"{c.verdict} on {', '.join(device for _, device in c.members)}" if c.members else c.verdict
+        rows.append((str(c.stage), c.device, c.kind, alone, chained, f"{c.allowed_chained:.0e}", verdict, c.tensor))
     print_table(Table(columns("stage <device <kind alone chained allowed <verdict <tensor"), tuple(rows)))
     put("\nlargest difference over the range of each tensor; alone: on the unsplit model's own values, chained: on the stages'")
     if found.random:

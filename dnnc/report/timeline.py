@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dnnc.report.tables import Table, columns
 from dnnc.report.trace import TraceEvent
@@ -62,11 +63,21 @@ def timeline_table(summary: TimelineSummary) -> Table:
     return Table(columns("<device compute transfers waiting bubble"), tuple(rows))
 
 
-def compare_table(rows: Iterable[Mapping[str, float | int | str]]) -> Table:
-    """Predicted against measured seconds per stage: rows with ``index``, ``device``, ``predicted``, ``measured``."""
+def compare_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Predicted against measured seconds per stage: rows with ``index``, ``device``, ``predicted``, ``measured``; of a stage
+    on a mesh also ``members``, its devices, and ``collectives``, ``predicted`` and ``measured``, in a line of their own."""
     cells = []
     for row in rows:
-        predicted, measured = float(row["predicted"]), float(row["measured"])
-        ratio = f"{measured / predicted:.2f}x" if predicted > 0 else "-"
-        cells.append((str(row["index"]), str(row["device"]), seconds_text(predicted), seconds_text(measured), ratio))
+        members = row.get("members", ())
+        device = f"{row['device']} and {len(members) - 1} more" if len(members) > 1 else str(row["device"])
+        cells.append((str(row["index"]), device, *_compared(row)))
+        if "collectives" in row:
+            cells.append(("", "  collectives", *_compared(row["collectives"])))
     return Table(columns("stage <device predicted measured ratio"), tuple(cells))
+
+
+def _compared(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Predicted and measured seconds, and their ratio."""
+    predicted, measured = float(row["predicted"]), float(row["measured"])
+    ratio = f"{measured / predicted:.2f}x" if predicted > 0 else "-"
+    return seconds_text(predicted), seconds_text(measured), ratio

@@ -28,6 +28,7 @@ from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.generate import all_ops, random_inputs, read_plan
 from dnnc.runtime.inputs import read_npz, split_microbatches
+from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.runtime.program import Program
 from dnnc.runtime.wiring import output_specs
@@ -57,7 +58,8 @@ class Comparison:
     """One tensor that leaves a stage. ``kind``: ``cut`` or ``output``. ``alone`` and ``chained``: differences from the unsplit
     model (None: not compared); ``allowed`` and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``,
     ``diverges``, ``random`` or ``unnamed`` (the unsplit model has no value of this name). ``members``: of a stage on a mesh,
-    those whose part is wrong."""
+    number and device of those whose part is wrong, where that can be told; ``origin``: the first
+    value inside the stage that differs, where its members were looked at more closely."""
 
     tensor: str
     stage: int
@@ -70,7 +72,16 @@ class Comparison:
     allowed_chained: float
     verdict: str
     reason: str = ""
-    members: tuple[int, ...] = ()
+    origin: str = ""
+    members: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The stage, and the members at fault."""
+        if not self.members:
+            return f"stage {self.stage} on {self.device}"
+        several = "members" if len(self.members) > 1 else "member"
+        return f"stage {self.stage} {several} {', '.join(f'{number} on {device}' for number, device in self.members)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +118,13 @@ class CheckReport:
         wrong_alone = first.alone is not None and first.alone > first.allowed
         value, allowed = (first.alone, first.allowed) if wrong_alone else (first.chained, first.allowed_chained)
         how = "on the inputs that the unsplit model gives it" if wrong_alone else "only in the chain: small differences add up"
+        inside = f"; the first value that differs inside it is '{first.origin}'" if first.origin else ""
         found = first.reason or f"largest difference over the range {value:.3g}, allowed {allowed:.3g}"
         return CheckFailed(
             Diagnostic(
                 f"stage {first.stage} is the first that diverges, at {first.kind} '{first.tensor}' ({first.type}): {found}; "
-                f"{how}",
-                where=f"stage {first.stage} on {first.device}",
+                f"{how}{inside}",
+                where=first.place,
                 hint="compile the model again; if that does not help, 'dnnc check --json' lists every tensor for a report",
             )
         )
@@ -141,6 +153,8 @@ class CheckReport:
                     "allowed_chained": c.allowed_chained,
                     "verdict": c.verdict,
                     "reason": c.reason,
+                    **({"members": [{"member": n, "device": d} for n, d in c.members]} if c.members else {}),
+                    **({"origin": c.origin} if c.origin else {}),
                 }
                 for c in self.comparisons
             ],
@@ -181,7 +195,7 @@ def check_build(
     progress("run the unsplit model", None)
     expected, titles, original, notes = _reference_values(build, feeds, options)
     tainted, random = random_values(module)
-    state = _State(build, options, feeds, expected, tainted, quantised_values(module))
+    state = _State(build, module, options, feeds, expected, tainted, quantised_values(module))
     for index in range(len(build.stages)):
         progress(f"check stage {index}", index / len(build.stages))
         state.check_stage(index)
@@ -263,6 +277,7 @@ class _State:
     """What a check knows while it walks over the stages: values per sample, expected and as the chain of stages makes them."""
 
     build: Build
+    module: Module
     options: CheckOptions
     feeds: list[dict[str, Any]]
     expected: list[dict[str, Any]]
@@ -384,7 +399,14 @@ class _State:
         verdict = "ok" if all(d.ok for d in worst) else "diverges"
         alone_worst, chained_worst = worst
         differences = (alone_worst.value, chained_worst.value, alone_worst.allowed, chained_worst.allowed)
-        return Comparison(*place, *differences, verdict, reason, tuple(sorted(self.at_fault.get(name, ()))))
+        members = self.at_fault.get(name, set())
+        stage, origin = self.build.stages[index], ""
+        if stage.members and alone_worst.value > alone_worst.allowed and len(members) != 1:
+            found = first_wrong(self.build, self.module, stage, self.feeds[0], self.expected[0], self.options.threads)
+            if found is not None:
+                origin, members = found.value, set(found.members)
+        named = tuple((number, stage.devices[number]) for number in sorted(members))
+        return Comparison(*place, *differences, verdict, reason, origin, named)
 
     def _drop(self, index: int) -> None:
         """Forgets values that no later stage reads."""

@@ -74,11 +74,11 @@ class RunReport:
             return plan.value
         busy: dict[tuple[str, ...], float] = {}
         for stage in plan.stages:
-            busy[stage.devices] = busy.get(stage.devices, 0.0) + stage.compute + stage.receive + stage.send
+            busy[stage.devices] = busy.get(stage.devices, 0.0) + stage.working + stage.receive + stage.send
         return max(busy.values())
 
     def to_json(self) -> dict[str, Any]:
-        measured = self.result.stage_seconds
+        measured, met = self.result.stage_seconds, self.result.collective_seconds
         return {
             "schema": "dnnc.run/1",
             "build": str(self.build.folder),
@@ -95,6 +95,14 @@ class RunReport:
                     "measured": measured[stage.index],
                     "predicted": planned.compute,
                     "cpu": self.result.cpu[stage.index],
+                    **(
+                        {
+                            "members": [member.device for member in stage.members],
+                            "collectives": {"measured": met[stage.index], "predicted": planned.collectives},
+                        }
+                        if stage.members
+                        else {}
+                    ),
                 }
                 for stage, planned in zip(self.build.stages, self.build.plan.stages, strict=True)
             ],

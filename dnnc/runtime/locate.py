@@ -1,0 +1,148 @@
+"""Which member of a mesh goes wrong first: a second, closer look at a stage whose result diverges.
+
+Behind a collective every member holds what one of them spoiled. So the stage is run once more on the unsplit model's values,
+and all that its members hold between segments is compared with the unsplit model, level by level: parts member by member,
+terms added up. Layouts come from the stage program in ``plan.ir``; ``%v.1`` is how lowering calls ``%v`` in another layout.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnnc.backend.build import Build, StageProgram
+from dnnc.backend.reference import references
+from dnnc.runtime.codec import Raw
+from dnnc.runtime.compare import compare, compare_part
+from dnnc.runtime.edges import ValueSpec
+from dnnc.runtime.elements import BY_NAME
+from dnnc.runtime.lockstep import Values, fed, run_members
+from dnnc.runtime.program import Program
+from ir.module import Mesh, Module, Stage
+from ir.types import Partial, Placement, Replicate, TensorType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a stage first differs from the unsplit model: the value, the segment that made it, and the members whose part of
+    it is wrong; of terms, those whose sum is."""
+
+    value: str
+    level: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A value that members hold. ``origin``: its name in the unsplit model; ``type`` and ``placements``: of the whole."""
+
+    name: str
+    origin: str
+    type: Type
+    placements: tuple[Placement, ...]
+
+
+def first_wrong(
+    build: Build, module: Module, stage: StageProgram, feeds: Mapping[str, Any], expected: Mapping[str, Any], threads: int
+) -> Found | None:
+    """The first difference inside ``stage``, given the model's inputs and what the unsplit model makes at its cuts; None where
+    nothing differs that the unsplit model names, or it does not run again."""
+    program = next((s for s in module.of_type(Stage) if s.index == stage.index), None)
+    mesh = next((m for m in module.of_type(Mesh) if program is not None and m.name == program.mesh), None)
+    if program is None or mesh is None:
+        return None
+    held = _held(module, program, mesh)
+    wanted = [h for h in held.values() if h.origin not in expected]
+    right = {**feeds, **_reference(build, wanted, feeds, threads), **expected}
+    cases = [[fed(member, right) for member in stage.members]]
+    values = run_members(stage, cases, threads=threads)[0]
+    for level, names in _levels(stage):
+        for name in names:
+            one = held.get(name)
+            if one is None or not isinstance(right.get(one.origin), Raw):
+                continue
+            wrong = _wrong(one, mesh, right[one.origin], values)
+            if wrong:
+                return Found(one.origin, level, wrong)
+    return None
+
+
+def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
+    """Names that segments make, by level."""
+    found: dict[int, dict[str, None]] = {}
+    for member in stage.members:
+        for segment in member.segments:
+            found.setdefault(segment.level, {}).update((value.name, None) for value in segment.outputs)
+    return [(level, list(names)) for level, names in sorted(found.items())]
+
+
+def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
+    """Tensors of the stage program by name (no sigil), each with its name in the entry function."""
+    from passes.spmd import placements_of
+
+    entry = {value.name for op in module.entry.ops for value in op.results}
+    chain: dict[str, str] = {}  # of each value the first of its chain of conversions
+    known: dict[str, str] = {}  # of each chain its name in the entry
+    types: dict[str, Type] = {}
+    for op in program.ops:
+        for value in op.results:
+            root = chain.get(op.operands[0], op.operands[0]) if op.dialect == "comm" and op.operands else value.name
+            chain[value.name], types[value.name] = root, value.type
+            if value.name in entry:
+                known.setdefault(root, value.name)
+    found = {}
+    for name, root in chain.items():
+        if root in known and isinstance(types[name], TensorType):
+            found[name[1:]] = _Held(name[1:], known[root][1:], types[name], placements_of(types[name], mesh))
+    return found
+
+
+def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    """Values of the unsplit model inside the stage."""
+    specs = {h.origin: ValueSpec(h.origin, _element(h.type)) for h in wanted}
+    with tempfile.TemporaryDirectory(prefix="dnnc-check-") as scratch:
+        for reference in references(build, specs, Path(scratch)):
+            try:
+                outputs = tuple(spec for name, spec in specs.items() if name in reference.present)
+                program = Program(reference.model, outputs, threads=threads, folder=reference.folder)
+                return program.run({name: feeds[name] for name in program.input_names})
+            except Exception:  # whatever onnxruntime raises: this look is for a better message, and the next may do
+                continue
+    return {}
+
+
+def _element(type_: Type) -> int:
+    from dnnc.backend.build import NUMPY_NAMES
+
+    name = NUMPY_NAMES[type_.dtype] if isinstance(type_, TensorType) else ""
+    return BY_NAME[name].number if name in BY_NAME else 0
+
+
+def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values]) -> tuple[int, ...]:
+    """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
+    from dnnc.backend.members import Part
+    from dnnc.runtime.parts import assemble
+    from passes.spmd import box, coordinates
+
+    members = range(len(values))
+    boxes = [box(held.type, held.placements, mesh, member) for member in members]
+    if any(held.name not in values[member] for member in members):
+        return ()
+    reduction = next((p.reduction for p in held.placements if isinstance(p, Partial)), "")
+    if not reduction:
+        found = ((m, compare_part(expected, boxes[m], values[m][held.name])) for m in members)
+        return tuple(member for member, difference in found if not difference.ok)
+    copies = [i for i, placement in enumerate(held.placements) if isinstance(placement, Replicate)]
+    wrong: set[int] = set()
+    for copy in dict.fromkeys(tuple(coordinates(mesh, member)[i] for i in copies) for member in members):
+        group = [member for member in members if tuple(coordinates(mesh, member)[i] for i in copies) == copy]
+        parts = [(Part(held.name, held.name, boxes[m], reduction), values[m][held.name]) for m in group]
+        if not compare(expected, assemble(expected.shape, parts)).ok:
+            wrong.update(group)
+    return tuple(sorted(wrong))
+
+
+__all__ = ["Found", "first_wrong"]
