@@ -7,7 +7,7 @@ optimum, and relaxes them; ``engine`` searches one family of ideals with the loo
 
 from passes.partition.latency.build import BuiltLatency, latency_problem
 from passes.partition.latency.engine import TooManyKindsError
-from passes.partition.latency.problem import LatencyProblem, Piece, PieceTimes, Schedule, faults, schedule
+from passes.partition.latency.problem import LatencyProblem, Piece, PieceTimes, Programs, Schedule, faults, schedule
 from passes.partition.latency.solver import LatencyBudget, LatencySolution, solve_latency
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "LatencySolution",
     "Piece",
     "PieceTimes",
+    "Programs",
     "Schedule",
     "TooManyKindsError",
     "faults",

@@ -1,21 +1,18 @@
 """From the throughput problem of a module to the latency problem: which kinds are CPUs, and what a node weighs.
 
-A *CPU* is a kind of device that transfers for free and has no memory limit; there may be one such kind. Of a workload, which
-states the bytes of each node, memory is exact. Of an ONNX model a node is charged its weights (those it shares with others
-too), and room for what it reads; the largest working set of any node is kept free on each accelerator. That is never too
-little, so a plan that fits here fits; it can be too much, so the bound is only one for memory counted in this way
-(``exact_memory``). With ``least_memory`` a node is charged its weights alone, an even share of those that others read too:
-never too much, so the bound holds for every plan that fits, and a plan may turn out not to.
+A *CPU* is a kind of device that transfers for free and has no memory limit; there may be one such kind. A piece takes the bytes
+of a stage (``passes.partition.problem``): weights, workspace, buffers. Workspace is more than some stages need
+(``passes.analyses.memory``), so that nothing fits is proven only where nothing does without any (``least_memory``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from passes.partition.latency.problem import LatencyProblem
+from passes.partition.latency.problem import LatencyProblem, Programs
 from passes.partition.problem import Kind, Problem, slots
 
 
@@ -27,7 +24,6 @@ class BuiltLatency:
     problem: LatencyProblem
     kinds: tuple[int, ...]
     cpu: int | None
-    exact_memory: bool
 
 
 def latency_problem(
@@ -38,7 +34,8 @@ def latency_problem(
     least_memory: bool = False,
 ) -> BuiltLatency:
     """The latency problem of the same nodes and devices. ``free_transfers``: by kind; ``colours``: nodes that share a device;
-    ``pieces``: most per accelerator. Raises ValueError for more than one kind of CPU, and for cuts or stages prescribed."""
+    ``pieces``: most per accelerator; ``least_memory``: without workspace. Raises ValueError for more than one kind of CPU, and
+    for cuts or stages prescribed."""
     if problem.forced or problem.stages is not None:
         raise ValueError("cuts and numbers of stages are demanded of pipelines, not of a single sample")
     cpus = [k for k, kind in enumerate(problem.kinds) if free_transfers[k] and kind.memory is None]
@@ -48,14 +45,18 @@ def latency_problem(
     rest = [k for k in range(len(problem.kinds)) if k not in cpus]
     size = np.zeros(problem.size, np.int64)
     for weight, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
-        size[list(readers)] += weight // len(readers) if least_memory else weight
-    exact = not problem.live.any() and not problem.tensor_bytes.any() and all(len(r) == 1 for r in problem.weight_readers)
-    for bytes_, readers in zip(problem.tensor_bytes, problem.consumers, strict=True):
-        size[list(readers)] += 0 if least_memory else slots("sum") * int(bytes_)
-    live = 0 if least_memory else int(problem.live.max(initial=0))
+        if len(readers) == 1:
+            size[readers[0]] += weight
+    shared = [w for w, readers in enumerate(problem.weight_readers) if len(readers) > 1]
+    programs = Programs(
+        live=np.zeros(problem.size, np.int64) if least_memory else problem.live,
+        received=slots("sum") * problem.tensor_bytes,
+        weight_bytes=problem.weight_bytes[shared],
+        weight_readers=tuple(problem.weight_readers[w] for w in shared),
+    )
+    plain = not shared and not programs.live.any() and not programs.received.any()
     kinds = [problem.kinds[k] for k in rest]
-    if live:
-        kinds = [kind if kind.memory is None else replace(kind, memory=max(kind.memory - live, 0)) for kind in kinds]
+    limited = any(kind.memory is not None for kind in kinds)
     latency = LatencyProblem(
         names=problem.names,
         kinds=tuple(Kind(kind.type, kind.devices, kind.memory) for kind in kinds),
@@ -67,9 +68,10 @@ def latency_problem(
         transfer=np.ascontiguousarray(problem.transfer[rest]),
         colours=colours,
         pieces=pieces,
+        programs=programs if limited and not plain else None,
     )
     latency.check()
-    return BuiltLatency(latency, tuple(rest), cpus[0] if cpus else None, exact)
+    return BuiltLatency(latency, tuple(rest), cpus[0] if cpus else None)
 
 
 __all__ = ["BuiltLatency", "latency_problem"]

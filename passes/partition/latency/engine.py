@@ -19,7 +19,7 @@ from passes.partition.arrays import csr
 from passes.partition.latency import kernels, label_kernels
 from passes.partition.latency.problem import Piece
 from passes.partition.latency.reduce import Free, Reduced, expanded
-from passes.partition.problem import Floats
+from passes.partition.problem import Floats, Ints
 
 HUGE = 1 << 62
 """Stands for no memory limit."""
@@ -110,6 +110,7 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
     transfer = np.array([f.transfer for f in free], dtype=np.float64).reshape(len(free), kinds).T.copy()
     size = np.array([f.size for f in free], np.float64)
     rate = transfer / np.maximum(size, 1e-9)
+    live, weights, weight_bytes = _programs(reduced)
     return kernels.Graph(
         before=_rows(before, n),
         follow=_rows(follow, n),
@@ -134,7 +135,24 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
         early=_early(reduced, makers),
         several=sum(_attended(f) for f in free),
         whole=reduced.pieces == 1,
+        programs=reduced.problem.programs is not None,
+        live=live,
+        heavy=np.argsort(-live, kind="stable"),
+        received=reduced.received,
+        weights=_rows(weights, n),
+        weight_bytes=weight_bytes,
     )
+
+
+def _programs(reduced: Reduced) -> tuple[Ints, list[set[int]], Ints]:
+    """The largest bytes alive of each group, and the groups that read each weight and its bytes."""
+    own = reduced.problem.programs
+    if own is None:
+        return np.zeros(len(reduced.groups), np.int64), [], np.zeros(0, np.int64)
+    label = {v: g for g, nodes in enumerate(reduced.groups) for v in nodes}
+    readers = [{label[v] for v in found if v in label} for found in own.weight_readers]
+    live = [max((int(own.live[v]) for v in nodes), default=0) for nodes in reduced.groups]
+    return np.array(live, np.int64), readers, own.weight_bytes
 
 
 class Engine:

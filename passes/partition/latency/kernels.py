@@ -29,8 +29,9 @@ class Graph(NamedTuple):
 
     ``follow``: readers of any tensor of a node; ``made``: tensors of each node, ``made_ptr``; ``makers``: nodes whose tensors a
     node reads, ``maker_ptr``; ``several``: the free sources and sinks before it may cost something even when memory does not
-    overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``early``: no plan
-    has a node ready before; ``whole``: a colour is within one piece."""
+    overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``early``: no plan has a node ready before; ``whole``: a
+    colour is within one piece. Where ``programs`` says that bytes of a piece are no sum: ``live``, ``received`` and ``weights``
+    (readers; ``weight_bytes``) as in ``problem.Programs``, ``heavy`` the nodes by ``live``, the largest first."""
 
     before: Any
     follow: Any
@@ -55,6 +56,12 @@ class Graph(NamedTuple):
     early: Any
     several: int
     whole: bool
+    programs: bool
+    live: Any
+    heavy: Any
+    received: Any
+    weights: Any
+    weight_bytes: Any
 
 
 class Lattice(NamedTuple):
@@ -275,10 +282,36 @@ def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: 
 
 
 @compiled
+def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
+    """Bytes of the piece i - j, free sources and sinks left out."""
+    total = lattice.size[i] - lattice.size[j]
+    if not graph.programs:
+        return total
+    inner, outer = lattice.bits[j], lattice.bits[i]
+    for x in range(len(graph.heavy)):
+        v = graph.heavy[x]
+        if graph.live[v] == 0:
+            break
+        if ((outer[v >> 6] & ~inner[v >> 6]) >> np.uint64(v & 63)) & np.uint64(1):
+            total += graph.live[v]
+            break
+    for w in range(len(graph.weight_bytes)):
+        if meets(graph.weights[w], inner, outer):
+            total += graph.weight_bytes[w]
+    for x in range(lattice.front_ptr[j], lattice.front_ptr[j + 1]):
+        u = lattice.front[x]
+        for y in range(graph.made_ptr[u], graph.made_ptr[u + 1]):
+            h = graph.made[y]
+            if graph.received[h] and meets(graph.readers[h], inner, outer):
+                total += graph.received[h]
+    return total
+
+
+@compiled
 def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
     """Seconds that the piece i - j takes on kind ``t`` with ``limit`` bytes to itself; infinite where it cannot. Where its free
     sources do not fit, the cheapest per byte are left out, the last in part: a lower bound."""
-    if lattice.lacking[i, t] != lattice.lacking[j, t] or lattice.size[i] - lattice.size[j] > limit:
+    if lattice.lacking[i, t] != lattice.lacking[j, t] or bytes_of(graph, lattice, j, i) > limit:
         return NEVER
     inner, outer = lattice.bits[j], lattice.bits[i]
     cost = lattice.seconds[i, t] - lattice.seconds[j, t]
@@ -430,7 +463,7 @@ def tails(
                 cost = price(graph, lattice, j, i, t, graph.limit[t])
                 if cost > most:
                     continue
-                extra = toll(lattice.size[i] - lattice.size[j], graph.limit[t], rate[t])
+                extra = toll(bytes_of(graph, lattice, j, i), graph.limit[t], rate[t])
                 if not known:
                     known = True
                     for x in range(front):
@@ -472,6 +505,7 @@ def tails(
 __all__ = [
     "Graph",
     "Lattice",
+    "bytes_of",
     "digits",
     "enumerate_ideals",
     "leaves",

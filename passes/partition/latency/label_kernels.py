@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from passes.partition.kernels import compiled
-from passes.partition.latency.kernels import NEVER, digits, leaves, meets, place, price, supersets, toll
+from passes.partition.latency.kernels import NEVER, bytes_of, digits, leaves, meets, place, price, supersets, toll
 
 OPEN, CPU = -1, -2
 """Where a colour lives (``home``) while none of its nodes has run, and when they are on CPUs; else an accelerator."""
@@ -372,7 +372,8 @@ def search(
                         if meets(graph.follow[lattice.front[lattice.front_ptr[j] + y]], lattice.bits[j], lattice.bits[i]):
                             waits[needed] = y + 1
                             needed += 1
-                tolled = toll(lattice.size[i] - lattice.size[j], graph.limit[t], rate[t])
+                size = bytes_of(graph, lattice, j, i)
+                tolled = toll(size, graph.limit[t], rate[t])
                 x = pool.head[j]
                 while x >= 0:
                     if digits(pool.k[x], t, stride) == 0:
@@ -391,9 +392,7 @@ def search(
                         if devices:
                             if pool.kind_of[d] != t or pool.used[x, d] == pieces or repeated(pool, x, d):
                                 continue
-                            if pool.bytes[x, d] + lattice.size[i] - lattice.size[j] > graph.limit[t] or not colours_agree(
-                                graph, lattice, pool, x, j, i, d
-                            ):
+                            if pool.bytes[x, d] + size > graph.limit[t] or not colours_agree(graph, lattice, pool, x, j, i, d):
                                 continue
                             end = max(begins, pool.free[x, d]) + cost
                         z = take(pool)
@@ -403,7 +402,7 @@ def search(
                         inherit(graph, lattice, pool, z, x, j, i, d if devices else t, pool.k[x] - stride[t])
                         if devices:
                             pool.used[z, d] += 1
-                            pool.bytes[z, d] += np.int64(lattice.size[i] - lattice.size[j])
+                            pool.bytes[z, d] += size
                             pool.free[z, d] = end
                             pool.paid[z, d] += tolled
                         dropped = min(

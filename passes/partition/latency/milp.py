@@ -15,7 +15,8 @@ x[reader, s] for each reader: received, sent. With M the longest that a plan of 
 Times alone let pieces wait for each other in a circle that takes no time. Where transfers may cost nothing there is a second
 clock, on which every step takes one tick.
 
-Nodes of a colour have the same sums over the slots of each accelerator. Memory is a row per accelerator. Identical accelerators
+Nodes of a colour have the same sums over the slots of each accelerator. Memory is a row per accelerator; with ``Programs``, a
+column per slot and weight, and per slot and level of bytes alive. Identical accelerators
 are numbered by their first node, pieces left empty are the last.
 """
 
@@ -209,13 +210,33 @@ class _Model:
                 continue
             unit = SCALE / max(limit, 1)
             terms = []
-            for v, size in enumerate(self.problem.size.tolist()):
-                for column in self._on(v, device):
-                    if size > limit:
-                        self.rows.upper[column] = 0.0
-                    elif size:
-                        terms.append((column, size * unit))
+            for s, (other, _) in enumerate(self.slots):
+                if other == device:
+                    terms += [(column, size * unit) for column, size in self._bytes(s, limit)]
             self.rows.row(terms, upper=limit * unit)
+
+    def _bytes(self, s: int, limit: int) -> list[tuple[int, float]]:
+        """Columns whose sum, each times what stands beside it, is the bytes of slot s; what is over the limit is ruled out."""
+        rows, problem, programs = self.rows, self.problem, self.problem.programs
+        terms = [(self.x[v][s], size) for v, size in enumerate(problem.size.tolist()) if size]
+        if programs is not None:
+            terms += [(self.received[s][h], size) for h, size in enumerate(programs.received.tolist()) if size]
+            shared = [
+                (size, readers) for size, readers in zip(programs.weight_bytes.tolist(), programs.weight_readers, strict=True)
+            ]
+            # The largest of what is alive is what all that is no larger need, level upon level.
+            levels = sorted({0, *programs.live.tolist()})
+            for low, high in itertools.pairwise(levels):
+                shared.append((high - low, tuple(np.flatnonzero(programs.live >= high).tolist())))
+            for size, readers in shared:
+                column = rows.column(0.0, 1.0)
+                for v in readers:
+                    rows.row([(column, 1.0), (self.x[v][s], -1.0)], lower=0.0)
+                terms.append((column, size))
+        for column, size in terms:
+            if size > limit:
+                rows.upper[column] = 0.0
+        return [(column, float(size)) for column, size in terms if 0 < size <= limit]
 
     def _numbered(self) -> None:
         """Of identical accelerators, and of the pieces of one, one numbering."""

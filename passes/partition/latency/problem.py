@@ -3,8 +3,9 @@
 A DAG of nodes; every node is on a CPU or in one *piece*, a set of nodes on one accelerator. The model is that of Tarnawski et
 al. (NeurIPS 2020, appendix A and the public ``lip.py``):
 
-- An accelerator runs at most ``pieces`` (q) pieces, one after another, in a fixed order. The sizes of all nodes of its pieces
-  together fit its memory.
+- An accelerator runs at most ``pieces`` (q) pieces, one after another, in a fixed order. The bytes of all its pieces together
+  fit its memory. Those of a piece (``piece_bytes``) are the sizes of its nodes and, where ``programs`` says so, what a
+  piece of a model needs besides: weights that several nodes read, workspace, and buffers of what it receives.
 - A piece is contiguous: no path leaves and re-enters it. More: all pieces and CPU nodes can be put in one order in which data
   flows forward only (else some piece would wait for itself).
 - A piece starts when its accelerator is free and all it reads from outside is ready. It takes, one after the other, what comes
@@ -36,6 +37,17 @@ from passes.partition.problem import Floats, Ints, Kind
 
 
 @dataclass(frozen=True, eq=False)
+class Programs:
+    """Bytes of a piece that are no sum over its nodes: the largest ``live[n]`` of its nodes, ``received[H]`` for each tensor
+    that it receives, ``weight_bytes[W]`` once for each weight of which it holds one of ``weight_readers``."""
+
+    live: Ints
+    received: Ints
+    weight_bytes: Ints
+    weight_readers: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class LatencyProblem:
     """See the module. ``kinds``: of accelerators; ``seconds[T, n]``, ``cpu[n]``, ``size[n]`` bytes; tensor h is made by node
     ``producer[h]`` and read by ``consumers[h]``, ``transfer[T, H]``; ``colours``: sets of nodes that share a device."""
@@ -50,6 +62,7 @@ class LatencyProblem:
     transfer: Floats
     colours: tuple[tuple[int, ...], ...] = ()
     pieces: int = 1
+    programs: Programs | None = None
 
     @property
     def nodes(self) -> int:
@@ -74,6 +87,9 @@ class LatencyProblem:
                 raise ValueError("seconds must be numbers >= 0 or inf")
         if not np.isfinite(self.transfer).all() or (self.transfer < 0).any() or (self.size < 0).any():
             raise ValueError("transfers must be finite and >= 0, sizes >= 0")
+        own = self.programs
+        if own is not None and any((bytes_ < 0).any() for bytes_ in (own.live, own.received, own.weight_bytes)):
+            raise ValueError("bytes must be >= 0")
 
 
 @dataclass(frozen=True, order=True)
@@ -127,6 +143,21 @@ def piece_parts(problem: LatencyProblem, nodes: Iterable[int], kind: int) -> tup
     ]
     row = problem.transfer[kind]
     return math.fsum(problem.seconds[kind, sorted(inside)]), math.fsum(row[received]), math.fsum(row[sent])
+
+
+def piece_bytes(problem: LatencyProblem, nodes: Iterable[int]) -> int:
+    """Bytes that a piece takes of its accelerator's memory."""
+    inside = set(nodes)
+    total = sum(int(problem.size[v]) for v in inside)
+    own = problem.programs
+    if own is None:
+        return total
+    for h, readers in enumerate(problem.consumers):
+        if int(problem.producer[h]) not in inside and not inside.isdisjoint(readers):
+            total += int(own.received[h])
+    for size, readers in zip(own.weight_bytes.tolist(), own.weight_readers, strict=True):
+        total += 0 if inside.isdisjoint(readers) else size
+    return total + max((int(own.live[v]) for v in inside), default=0)
 
 
 def schedule(problem: LatencyProblem, pieces: Sequence[Piece]) -> Schedule:
@@ -188,7 +219,7 @@ def faults(problem: LatencyProblem, pieces: Sequence[Piece]) -> list[str]:
     for device in sorted({(piece.kind, piece.device) for piece in pieces}):
         own = [piece for piece in pieces if (piece.kind, piece.device) == device]
         limit = problem.kinds[device[0]].memory
-        used = sum(int(problem.size[v]) for piece in own for v in piece.nodes)
+        used = sum(piece_bytes(problem, piece.nodes) for piece in own)
         if len(own) > problem.pieces:
             found.append(f"accelerator {device} runs {len(own)} pieces of at most {problem.pieces}")
         if limit is not None and used > limit:
@@ -203,4 +234,4 @@ def faults(problem: LatencyProblem, pieces: Sequence[Piece]) -> list[str]:
     return found
 
 
-__all__ = ["LatencyProblem", "Piece", "PieceTimes", "Schedule", "faults", "piece_parts", "schedule"]
+__all__ = ["LatencyProblem", "Piece", "PieceTimes", "Programs", "Schedule", "faults", "piece_bytes", "piece_parts", "schedule"]

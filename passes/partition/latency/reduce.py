@@ -54,8 +54,8 @@ class Free:
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
-    """Groups in topological order, in place of nodes; the rest as in ``LatencyProblem``. ``after``: pairs of groups of which
-    the second comes after the first though no tensor says so."""
+    """Groups in topological order, in place of nodes; the rest as in ``LatencyProblem``. ``received``: bytes of a piece that
+    receives a tensor. ``after``: pairs of groups of which the second comes after the first though no tensor says so."""
 
     problem: LatencyProblem
     groups: tuple[tuple[int, ...], ...]
@@ -65,6 +65,7 @@ class Reduced:
     producer: tuple[int, ...]
     consumers: tuple[tuple[int, ...], ...]
     transfer: Floats
+    received: Ints
     free: tuple[Free, ...]
     colours: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, int], ...] = ()
@@ -151,7 +152,7 @@ class _Merger:
 
     def _sink(self, v: int) -> None:
         u = self._maker(v)
-        if self.made[v] or u < 0 or u in self.free or v in self.free or self.parent[v] != v:
+        if self.made[v] or u < 0 or u in self.free or v in self.free or self.parent[v] != v or self.root(u) == v:
             return
         if not self.idle(v) or not self.weightless(v):
             return
@@ -174,7 +175,10 @@ class _Merger:
 
 
 def reduced(problem: LatencyProblem) -> Reduced:
-    """The problem in groups."""
+    """The problem in groups. Where pieces take bytes that are no sum over nodes, a group may be worth more apart: there are
+    none."""
+    if problem.programs is not None:
+        return grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
     merger = _Merger(problem)
     merger.run()
     members: dict[int, list[int]] = {}
@@ -237,6 +241,7 @@ def grouped(
         tuple(producer),
         tuple(consumers),
         np.ascontiguousarray(problem.transfer[:, columns]),
+        problem.programs.received[columns] if problem.programs is not None else np.zeros(len(columns), np.int64),
         tuple(free),
         tuple(colours),
         tuple(sorted({(label[u], label[v]) for u, v in after})),

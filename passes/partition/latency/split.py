@@ -31,11 +31,11 @@ def solve_pieces(problem: Problem, budget: Budget, progress: Callable[[str, floa
     built = latency_problem(problem, cpus, (), pieces)
     limits = LatencyBudget(seconds=budget.seconds, ideals=min(budget.ideals, LatencyBudget().ideals), memory=budget.memory)
     found = solve_latency(built.problem, limits, progress)
-    cautious = not built.exact_memory and any(kind.memory is not None for kind in problem.kinds)
-    if found.schedule is None and cautious:
-        # Bytes are counted too high here, so that nothing fits is no proof. Counted too low, there may be a plan that fits;
-        # whoever takes it counts exactly.
-        cautious = False
+    workspace = built.problem.programs is not None and bool(problem.live.any())
+    if found.schedule is None and workspace:
+        # Workspace is counted too high, so that nothing fits is no proof. Without any there may be a plan that fits; whoever
+        # takes it counts exactly.
+        workspace = False
         built = latency_problem(problem, cpus, (), pieces, least_memory=True)
         left = max(0.5, budget.seconds - (time.perf_counter() - began))
         found = solve_latency(built.problem, replace(limits, seconds=left), progress)
@@ -47,7 +47,7 @@ def solve_pieces(problem: Problem, budget: Budget, progress: Callable[[str, floa
         devices.setdefault((piece.kind, piece.device), []).extend(piece.nodes)
         parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
     stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
-    reason = f"{found.reason}; of plans that fit with all inputs of an op held at once" if cautious else found.reason
+    reason = f"{found.reason}; of plans that fit with the workspace of the whole program" if workspace else found.reason
     return PieceSolution(
         found.status, stages, found.value, found.bound, reason, found.statistics, found.interrupted, parts=tuple(parts)
     )

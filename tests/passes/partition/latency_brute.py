@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 
-from passes.partition.latency import LatencyProblem
+from passes.partition.latency import LatencyProblem, Programs
 from passes.partition.problem import Kind
 
 
@@ -62,6 +63,20 @@ def random_latency(seed: int, *, nodes: int = 6, pieces: int = 1, kinds: int = 2
     )
 
 
+def with_programs(problem: LatencyProblem, seed: int) -> LatencyProblem:
+    """The problem with weights that nodes share, workspace and buffers, as pieces of a model have them; no colours."""
+    rng = random.Random(seed)
+    nodes, tensors = range(problem.nodes), len(problem.consumers)
+    shared = [tuple(sorted(rng.sample(nodes, rng.randint(1, min(3, problem.nodes))))) for _ in range(rng.randint(0, 2))]
+    programs = Programs(
+        live=np.array([rng.choice((0, 0, 1, 2)) for _ in nodes], np.int64),
+        received=np.array([rng.choice((0, 1, 2)) for _ in range(tensors)], np.int64),
+        weight_bytes=np.array([rng.choice((1, 2, 3)) for _ in shared], np.int64),
+        weight_readers=tuple(shared),
+    )
+    return replace(problem, programs=programs, colours=())
+
+
 def least_latency(problem: LatencyProblem) -> float:
     """The optimum by trying every assignment of nodes to CPU or (accelerator, piece number); inf when none is feasible."""
     slots = [(k, d, p) for k, kind in enumerate(problem.kinds) for d in range(kind.count) for p in range(problem.pieces)]
@@ -82,6 +97,8 @@ def _latency(problem: LatencyProblem, slots: list[tuple[int, int, int]], places:
         if math.isinf(problem.seconds[k, v]):
             return math.inf
         used[k, d] = used.get((k, d), 0) + int(problem.size[v])
+    for s in sorted(set(places) - {-1}):
+        used[slots[s][:2]] += _besides(problem, [v for v, other in enumerate(places) if other == s])
     for (k, _), size in used.items():
         limit = problem.kinds[k].memory
         if limit is not None and size > limit:
@@ -120,4 +137,15 @@ def _latency(problem: LatencyProblem, slots: list[tuple[int, int, int]], places:
     return max(end.values(), default=0.0)
 
 
-__all__ = ["least_latency", "random_latency"]
+def _besides(problem: LatencyProblem, nodes: list[int]) -> int:
+    """Bytes of a piece that are no sum over its nodes."""
+    own = problem.programs
+    if own is None:
+        return 0
+    makers = zip(problem.producer, problem.consumers, own.received, strict=True)
+    received = sum(int(size) for maker, readers, size in makers if maker not in nodes and any(v in nodes for v in readers))
+    weights = sum(int(size) for size, who in zip(own.weight_bytes, own.weight_readers, strict=True) if set(who) & set(nodes))
+    return received + weights + max(int(own.live[v]) for v in nodes)
+
+
+__all__ = ["least_latency", "random_latency", "with_programs"]

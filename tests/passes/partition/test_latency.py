@@ -71,6 +71,15 @@ def test_what_once_went_wrong(seed: int, pieces: int, kinds: int, devices: int) 
     check(random_latency(seed, nodes=6, pieces=pieces, kinds=kinds, devices=devices))
 
 
+def test_a_source_and_a_sink_that_are_one_colour() -> None:
+    """Each would join the other: the groups once formed a circle, and the search never began."""
+    problem = replace(
+        chain([0.0, 0.0], [1.0], kinds=(Kind("a", ("a0",)),), cpu=0.0), colours=((0, 1),), size=np.zeros(2, np.int64)
+    )
+    check(problem)
+    assert reduced(problem).groups == ((0, 1),)
+
+
 @pytest.mark.parametrize("large", [3e9, 4e15 + 1, 3e16 + 4, 1e30])
 def test_a_number_that_means_never_does_not_swallow_the_others(large: float) -> None:
     """In sums over an ideal 4e15 + 0.3 is 4e15 + 0.5, and the piece of what is after it once took 0.5."""

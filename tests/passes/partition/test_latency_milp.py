@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, faults, schedule, solve_latency
 from passes.partition.latency.milp import LatencyMilp, solve_latency_milp
 from passes.partition.problem import Kind
-from tests.passes.partition.latency_brute import least_latency, random_latency
+from tests.passes.partition.latency_brute import least_latency, random_latency, with_programs
 
 SEEDS = st.integers(0, 10**6)
 SHAPES = st.sampled_from([(1, 1, 3), (1, 2, 2), (2, 1, 2), (2, 2, 2), (2, 3, 3), (3, 1, 1), (3, 1, 2)])
@@ -42,6 +42,23 @@ def test_search_and_programme_are_brute_force(seed: int, shape: tuple[int, int, 
     assert (found.status == "infeasible") == math.isinf(best)
     assert found.value == pytest.approx(best, rel=1e-9)
     assert found.bound <= best * (1 + 1e-12)
+
+
+@given(SEEDS, SHAPES)
+@settings(max_examples=60)
+def test_bytes_of_programs_are_counted_alike(seed: int, shape: tuple[int, int, int]) -> None:
+    """Shared weights, workspace, buffers: search, programme and brute force agree on what fits, too."""
+    pieces, kinds, devices = shape
+    drawn = random_latency(seed, nodes=5 if devices * pieces < 4 else 4, pieces=pieces, kinds=kinds, devices=devices)
+    problem = with_programs(drawn, seed)
+    best = least_latency(problem)
+    check_plan(problem, solve_latency_milp(problem), best)
+    found = solve_latency(problem, LatencyBudget(seconds=60))
+    assert (found.status == "infeasible") == math.isinf(best)
+    assert found.value == pytest.approx(best, rel=1e-9)
+    assert found.status in ("optimal", "infeasible"), "no choice of bytes is left to the end"
+    if found.schedule is not None:
+        assert faults(problem, found.schedule.pieces) == []
 
 
 @given(SEEDS, SHAPES)
