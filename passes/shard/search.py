@@ -41,6 +41,8 @@ MOST_SHARES = 100
 """Searches that move shares."""
 ENOUGH = 1e-4
 """Relative gap at which these stop."""
+ENOUGH_PROVEN = 1e-3
+"""Relative gap that is left as it is, unless less is asked for."""
 MOST_PRICES = 60
 """Prices of memory that are tried."""
 Progress = Callable[[str, float | None], None]
@@ -87,22 +89,45 @@ def solve(
     tie: bool = False,
     seconds: float = 60.0,
     budget: int = BUDGET,
+    gap: float = ENOUGH_PROVEN,
     progress: Progress = lambda label, fraction: None,
 ) -> ShardPlan:
     """The cheapest plan that needs at most ``memory`` bytes per device. ``tie``: all copies of a chain choose alike; the bound
-    is then one of such plans. Raises NoPlanError where nothing fits."""
-    if not tie and FoldedSearch(problem, budget).is_wide() and (left := reduced(problem)).problem.choices < problem.choices:
-        plan = solve(left.problem, memory=memory, seconds=seconds, budget=budget, progress=progress)
-        return replace(plan, choices=left.original(plan.choices))
+    is then one of such plans. ``gap``: relative, above which the integer programme is asked. Raises NoPlanError where nothing
+    fits."""
     ends = time.perf_counter() + seconds
-    search: TiedSearch | QuickSearch = TiedSearch(problem, budget) if tie else QuickSearch(problem, budget)
+    search: TiedSearch | QuickSearch
+    if tie:
+        search = TiedSearch(problem, budget)
+    else:
+        search = QuickSearch(problem, budget, ends)
+        if search.small_one(0.0) is None and FoldedSearch(problem, budget).is_wide():
+            left = reduced(problem)
+            if left.problem.choices < problem.choices:
+                rest = ends - time.perf_counter()
+                of_left = solve(left.problem, memory=memory, seconds=rest, budget=budget, gap=gap, progress=progress)
+                return replace(of_left, choices=left.original(of_left.choices))
     search.until = ends
     found = search.run(0.0)
+    plan = None
     if memory is None or problem.memory(found.choices) <= memory:
         plan = _plan(problem, found, memory, ends, tie)
-        if plan is not None:
-            return plan
-    return _within(problem, search, found, memory if memory is not None else math.inf, ends, tie, progress)
+    if plan is None:
+        plan = _within(problem, search, found, memory if memory is not None else math.inf, ends, tie, progress)
+    return plan if tie or plan.gap <= gap else _certified(problem, plan, memory, ends, gap)
+
+
+def _certified(problem: ShardProblem, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:
+    """The plan with what the integer programme proves, or finds."""
+    from passes.shard.programme import PROVEN, certified
+
+    found = certified(problem, plan.choices, plan.value, memory, ends, gap)
+    choices, value = plan.choices, plan.value
+    if found.choices and (memory is None or problem.memory(found.choices) <= memory) and problem.cost(found.choices) < value:
+        choices, value = found.choices, problem.cost(found.choices)
+    bound = min(max(plan.bound, found.bound), value)
+    status, reason = ("optimal", "") if value <= bound * (1 + PROVEN) else (plan.status, plan.reason)
+    return ShardPlan(choices, value, bound, problem.memory(choices), status, reason)
 
 
 def _plan(problem: ShardProblem, found: Found, memory: float | None, ends: float, tie: bool) -> ShardPlan | None:
@@ -468,20 +493,28 @@ class QuickSearch:
     """Searches in which what is paid once is shared evenly among readers: their tables are small, and their bounds often met.
     Where one is not, the search is done with the full tables."""
 
-    def __init__(self, problem: ShardProblem, budget: int = BUDGET) -> None:
-        self.problem, self.budget, self.until = problem, budget, math.inf
+    def __init__(self, problem: ShardProblem, budget: int = BUDGET, until: float = math.inf) -> None:
+        self.problem, self.budget, self.until = problem, budget, until
         self.small = FoldedSearch(problem, budget, shared=True)
         self.full: FoldedSearch | None = None
+        self.known: dict[float, Found | None] = {}
+
+    def small_one(self, price: float) -> Found | None:
+        """By small tables, where their bound is met."""
+        if price not in self.known:
+            self.small.until = self.until
+            found = self.small.run(price)
+            total = self.problem.cost(found.choices) + price * self.problem.memory(found.choices)
+            self.known[price] = replace(found, exact=True) if total <= found.total * (1 + SLACK) else None
+        return self.known[price]
 
     def run(self, price: float, *, memory_only: bool = False) -> Found:
         """As ``FoldedSearch.run``."""
         if memory_only:
             return _least_memory(self.problem)
-        self.small.until = self.until
-        found = self.small.run(price)
-        total = self.problem.cost(found.choices) + price * self.problem.memory(found.choices)
-        if total <= found.total * (1 + SLACK):
-            return replace(found, exact=True)
+        found = self.small_one(price)
+        if found is not None:
+            return found
         self.full = self.full or FoldedSearch(self.problem, self.budget)
         self.full.until = self.until
         return self.full.run(price)
