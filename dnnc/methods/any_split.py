@@ -31,6 +31,7 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
     from passes.partition.any_split import solve_any
     from passes.partition.from_ir import problem_of
     from passes.partition.from_workload import color_classes
+    from passes.partition.limits import at_least_a_plan
 
     takes(options)
     topology = topology_of(module)
@@ -38,7 +39,8 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
     module, order = canonical_module(module)
     problem = problem_of(module, topology, network(topology), comm=options.comm)
     built = time.perf_counter()
-    solution = solve_any(problem, _budget(options), progress, together=color_classes(module.entry))
+    classes = color_classes(module.entry)
+    solution = at_least_a_plan(lambda budget: solve_any(problem, budget, progress, together=classes), _budget(options))
     found = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)
@@ -54,6 +56,7 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
 def any_training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Any assignment of colours to devices, forward and backward nodes of one together."""
     from passes.partition.any_training import solve_any_training
+    from passes.partition.limits import at_least_a_plan
 
     takes(options, "--schedule")
     topology = topology_of(module)
@@ -61,7 +64,7 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
     module, order = canonical_module(module)
     graph, schedule = read_graph(module, options)
     built = time.perf_counter()
-    solution = solve_any_training(graph, TRAINING[schedule], _budget(options), progress)
+    solution = at_least_a_plan(lambda budget: solve_any_training(graph, TRAINING[schedule], budget, progress), _budget(options))
     found = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)

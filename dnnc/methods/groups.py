@@ -129,12 +129,14 @@ def _replicas(kind: int, most: int) -> int:
 def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -> Solution:
     """The best plan where every link is as fast as inside, on the nodes of ``problem``."""
     from passes.partition import Budget, solve
+    from passes.partition.limits import at_least_a_plan
     from passes.partition.reduce import quotient, reduce
     from passes.partition.replicas import replicate
 
     merged = reduce(problem)
     small = quotient(problem, merged)
-    found = solve(small if replicas == 1 else replicate(small, replicas), Budget(seconds=seconds), progress)
+    wide = small if replicas == 1 else replicate(small, replicas)
+    found = at_least_a_plan(lambda budget: solve(wide, budget, progress), Budget(seconds=seconds))
     if found.stages is None:
         return found
     stages = tuple((kind, tuple(sorted(v for m in nodes for v in merged[m]))) for kind, nodes in found.stages)

@@ -23,6 +23,7 @@ TRAINING = {"1f1b": "sum", "gpipe": "split"}
 
 def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Forward and backward nodes of a colour on one device, or on each of its replicas; the forward part contiguous."""
+    from passes.partition.limits import at_least_a_plan
     from passes.partition.problem import pools
     from passes.partition.training import solve_training
 
@@ -32,7 +33,9 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     graph, schedule = read_graph(module, options)
     replication = _replication(options, schedule, topology, graph) if options.replicas > 1 else None
     built = time.perf_counter()
-    solution = solve_training(graph, TRAINING[schedule], budget_of(options), progress, replication)
+    solution = at_least_a_plan(
+        lambda budget: solve_training(graph, TRAINING[schedule], budget, progress, replication), budget_of(options)
+    )
     found = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)

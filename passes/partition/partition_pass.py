@@ -36,6 +36,7 @@ from passes.partition.dp import Stages
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
 from passes.partition.latency.split import PieceSolution, solve_pieces
+from passes.partition.limits import at_least_a_plan
 from passes.partition.on_links import best_on_links
 from passes.partition.pieces import pieces
 from passes.partition.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools, stage_cost
@@ -48,8 +49,6 @@ Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 Solver: TypeAlias = Callable[..., Solution]
 """A function of (problem, budget, progress); that of latency takes ``pieces`` as well."""
 _ROUNDS = 4
-LEAST_SECONDS = 10.0
-"""Of the search before no plan is told for want of time."""
 SOLVERS: dict[tuple[str, str], Solver] = {
     ("throughput", "contiguous"): solve,
     ("throughput", "any"): solve_any,
@@ -111,12 +110,12 @@ class PartitionPass(Pass):
         built = time.perf_counter()
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
         search = self._solver(topology)
-        solution = _at_least_a_plan(search, problem, budget, context)
+        solution = at_least_a_plan(lambda given: search(problem, given, context.progress), budget)
         if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
                 groups, problem = whole
                 left = replace(budget, seconds=max(0.5, built + self.time_limit - time.perf_counter()))
-                solution = _at_least_a_plan(search, problem, left, context)
+                solution = at_least_a_plan(lambda given: search(whole[1], given, context.progress), left)
             else:
                 solution = _against(solution, whole[1], best_bound, "the graph was contracted for a quick search")
         if solution.stages is None:
@@ -370,15 +369,6 @@ class PartitionPass(Pass):
             certificate=tuple(sorted(certificate.items())),
         )
         return plan
-
-
-def _at_least_a_plan(search: Solver, problem: Problem, budget: Budget, context: PassContext) -> Solution:
-    """The solution within the budget; where its time was over before there was a plan, or a proof that there is none, that of
-    ``LEAST_SECONDS``: a short limit asks for less search, not for none."""
-    solution = search(problem, budget, context.progress)
-    if solution.stages is None and solution.status == "unknown" and budget.seconds < LEAST_SECONDS:
-        return search(problem, replace(budget, seconds=LEAST_SECONDS), context.progress)
-    return solution
 
 
 def _gave_up(func: Func) -> bool:

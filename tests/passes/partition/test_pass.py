@@ -16,7 +16,8 @@ from ir.types import DType, TensorType
 from passes.base import PassContext
 from passes.contract import ContractPass
 from passes.partition import Budget, PartitionPass, Problem, Solution, solve
-from passes.partition.partition_pass import LEAST_SECONDS, SOLVERS
+from passes.partition.limits import LEAST_SECONDS
+from passes.partition.partition_pass import SOLVERS
 from passes.partition.throughput import Progress
 from passes.place import PlacePass
 from tests.passes.staging import chain, devices, op, value

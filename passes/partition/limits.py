@@ -1,0 +1,26 @@
+"""Short time limits: less search is asked for, not none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from passes.partition.search import Budget, Solution
+
+LEAST_SECONDS = 10.0
+"""Of the search before no plan is told for want of time."""
+
+S = TypeVar("S", bound=Solution)
+
+
+def at_least_a_plan(search: Callable[[Budget], S], budget: Budget) -> S:
+    """The solution within the budget; where its time was over before there was a plan, or a proof that there is none, that of
+    ``LEAST_SECONDS``."""
+    solution = search(budget)
+    if solution.stages is None and solution.status == "unknown" and budget.seconds < LEAST_SECONDS:
+        return search(replace(budget, seconds=LEAST_SECONDS))
+    return solution
+
+
+__all__ = ["LEAST_SECONDS", "at_least_a_plan"]
