@@ -88,6 +88,7 @@ class _Walk:
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
         self.trained: set[str] = set()
+        self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
         resources = module.resources
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
@@ -131,10 +132,17 @@ class _Walk:
             size = 2 * size + (state[0] if state else 8 * type_.elements)
         self.bill.memory += size * self.part(type_, self.lies[name])
 
+    def backs(self, rule: LayoutRule, size: int) -> dict[str, Backward]:
+        """The strategies of a rule by name; equal ops share their rule."""
+        key = id(rule), size
+        if key not in self.drawn:
+            self.drawn[key] = rule, {back.strategy.name: back for back in backward_rule(rule, size)}
+        return self.drawn[key][1]
+
     def visit(self, op: Op, rule: LayoutRule, names: tuple[str, ...]) -> None:
         backs: list[Backward] = []
         for axis, name in zip(self.mesh.axes, names, strict=True):
-            backs.append({back.strategy.name: back for back in backward_rule(rule, axis.size)}[name])
+            backs.append(self.backs(rule, axis.size)[name])
         operands = [tuple(back.strategy.operands[i] for back in backs) for i in range(len(op.operands))]
         results = [tuple(back.strategy.results[i] for back in backs) for i in range(len(op.results))]
         counts: dict[str, int] = {}
