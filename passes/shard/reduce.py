@@ -123,7 +123,8 @@ class _Reduction:
         members = np.zeros((len(table.needs), table.weights.shape[1]))
         for need, keys in enumerate(table.needs):
             members[need, list(keys)] = 1.0
-        return np.maximum.reduce([members[kind.reads[port][alive]] for port in ports])
+        found: Floats = np.maximum.reduce([members[kind.reads[port][alive]] for port in ports])
+        return found
 
     def needs(self, value: int, port: Port) -> Floats:
         """The distinct sets of keys that a reader may need."""
@@ -148,7 +149,7 @@ class _Reduction:
         could = np.maximum.reduce([table.max(axis=0) for table in readers])
         less = np.minimum(more, 0.0) @ could
         dearer = np.maximum(more, 0.0)
-        return less + np.max([np.min(dearer @ table.T, axis=-1) for table in readers], axis=0)
+        return np.asarray(less + np.max([np.min(dearer @ table.T, axis=-1) for table in readers], axis=0))
 
     def read(self, side: _Side, rows: Floats, others: Sequence[Floats]) -> Floats:
         """Between sets of needed keys, whatever the source and what others need anyway."""
@@ -156,7 +157,7 @@ class _Reduction:
         unions = _unions(others) if others else np.zeros((1, rows.shape[1]))
         if unions is None or len(unions) * len(rows) ** 2 * len(weights) > MOST_SUMS:
             extra = rows[:, None, :] * (1.0 - rows[None, :, :])
-            return -np.max(extra @ weights.T, axis=-1)
+            return np.asarray(-np.max(extra @ weights.T, axis=-1))
         found = np.full((len(rows), len(rows)), np.inf)
         for union in unions:
             costs = (weights * (1.0 - union)) @ rows.T

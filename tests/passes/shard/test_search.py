@@ -140,9 +140,9 @@ def test_shares_move_to_where_they_bind(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(charges, "JOINT", 1)
     monkeypatch.setattr(charges, "HELD", 2)
     problems = [random_graph(seed, 7) for seed in range(40)]
-    moved = sum(solve(problem).gap < 1e-3 for problem in problems)
+    moved = sum(solve(problem, gap=1.0).gap < 1e-3 for problem in problems)
     monkeypatch.setattr(search, "MOST_SHARES", 1)
-    still = sum(solve(problem).gap < 1e-3 for problem in problems)
+    still = sum(solve(problem, gap=1.0).gap < 1e-3 for problem in problems)
     assert moved > still
 
 
