@@ -292,6 +292,11 @@ class _State:
         self.chain = [dict(sample) for sample in self.feeds]
         self.parts = [{} for _ in self.feeds]
 
+    @property
+    def comparisons_pass(self) -> bool:
+        """Whether nothing has diverged so far: what diverges first is worth a closer look."""
+        return all(comparison.verdict != "diverges" for comparison in self.comparisons)
+
     def check_stage(self, index: int) -> None:
         stage = self.build.stages[index]
         specs = tuple(ValueSpec(spec.name, spec.element) for spec in output_specs(self.build, index))
@@ -401,10 +406,10 @@ class _State:
         differences = (alone_worst.value, chained_worst.value, alone_worst.allowed, chained_worst.allowed)
         members = self.at_fault.get(name, set())
         stage, origin = self.build.stages[index], ""
-        if stage.members and alone_worst.value > alone_worst.allowed and len(members) != 1:
+        if stage.members and alone_worst.value > alone_worst.allowed and self.comparisons_pass:
             found = first_wrong(self.build, self.module, stage, self.feeds[0], self.expected[0], self.options.threads)
             if found is not None:
-                origin, members = found.value, set(found.members)
+                origin, members = found.value, members if len(members) == 1 else set(found.members)
         named = tuple((number, stage.devices[number]) for number in sorted(members))
         return Comparison(*place, *differences, verdict, reason, origin, named)
 
