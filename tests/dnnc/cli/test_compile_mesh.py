@@ -1,0 +1,186 @@
+"""``dnnc compile --mesh``: tensors split over a mesh, from the options to programs that compute what the model does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dnnc.cli import main
+from dnnc.driver import CompileOptions, build_pipeline
+from ir.diagnostics import UsageError
+from passes import parse_pipeline, pipeline_text
+
+BERT = "zoo:bert-base,layers=2,hidden=64,heads=8,vocab=128,seq=16,batch=4"
+MLP = "zoo:mlp,batch=8,hidden=64"
+FOUR = "preset:cpu-4,cores=4"
+
+
+def dnnc(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    code = main(list(map(str, arguments)))
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out
+
+
+def compiled(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    data = json.loads(dnnc(capsys, "compile", *arguments, "--json"))
+    assert data["schema"] == "dnnc.compile/1"
+    assert isinstance(data, dict)
+    return data
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """What is said; nothing is written."""
+    out = Path(arguments[arguments.index("-o") + 1])
+    assert main(["compile", *map(str, arguments)]) == 2
+    assert not out.exists()
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (MLP, ("--mesh", "3", "--uneven")),
+        (BERT, ("--mesh", "2x2", "--strategy", "megatron")),
+        (BERT, ("--mesh", "2", "--stages", "2")),
+    ],
+)
+def test_what_is_built_computes_what_the_model_does(
+    model: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = dnnc(capsys, "compile", model, "-t", FOUR, "-o", tmp_path / "b", *options)
+    heads = ["stage", "mesh", "ops", "seconds", "compute", "collectives", "transfers", "memory", "share"]
+    assert out.splitlines()[0].split() == heads
+    assert f"dnnc check {tmp_path / 'b'}" in out
+    assert "passed" in dnnc(capsys, "check", tmp_path / "b")
+
+
+def test_json_tells_meshes_and_collectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = (BERT, "-t", FOUR, "-o", tmp_path / "b", "--plan-only")
+    data = compiled(capsys, *common, "--mesh", "2x2", "--strategy", "megatron")
+    (stage,) = data["stages"]
+    assert stage["mesh"] == [2, 2]
+    assert stage["devices"] == ["cpu0", "cpu1", "cpu2", "cpu3"]
+    assert stage["seconds"] == pytest.approx(stage["compute"] + stage["collectives"])
+    assert data["objective"] == pytest.approx(stage["seconds"])
+    assert data["certificate"]["strategy"] == "megatron"
+    assert data["bound"] <= data["objective"]
+    assert data["seconds"]["search"] > 0
+    assert data["pipeline"] == "canonicalize,unfuse,cost,shard{mesh=2x2,strategy=megatron}"
+    staged = compiled(capsys, *common, "--mesh", "2", "--stages", "2")
+    assert [stage["mesh"] for stage in staged["stages"]] == [[2], [2]]
+
+
+def test_mesh_and_stages_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Chosen freely, a plan is never slower than one that is asked for."""
+    common = (BERT, "-t", "preset:h100x4", "-o", tmp_path / "b", "--plan-only")
+    given = compiled(capsys, *common, "--mesh", "4")
+    auto = compiled(capsys, *common, "--mesh", "auto")
+    assert auto["objective"] <= given["objective"] * (1 + 1e-9)
+    assert len(auto["stages"]) == 1
+    joint = compiled(capsys, *common, "--mesh", "auto", "--stages", "auto")
+    assert joint["objective"] <= auto["objective"] * (1 + 1e-3)
+
+
+def test_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Layers with their collectives, a block op by op, and other plans, as tables."""
+    arguments = (BERT, "-t", "preset:h100x4", "-o", tmp_path / "b", "--plan-only", "--mesh", "4", "--explain")
+    out = dnnc(capsys, "compile", *arguments, "--strategy", "megatron")
+    assert "encoder.layer.0 .. encoder.layer.1" in out
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    assert "S(1)" in rows["intermediate.dense.matmul"]
+    assert "all-reduce" in rows["output.dense.matmul"]
+    assert rows["megatron"][3] == "1.00x"
+    assert {"found", "data", "copies", "one", "expert"} - {"found"} <= rows.keys()
+    data = compiled(capsys, *arguments)
+    told = data["explanation"]
+    assert sum(layer["compute"] for layer in told["layers"]) == pytest.approx(data["stages"][0]["compute"])
+    assert sum(layer["communication"] for layer in told["layers"]) == pytest.approx(data["stages"][0]["collectives"])
+    by_name = {row["plan"]: row for row in told["comparison"]}
+    assert by_name["found"]["ratio"] == 1.0
+    assert by_name["Megatron"]["ratio"] >= 1 - 1e-9
+    assert by_name["expert parallel"]["missing"]
+    assert by_name["one device"]["seconds"] == data["single"]
+    assert {row["operator"] for row in told["block"]["ops"]} >= {"onnx.MatMul", "onnx.Softmax"}
+
+
+def test_training_is_planned_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (MLP, "-t", FOUR, "-o", tmp_path / "b", "--mesh", "4", "--objective", "training")
+    said = refused(capsys, *arguments)
+    assert "not generated yet" in said
+    assert "--plan-only" in said
+    data = compiled(capsys, *arguments, "--plan-only")
+    assert data["kind"] == "training"
+    assert "per training step" in dnnc(capsys, "compile", *arguments, "--plan-only")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--mesh", "2", "--cut", "x"), ("--cut",)),
+        (("--mesh", "2", "--pin", "a=cpu0", "--replicas", "2"), ("--pin", "--replicas")),
+        (("--mesh", "2", "--plan", "plan.json"), ("--plan",)),
+        (("--mesh", "2", "--split", "any"), ("--split",)),
+        (("--mesh", "2", "--comm", "overlap"), ("--comm",)),
+        (("--mesh", "2", "--pieces", "2"), ("--pieces",)),
+        (("--mesh", "2", "--objective", "latency"), ("latency", "--mesh")),
+        (("--mesh", "2", "--passes", "canonicalize,cost"), ("--mesh", "shard")),
+        (("--mesh", "2", "--strategy", "data", "--stages", "2"), ("--strategy data", "--stages")),
+        (("--mesh", "2", "--objective", "training", "--plan-only", "--stages", "2"), ("training", "--stages")),
+        (("--strategy", "data"), ("--strategy", "--mesh")),
+        (("--uneven",), ("--uneven", "--mesh")),
+        (("--explain",), ("--explain", "--mesh")),
+        (("--stages", "two"), ("--stages", "two")),
+    ],
+)
+def test_contradictions(
+    options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, MLP, "-t", FOUR, "-o", tmp_path / "b", *options)
+    assert all(word in said for word in words), said
+    assert "hint" in said or "expected" in said or "--passes" in said or "not latency" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--mesh", "8"), ("8 places", "4 devices")),
+        (("--mesh", "2y"), ("2y", "2x4")),
+        (("--mesh", "1x4"), ("axis of 1",)),
+        (("--mesh", "2x2x2x2"), ("4 axes",)),
+        (("--mesh", "4", "--strategy", "expert"), ("expert", "no experts")),
+        (("--mesh", "2", "--stages", "3"), ("6 devices",)),
+    ],
+)
+def test_meshes_that_there_are_not(
+    options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compile", MLP, "-t", FOUR, "-o", str(tmp_path / "b"), *options]) == 3
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_split_that_is_not_worth_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing divides by three."""
+    out = dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", tmp_path / "b", "--mesh", "3", "--plan-only")
+    assert "--uneven" in out
+    assert "not used: cpu3 (--mesh 3 was asked for)" in out
+
+
+def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
+    options = CompileOptions(MLP, FOUR, tmp_path, mesh="2x2", uneven=True, stages=1, time_limit=0.0)
+    pipeline = build_pipeline(options)
+    assert parse_pipeline(pipeline_text(pipeline)) == pipeline
+    assert [step.name for step in pipeline] == ["canonicalize", "unfuse", "cost", "shard", "schedule", "lower"]
+    with pytest.raises(UsageError, match="shard"):
+        build_pipeline(CompileOptions(MLP, FOUR, tmp_path, mesh="2", pipeline="canonicalize"))
+
+
+def test_meshes_of_a_pipeline_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    passes = "canonicalize,cost,shard{mesh=2},schedule,lower"
+    data = compiled(capsys, MLP, "-t", FOUR, "-o", tmp_path / "b", "--passes", passes)
+    assert data["stages"][0]["mesh"] == [2]
