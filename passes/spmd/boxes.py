@@ -86,7 +86,7 @@ def box(type_: Type, placements: Sequence[Placement], mesh: Mesh, member: int) -
 def delivers(placements: Sequence[Placement], mesh: Mesh, member: int) -> bool:
     """Whether ``member`` is the one that hands its part on where several hold the same: the first along replicated axes."""
     places = coordinates(mesh, member)
-    return all(place == 0 for place, placement in zip(places, placements, strict=True) if isinstance(placement, Replicate))
+    return all([place == 0 for place, placement in zip(places, placements, strict=True) if isinstance(placement, Replicate)])
 
 
 def placements_of(type_: Type, mesh: Mesh) -> Placements:

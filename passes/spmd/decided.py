@@ -22,7 +22,7 @@ from ir.ops import Op, Value
 from ir.types import Layout, Partial, Replicate, Shard, TensorType, Type
 from passes.lower import describe, stage_members
 from passes.sharded import SEPARATOR, kept_layouts, read_placements
-from passes.spmd.boxes import Placements, reduction_of, shape_of
+from passes.spmd.boxes import Placements, placements_of, reduction_of, shape_of
 
 WHOLE = "replicate"
 """The strategy of an op that every member runs whole."""
@@ -55,7 +55,11 @@ def decided(module: Module) -> Decided:
             reader.fault(f"argument {arg.name} has the layout {arg.type.layout}", func.name, "arguments arrive whole: drop it")
     kept = []
     for index, mesh in enumerate(meshes):
-        kept.append(kept_layouts(module, index, mesh))
+        try:
+            kept.append(kept_layouts(module, index, mesh))
+        except InvalidInput as error:
+            reader.problems += error.diagnostics
+            continue
         for name, lies in kept[-1].items():
             reader.check(name, reader.around.types[name], lies, mesh, name, term=False)
     outputs = reader.outputs(func)
@@ -103,6 +107,7 @@ class _Reader:
         self.makers: dict[str, Mesh] = {}
         self.problems: list[Diagnostic] = []
         self.uneven = False
+        self.known: dict[tuple[int, int], tuple[LayoutRule, dict[str, Strategy]]] = {}  # the rule too: its identity stays its
 
     def fault(self, message: str, where: str, hint: str = "") -> None:
         self.problems.append(Diagnostic(message, where=where, hint=hint))
@@ -115,10 +120,13 @@ class _Reader:
         mesh = self.meshes[stages[0]]
         if len(stages) > 1 and any(self.meshes[stage].axes for stage in stages):
             self.fault(f"the op is in {len(stages)} stages, and one of them is on a mesh", describe(op))
+        known = len(self.problems)
         strategies = self.strategies(op, rule, mesh)
         wants = None
         results: list[Placements] = [(Replicate(),) * len(mesh.axes)] * len(op.results)
-        if strategies is not None:
+        if len(self.problems) > known:
+            results = [placements_of(value.type, mesh) for value in op.results]  # what follows from the fault is no other one
+        elif strategies is not None:
             wants = tuple(tuple(s.operands[i] for s in strategies) for i in range(len(op.operands)))
             results = [tuple(s.results[i] for s in strategies) for i in range(len(op.results))]
             self.units(op, strategies, wants, results, mesh)
@@ -142,7 +150,7 @@ class _Reader:
             return None
         found = []
         for name, (axis, size) in zip(names, mesh.axes, strict=True):
-            options = {strategy.name: strategy for strategy in rule.strategies(size)} if rule else {}
+            options = self.options(rule, size)
             strategy = options.get(name)
             if strategy is None:
                 known = ", ".join(f"'{option}'" for option in options or (WHOLE,))
@@ -150,6 +158,16 @@ class _Reader:
             else:
                 found.append(strategy)
         return found if len(found) == len(names) else None
+
+    def options(self, rule: LayoutRule | None, size: int) -> dict[str, Strategy]:
+        """The strategies of a rule by name; equal ops have the same rule, so they are made once."""
+        if rule is None:
+            return {}
+        found = self.known.get((id(rule), size))
+        if found is None:
+            found = rule, {strategy.name: strategy for strategy in rule.strategies(size)}
+            self.known[id(rule), size] = found
+        return found[1]
 
     def units(
         self, op: Op, strategies: Sequence[Strategy], wants: Sequence[Placements], results: Sequence[Placements], mesh: Mesh

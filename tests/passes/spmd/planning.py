@@ -37,8 +37,8 @@ def topology(count: int) -> Topology:
     type_ = DeviceType("chip", "gpu", (("f32", 1e9),), 1e9, None, 0.0)
     hosts = [f"h{i}" for i in range((count + 1) // 2)]
     devices = [Device(f"d{i}", "chip", hosts[i // 2]) for i in range(count)]
-    links = [Link(f"in-{device.name}", (device.name, device.host), 1e8, 1e-6) for device in devices]
-    links += [Link(f"out-{host}", (host, "switch"), 3e7, 5e-6) for host in hosts]
+    links = [Link(f"in-{device.name}", (device.name, device.host), 1e10, 1e-9) for device in devices]
+    links += [Link(f"out-{host}", (host, "switch"), 3e9, 5e-9) for host in hosts]
     return Topology("@top", (type_,), tuple(map(Host, hosts)), tuple(devices), (ir.Switch("switch"),), tuple(links))
 
 
@@ -84,9 +84,9 @@ def random_plan(
     return written(module, stages, plan), stages
 
 
-def searched(module: Module, mesh: str, **options: Any) -> Module:
-    """The best plan on all devices of a mesh."""
-    count = math.prod(map(int, mesh.split("x"))) * max(1, options.get("stages", 1))
+def searched(module: Module, mesh: str, devices: int = 0, **options: Any) -> Module:
+    """The best plan on ``devices``, or on as many as the mesh has."""
+    count = devices or math.prod(map(int, mesh.split("x")))
     return through(with_topology(module, count), ShardPass(mesh=mesh, **options))
 
 
