@@ -52,19 +52,20 @@ class Cutter:
         problem, func = whole.problem, whole.func
         self.count = len(func.ops)
         self.name_of: dict[int, str] = dict(whole.kept)
-        self.read: list[list[int]] = [[] for _ in range(problem.size)]
+        ports: list[list[tuple[int, int]]] = [[] for _ in range(problem.size)]
         self.names: list[str] = []
         for number, value in enumerate(problem.values):
             node, result = value.maker
             self.names.append(func.ops[node].results[result].name if node < self.count else whole.kept[node])
-            for reader in dict.fromkeys(node for node, _ in value.readers):
-                self.read[reader].append(number)
+            for reader, port in value.readers:
+                ports[reader].append((port, number))
+        self.read = [list(dict.fromkeys(number for _, number in sorted(row))) for row in ports]
         self.number = {name: number for number, name in enumerate(self.names)}
         self.types = {value.name: value for op in func.ops for value in op.results}
         self.arguments = {value.name for value in func.args}
 
     def crossing(self, ops: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Values that enter and leave a stage, each once, in order."""
+        """Values that enter a stage, in the order in which it reads them, and that leave it, in that in which it makes them."""
         own = set(ops)
         problem = self.whole.problem
         entering = dict.fromkeys(
@@ -80,18 +81,23 @@ class Cutter:
             if value.name in self.number
             and any(node < self.count and node not in own for node, _ in problem.values[self.number[value.name]].readers)
         ]
-        return tuple(self.names[n] for n in sorted(entering)), tuple(self.names[n] for n in sorted(leaving))
+        return tuple(self.names[n] for n in entering), tuple(self.names[n] for n in leaving)
 
     def cut(self, ops: Sequence[int], border: Border) -> StageInput:
-        """The stage of ``ops``, positions in the function, ascending."""
+        """The stage of ``ops``, positions in the function in a topological order. Nodes are numbered by the order of ``ops``
+        alone, so that stages that are alike have equal problems."""
         whole, problem = self.whole, self.whole.problem
         names, leaving = self.crossing(ops)
         weights = dict.fromkeys(
-            problem.values[number].maker[0] for op in ops for number in self.read[op] if self.names[number] in self.kept_names()
+            node for op in ops for number in self.read[op] if (node := problem.values[number].maker[0]) in whole.kept
         )
-        own = set(ops)
-        outputs = [node for node in whole.outputs if self.is_made(whole.outputs[node], own)]
-        nodes = [*ops, *sorted(weights), *outputs]
+        order = {op: i for i, op in enumerate(ops)}
+        makers = {node: problem.values[self.read[node][0]].maker for node in whole.outputs}
+        outputs = sorted(
+            (node for node, (op, _) in makers.items() if op in order),
+            key=lambda node: (order[makers[node][0]], makers[node][1]),
+        )
+        nodes = [*ops, *weights, *outputs]
         place = {node: i for i, node in enumerate(nodes)}
         node_kinds, value_kinds = list(problem.node_kinds), list(problem.value_kinds)
         kinds = [problem.kinds[node] for node in nodes]
@@ -105,12 +111,12 @@ class Cutter:
 
         values = []
         entering: dict[int, str] = {}
-        wanted = sorted({number for op in ops for number in self.read[op]} | {n for node in outputs for n in self.read[node]})
-        wanted = sorted({*wanted, *(self.number[name] for name in leaving)})
+        wanted = dict.fromkeys(number for node in (*ops, *outputs) for number in self.read[node])
+        wanted.update((self.number[name], None) for name in leaving)
         enters, leaves = set(names), set(leaving)
         for number in wanted:
             value, name = problem.values[number], self.names[number]
-            readers = [(place[node], port) for node, port in value.readers if node in place]
+            readers = sorted((place[node], port) for node, port in value.readers if node in place)
             kind = value.kind
             if name in enters:
                 maker = (added(self.arrival(name, kind, border)), 0)
@@ -133,14 +139,6 @@ class Cutter:
             outputs={place[node]: name for node, name in whole.outputs.items() if node in place},
         )
         return StageInput(given, entering)
-
-    def kept_names(self) -> set[str]:
-        if not hasattr(self, "_kept"):
-            self._kept = set(self.whole.kept.values())
-        return self._kept
-
-    def is_made(self, name: str, own: set[int]) -> bool:
-        return self.whole.problem.values[self.number[name]].maker[0] in own
 
     def whole_copies(self, place: Mapping[int, int]) -> list[list[tuple[int, ...]]]:
         """Stretches of copies that lie in the stage as a whole."""

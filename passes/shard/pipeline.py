@@ -1,9 +1,10 @@
-"""The best sequence of stages, given what each run of units costs on each form of mesh: dynamic programmes.
+"""The best sequence of stages, given what each run of units costs on each block: dynamic programmes.
 
-A plan cuts the units into runs and gives them blocks of devices, both in order; devices may stay idle. ``least`` minimises the
-largest seconds of a stage, in O(blocks * units^2): f[d, j], the least over plans of the first j units on the first d devices,
-is the minimum over blocks that end at d of max(f[block's first, i], seconds[i, j]). ``shortest`` minimises the sum of the
-stages' seconds among plans whose stages stay below a limit. The number of stages may be fixed.
+A plan cuts the units into runs and gives them blocks of devices, both in order; devices may stay idle. What a stage pays for
+what crosses depends on whether the stage beside it has the same mesh shape (``alike``: parts cross as they lie) or not. So a
+state is (stages used, devices used, units done, shape of the last stage, whether the next is alike): ``least`` minimises the
+largest seconds of a stage, in O(blocks * units^2), ``shortest`` the sum of the stages' seconds among plans whose stages stay
+below a limit. The number of stages may be fixed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from passes.shard.problem import Floats
 from passes.shard.submeshes import Block, Submeshes
+
+Tables: TypeAlias = Callable[[Block, bool, bool], Floats]
+"""``tables(block, before, behind)[i, j]``: seconds of the run of units i .. j - 1 on a block, given whether there are stages
+before and behind it that are alike; inf where it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,57 +43,106 @@ class Sequenced:
     runs: tuple[StageRun, ...]
 
 
-def least(seconds: Sequence[Floats], meshes: Submeshes, stages: int = 0) -> Sequenced:
-    """Least largest seconds. ``seconds[form][i, j]`` of the run of units i .. j - 1; ``stages``: exactly so many, 0 for any."""
-    return _programme(seconds, meshes, stages, np.maximum)
+def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
+    """Of each stage of a plan, whether there are stages before and behind it of the same shape."""
+    shapes = [run.block.mesh.sizes for run in runs]
+    same = [False, *(one == two for one, two in pairwise(shapes)), False]
+    return list(pairwise(same))
 
 
-def shortest(seconds: Sequence[Floats], meshes: Submeshes, limit: float, stages: int = 0) -> Sequenced:
+def least(tables: Tables, meshes: Submeshes, units: int, stages: int = 0) -> Sequenced:
+    """Least largest seconds; ``stages``: exactly so many, 0 for any."""
+    return _programme(tables, meshes, units, stages, np.maximum)
+
+
+def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, stages: int = 0) -> Sequenced:
     """Least sum of seconds of stages that each take at most ``limit``."""
-    return _programme([np.where(table <= limit, table, np.inf) for table in seconds], meshes, stages, np.add)
+
+    def below(block: Block, before: bool, behind: bool) -> Floats:
+        table = tables(block, before, behind)
+        return np.where(table <= limit, table, np.inf)
+
+    return _programme(below, meshes, units, stages, np.add)
+
+
+@dataclass(slots=True)
+class _Cell:
+    """All plans that end at one device, with so many stages: ``value[shape, alike, units]``, and of the best one the number of
+    its last block, where its run begins, and the shape of the stage before (plus the number of shapes where that is alike)."""
+
+    value: Floats
+    block: NDArray[np.int32]
+    start: NDArray[np.int32]
+    shape: NDArray[np.int32]
+
+    @classmethod
+    def empty(cls, shapes: int, units: int) -> _Cell:
+        size = (shapes, 2, units + 1)
+        block, start, shape = (np.full(size, -1, np.int32) for _ in range(3))
+        return cls(np.full(size, math.inf), block, start, shape)
 
 
 def _programme(
-    seconds: Sequence[Floats], meshes: Submeshes, stages: int, join: Callable[[Floats, Floats], Floats]
+    tables: Tables, meshes: Submeshes, units: int, stages: int, join: Callable[[Floats, Floats], Floats]
 ) -> Sequenced:
-    units = seconds[0].shape[0]
-    layers = stages + 1 if stages else 1
-    # best[s, d, j]: with any number of stages there is one layer, which reads itself.
-    best = np.full((layers, meshes.devices + 1, units + 1), math.inf)
-    best[0, :, 0] = 0.0
-    came: dict[tuple[int, int], tuple[Floats, np.ndarray, np.ndarray]] = {}
+    # With any number of stages there is one layer, which reads itself.
+    numbers: dict[tuple[int, ...], int] = {}
+    shapes = [numbers.setdefault(block.mesh.sizes, len(numbers)) for block in meshes.blocks]
     by_end: dict[int, list[int]] = {}
     for number, block in enumerate(meshes.blocks):
         by_end.setdefault(block.behind, []).append(number)
-    for layer in range(1 if stages else 0, layers):
-        before = layer - 1 if stages else 0
+    # The start, with no units done, has a shape of its own.
+    count = len(numbers) + 1
+    cells = {(layer, 0): _Cell.empty(count, units) for layer in range(stages + 1)}
+    cells[0, 0].value[-1, 0, 0] = 0.0
+    ends = np.arange(units + 1)
+    for layer in range(1, stages + 1) if stages else range(1):
+        below = layer - 1 if stages else 0
         for d in range(1, meshes.devices + 1):
-            value = best[layer, d]
-            np.minimum(value, best[layer, d - 1], out=value)
-            idle = np.full(units + 1, -1)
-            start = np.zeros(units + 1, np.int64)
+            if stages and below == 0:
+                cells.setdefault((0, d), cells[0, 0])
+            cell = cells[layer, d] = _copy(cells[layer, d - 1])
             for number in by_end.get(d, ()):
-                block = meshes.blocks[number]
-                table = join(best[before, block.first, :units, None], seconds[block.form])  # [i, j]
-                first = table.argmin(axis=0)
-                found = table[first, np.arange(units + 1)]
-                better = found < value
-                value[better] = found[better]
-                idle[better] = number
-                start[better] = first[better]
-            came[layer, d] = (value, idle, start)
-    layer, d, j = layers - 1, meshes.devices, units
-    total = float(best[layer, d, j])
+                block, shape = meshes.blocks[number], shapes[number]
+                source = cells[below, block.first].value
+                others = source[:, 0].copy()
+                others[shape] = np.inf
+                ways = ((source[shape, 1], None), (others.min(axis=0), others.argmin(axis=0)))
+                for before, (value, came) in zip((True, False), ways, strict=True):
+                    if not np.isfinite(value[:units]).any():
+                        continue
+                    for behind in (False, True):
+                        table = join(value[:units, None], tables(block, before, behind))
+                        first = table.argmin(axis=0)
+                        found = table[first, ends]
+                        better = found < cell.value[shape, int(behind)]
+                        at = (shape, int(behind), better)
+                        cell.value[at], cell.block[at], cell.start[at] = found[better], number, first[better]
+                        cell.shape[at] = shape if came is None else came[first[better]]
+                        if came is None:
+                            cell.shape[at] += count  # alike
+    return _traced(cells, meshes, stages, units, count)
+
+
+def _copy(cell: _Cell) -> _Cell:
+    return _Cell(cell.value.copy(), cell.block.copy(), cell.start.copy(), cell.shape.copy())
+
+
+def _traced(cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int, units: int, shapes: int) -> Sequenced:
+    """The best plan, from its last stage to its first."""
+    last = cells[stages, meshes.devices]
+    total = float(last.value[:, 0, units].min())
+    if not math.isfinite(total):
+        return Sequenced(total, ())
+    layer, d, j, shape, alike = stages, meshes.devices, units, int(last.value[:, 0, units].argmin()), 0
     runs: list[StageRun] = []
-    while j and math.isfinite(total):
-        _, chosen, start = came[layer, d]
-        if chosen[j] < 0:
-            d -= 1
-            continue
-        block = meshes.blocks[chosen[j]]
-        runs.append(StageRun(int(start[j]), j, block))
-        j, d, layer = int(start[j]), block.first, max(layer - 1, 0) if stages else 0
+    while j:
+        cell = cells[layer, d]
+        block, i = meshes.blocks[int(cell.block[shape, alike, j])], int(cell.start[shape, alike, j])
+        runs.append(StageRun(i, j, block))
+        alike, shape = divmod(int(cell.shape[shape, alike, j]), shapes)
+        j, d, layer = i, block.first, max(layer - 1, 0)
     return Sequenced(total, tuple(reversed(runs)))
 
 
-__all__ = ["Sequenced", "StageRun", "least", "shortest"]
+__all__ = ["Sequenced", "StageRun", "Tables", "alike", "least", "shortest"]

@@ -1,16 +1,15 @@
 """Joint search: where to cut a model into stages, on how many devices each, as which mesh, and how each is sharded.
 
 A stage costs the sharded time of its run of units on its mesh, with what it receives and sends; a plan its slowest stage (the
-period of a stream). The search is lazy: every (run, form of mesh) has a bound, at first the compute that no sharding avoids;
-the dynamic programme of ``pipeline`` finds the best plan under these, the runs in it are solved (``borders``, ``search``) and
-their bounds replaced, until all stages that decide the value are solved. Runs with equal keys are solved once, and what holds
-more costs more: a bound of a run is one of every run around it.
+period of a stream). The search is lazy (``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids;
+the dynamic programme of ``pipeline`` finds the best plan under these, the runs in it are solved and their bounds replaced,
+until all stages that decide the value are solved. The plan is then solved stage by stage, each given the layouts that the
+stages before it really send, and priced with the real links (``settled``). Where that costs a stage more than its bound, the
+programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
 
-What is exact and what is a relaxation:
-- a run's bound lets values enter in the layout that suits it best, and leave as suits it, with the transfers of parts over the
-  best link: less than what any plan pays. So the programme's optimum is a lower bound of all plans over these cuts and blocks;
-- the plan itself is then solved stage by stage, each given the layouts that the stages before it really send, and priced with
-  the real links. The distance of the two is the gap. ``optimal`` is said where they meet only.
+What is exact and what is a relaxation: the bound of a run lets values enter in the layout that suits it best and leave as suits
+it, over the best link that its block has: less than what any plan pays. So the programme's optimum under bounds is a lower
+bound of all plans over these cuts and blocks, and the distance of the two is the gap. ``optimal`` is said where they meet only.
 """
 
 from __future__ import annotations
@@ -18,34 +17,34 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from ir.module import Func, Module
+from ir.module import Module
 from ir.topology import Topology
-from ir.types import Layout, Replicate, TensorType
 from passes.analyses.network import Network
 from passes.fold import Folding
-from passes.shard.borders import Border, Cutter, StageInput
-from passes.shard.build import ShardInput, build
-from passes.shard.decide import decisions_of
-from passes.shard.layouts import Placements
-from passes.shard.mesh import DeviceMesh
-from passes.shard.pipeline import Sequenced, StageRun, least, shortest
-from passes.shard.price import Decisions, price
+from passes.shard.bounding import Bounding
+from passes.shard.pipeline import StageRun, alike, least, shortest
 from passes.shard.problem import Floats
-from passes.shard.search import NoPlanError, ShardPlan, solve
-from passes.shard.submeshes import Submeshes
-from passes.shard.units import Units, units_of
+from passes.shard.settled import Settled, Settler
+from passes.shard.submeshes import Block, Submeshes
 from passes.shard.written import Staged
-from passes.sharded import Crossing, Party, message_bytes
 
 Progress = Callable[[str, float | None], None]
 TIGHT = 1e-9
 """Relative: values that count as equal."""
-SHARE = 0.8
+ENOUGH = 1e-4
+"""Relative gap at which no better plan is looked for."""
+SHARE = 0.7
 """Of the time: what the bound may take; the rest is for the plan."""
+MOST_TRIES = 8
+"""Plans that are settled."""
+
+
+Place = tuple[int, int, Block, bool, bool]
+"""A run on a block, and whether the stages before and behind it are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +60,6 @@ class StagesPlan:
     keys: int
     solved: int
     rounds: int
-
-
-@dataclass(slots=True)
-class _Form:
-    """One form of mesh: the problem on it and what is known of its runs. ``bounds[i, j]``; ``plans[key]``."""
-
-    mesh: DeviceMesh
-    given: ShardInput
-    cutter: Cutter
-    bounds: Floats
-    plans: dict[int, float] = field(default_factory=dict)
 
 
 class StageSearch:
@@ -90,200 +78,97 @@ class StageSearch:
         progress: Progress = lambda label, fraction: None,
     ) -> None:
         """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit."""
-        self.module, self.meshes, self.memory, self.uneven = module, meshes, memory, uneven
-        self.crossing = Crossing(topology, net)
-        self.progress = progress
-        self.func: Func = module.entry
-        self.solved = self.rounds = 0
-        self.forms: list[_Form] = []
-        self.units: Units | None = None
-        for number, mesh in enumerate(meshes.forms):
-            progress(f"mesh {mesh}", number / len(meshes.forms))
-            given = build(module, self.func, mesh, folding, uneven=uneven)
-            if self.units is None:
-                self.units = units_of(self.func, folding, given)
-            self.forms.append(_Form(mesh, given, Cutter(given), self.at_least(given, self.units, mesh)))
+        self.meshes, self.progress = meshes, progress
+        self.bounding = Bounding(module, topology, net, folding, meshes, memory=memory, uneven=uneven, progress=progress)
+        self.settler = Settler(self.bounding, topology, net)
 
-    def limit(self, mesh: DeviceMesh) -> int | None:
-        return None if self.memory < 0 else self.memory or mesh.memory
-
-    def at_least(self, given: ShardInput, units: Units, mesh: DeviceMesh) -> Floats:
-        """Compute alone of every run, each op as quick as it can be; inf where the weights fit in no layout."""
-        problem = given.problem
-        quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
-        work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in units.ops]
-        sums = np.concatenate([[0.0], np.cumsum(work)])
-        count = len(work)
-        table: Floats = np.maximum(sums[None, :] - sums[:count, None], 0.0) * (1 - TIGHT)
-        limit = self.limit(mesh)
-        if limit is not None:
-            table[self.least_memory(given, units) > limit] = np.inf
-        table[np.arange(count + 1)[None, :] <= np.arange(count)[:, None]] = np.inf
-        return table
-
-    def least_memory(self, given: ShardInput, units: Units) -> Floats:
-        """Bytes of weights per device that a run needs at least; a weight of several units counts once."""
-        unit_of = {op: unit for unit, ops in enumerate(units.ops) for op in ops}
-        problem = given.problem
-        added = np.zeros((units.count, units.count + 1))
-        for value in problem.values:
-            if value.maker[0] in given.kept:
-                size = float(problem.node(value.maker[0]).memory.min())
-                readers = sorted({unit_of[node] for node, _ in value.readers})
-                # Runs i .. j - 1 with i <= r < j for a reader r: counted at the first reader that is not before i.
-                before = -1
-                for reader in readers:
-                    added[before + 1 : reader + 1, reader + 1 :] += size
-                    before = reader
-        return added
-
-    # -- bounds --------------------------------------------------------------------------------------------------------
+    @property
+    def unsharded(self) -> tuple[str, ...]:
+        """Operators without a layout rule."""
+        return self.bounding.base.unsharded
 
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
         """The plan; None where nothing fits. ``stages``: exactly so many; 0: any number."""
-        ends = time.perf_counter() + seconds
-        bounding = time.perf_counter() + SHARE * seconds
-        assert self.units is not None
-        bound = 0.0
-        while True:
-            self.rounds += 1
-            found = least([form.bounds for form in self.forms], self.meshes, stages)
-            if not found.runs:
-                return None
-            bound = max(bound, found.value)
-            self.progress("stages", None)
-            if not self.refine(found) or time.perf_counter() > bounding:
-                break
-        candidates = [found]
-        second = shortest([form.bounds for form in self.forms], self.meshes, found.value * (1 + TIGHT), stages)
-        if second.runs:
-            candidates.insert(0, second)
-        best: tuple[float, tuple[Staged, ...]] | None = None
-        for candidate in candidates:
-            if best is not None and time.perf_counter() > ends:
-                break
-            made = self.evaluate(candidate.runs)
-            if made is not None and (best is None or made[0] < best[0]):
-                best = made
+        start = time.perf_counter()
+        bounding, count = self.bounding, self.bounding.units.count
+        bound, rounds = 0.0, 0
+        try:
+            while True:
+                rounds += 1
+                found = least(bounding.table, self.meshes, count, stages)
+                if not found.runs:
+                    return None
+                bound = max(bound, found.value)
+                self.progress("stages", None)
+                left = start + SHARE * seconds - time.perf_counter()
+                if left < 0 or not bounding.refine(found, left):
+                    break
+        except KeyboardInterrupt:
+            seconds = 0.0  # the plan at hand
+        best = self.settled(bound, stages, start + seconds)
         if best is None:
             return None
-        keys = len({key for row in self.units.keys for key in row})
-        return StagesPlan(
-            best[1], best[0], min(bound, best[0]), self.units.count, len(self.forms), keys, self.solved, self.rounds
-        )
+        keys = len({key for row in bounding.units.keys for key in row})
+        told = (count, len(self.meshes.forms), keys, bounding.solved, rounds)
+        return StagesPlan(best.stages, best.value, min(bound, best.value), *told)
 
-    def refine(self, found: Sequenced) -> bool:
-        """Solves the runs of a plan, the dearest first, until one turns out dearer than the plan; whether one did."""
-        assert self.units is not None
-        known = sorted(found.runs, key=lambda run: -self.forms[run.block.form].bounds[run.first, run.behind])
-        for run in known:
-            form = self.forms[run.block.form]
-            key = self.units.key(run.first, run.behind)
-            if key in form.plans:
-                continue
-            bound = form.plans[key] = self.bound_of(form, run)
-            self.raise_bounds(form, key, bound)
-            if bound > found.value * (1 + TIGHT):
-                return True
-        return False
+    def settled(self, bound: float, stages: int, ends: float) -> Settled | None:
+        """The best of some plans as they really cost."""
+        best: Settled | None = None
+        bounding, count = self.bounding, self.bounding.units.count
+        seen: dict[Place, float] = {}
+        often = np.zeros((count, count + 1))
 
-    def bound_of(self, form: _Form, run: StageRun) -> float:
-        """The least seconds of a run on a form of mesh, whatever is around it."""
-        assert self.units is not None
-        self.solved += 1
-        stage = form.cutter.cut(self.units.run(run.first, run.behind), Border())
-        try:
-            return solve(stage.given.problem, memory=self.limit(form.mesh), seconds=10.0, progress=self.progress).bound
-        except NoPlanError:
-            return math.inf
+        def table(block: Block, before: bool, behind: bool) -> Floats:
+            known = bounding.table(block, before, behind) + often / math.prod(block.mesh.sizes)
+            for place, cost in seen.items():
+                if place[2:] == (block, before, behind):
+                    known[place[:2]] = max(known[place[:2]], cost)
+            return known
 
-    def raise_bounds(self, form: _Form, key: int, bound: float) -> None:
-        """Notes the bound of all runs of a key, and of the runs around them."""
-        assert self.units is not None
-        for first, row in enumerate(self.units.keys):
-            for length, other in enumerate(row):
-                if other == key:
-                    around = form.bounds[: first + 1, first + length + 1 :]
-                    np.maximum(around, bound, out=around)
+        for number in range(MOST_TRIES):
+            if best is not None and (time.perf_counter() > ends or best.value <= bound * (1 + ENOUGH)):
+                break
+            limit = least(table, self.meshes, count, stages).value * (1 + TIGHT)
+            found = shortest(table, self.meshes, count, limit, stages)
+            if not found.runs:
+                break
+            self.progress("stages", number / MOST_TRIES)
+            made = self.settler.settle(found.runs)
+            costs = made.seconds if made is not None else (math.inf,) * len(found.runs)
+            known = len(seen)
+            for place, cost in zip(places(found.runs), costs, strict=True):
+                if cost > seen.get(place, limit):
+                    seen[place] = cost
+            if made is not None:
+                often = self.often(made)
+                if best is None or made.value < best.value:
+                    best = made
+            if len(seen) == known:
+                break
+        return best
 
-    # -- the plan ------------------------------------------------------------------------------------------------------
+    def often(self, made: Settled) -> Floats:
+        """Seconds times devices, beyond one message each, that a run spends on values that several stages read, as a plan had
+        it: what other plans will spend, but no bound."""
+        bounding = self.bounding
+        table = np.zeros((bounding.units.count, bounding.units.count + 1))
+        problem, ops = bounding.base.problem, bounding.base.func.ops
+        home = {op: number for number, stage in enumerate(made.stages) for op in stage.ops}
+        for value in problem.values:
+            node, result = value.maker
+            if node < len(ops) and (sent := made.sends.get(ops[node].results[result].name)):
+                readers = [reader for reader, _ in value.readers if reader < len(ops)]
+                others = len({home[reader] for reader in readers} - {home[node]})
+                maker, last = bounding.unit_of[node], max(bounding.unit_of[reader] for reader in readers)
+                devices = len(made.stages[home[node]].mesh.devices)
+                table[: maker + 1, maker + 1 : last + 1] += sent * devices * (others - 1) / others
+        return table
 
-    def evaluate(self, runs: Sequence[StageRun]) -> tuple[float, tuple[Staged, ...]] | None:
-        """The stages solved one after the other, each given what the ones before it send; the slowest's seconds."""
-        assert self.units is not None
-        parties = [
-            Party(run.block.mesh.devices, run.block.mesh.sizes if len(run.block.mesh.devices) > 1 else ()) for run in runs
-        ]
-        own = [self.units.run(run.first, run.behind) for run in runs]
-        home = {op: number for number, ops in enumerate(own) for op in ops}
-        lies: dict[str, tuple[int, Placements]] = {}
-        receive, send, work = [0.0] * len(runs), [0.0] * len(runs), [0.0] * len(runs)
-        stages = []
-        for number, (run, ops) in enumerate(zip(runs, own, strict=True)):
-            form = self.forms[run.block.form]
-            entering, leaving = form.cutter.crossing(ops)
-            given = {}
-            for name in entering:
-                maker, placements = lies[name]
-                alike = parties[maker].matches(parties[number])
-                arrives = placements if alike else (Replicate(),) * len(run.block.mesh.axes)
-                given[name] = form.given.layouts[name].number(arrives)
-            readers = {name: self.readers(name, home, number) for name in leaving}
-            whole = frozenset(n for n in leaving if any(not parties[number].matches(parties[r]) for r in readers[n]))
-            charged = {name: self.sending(form, name, parties, number, readers[name]) for name in leaving}
-            stage = form.cutter.cut(ops, Border(send=charged, given=given, whole=whole))
-            try:
-                plan = solve(stage.given.problem, memory=self.limit(form.mesh), seconds=10.0, progress=self.progress)
-            except NoPlanError:
-                return None
-            made = self.decided(stage, plan, run.block.mesh, ops, whole)
-            for name in leaving:
-                lies[name] = number, made.bill.lies[name]
-                for reader in readers[name]:
-                    size = self.size(form, name, made.bill.lies[name], parties[number], parties[reader])
-                    send[number] += self.crossing.send(size, parties[number], parties[reader])
-                    receive[reader] += self.crossing.receive(size, parties[number], parties[reader])
-            work[number] = made.bill.total
-            stages.append(made)
-        return max(map(sum, zip(work, receive, send, strict=True))), tuple(stages)
 
-    def readers(self, name: str, home: dict[int, int], number: int) -> list[int]:
-        """The other stages that read a value."""
-        cutter = self.forms[0].cutter
-        nodes = cutter.whole.problem.values[cutter.number[name]].readers
-        return sorted({home[node] for node, _ in nodes if node in home} - {number})
-
-    def sending(self, form: _Form, name: str, parties: Sequence[Party], number: int, readers: Sequence[int]) -> Floats:
-        """Seconds that a stage spends on sending a value, by layout."""
-        total = np.zeros(len(form.given.layouts[name].placements))
-        for position, placements in enumerate(form.given.layouts[name].placements):
-            for reader in readers:
-                size = self.size(form, name, placements, parties[number], parties[reader])
-                total[position] += self.crossing.send(size, parties[number], parties[reader])
-        return total
-
-    def size(self, form: _Form, name: str, placements: Placements, maker: Party, reader: Party) -> int:
-        type_ = form.cutter.types[name].type
-        if isinstance(type_, TensorType) and maker.sizes:
-            type_ = replace(type_, layout=Layout("@mesh", placements))
-        return message_bytes(type_, maker, reader)
-
-    def decided(
-        self, stage: StageInput, plan: ShardPlan, mesh: DeviceMesh, ops: tuple[int, ...], whole: frozenset[str]
-    ) -> Staged:
-        """What a plan of a stage says, counted a second time."""
-        given = stage.given
-        decisions = decisions_of(given, plan.choices)
-        arrived = {
-            name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
-            for node, name in stage.entering.items()
-        }
-        everywhere: Placements = (Replicate(),) * len(mesh.axes)
-        told = Decisions(
-            decisions.strategies, decisions.kept, decisions.outputs, arrived, {name: everywhere for name in sorted(whole)}
-        )
-        bill = price(self.module, given.func, mesh, told, uneven=self.uneven)
-        return Staged(ops, mesh, told, bill)
+def places(runs: Sequence[StageRun]) -> list[Place]:
+    """What the seconds of each stage depend on, as far as the programme knows."""
+    return [(run.first, run.behind, run.block, *sides) for run, sides in zip(runs, alike(runs), strict=True)]
 
 
 __all__ = ["StageSearch", "StagesPlan"]

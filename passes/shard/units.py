@@ -36,8 +36,9 @@ class Units:
         return len(self.ops)
 
     def run(self, first: int, behind: int) -> tuple[int, ...]:
-        """Positions of the ops of units ``first .. behind - 1``, ascending."""
-        return tuple(sorted(op for unit in self.ops[first:behind] for op in unit))
+        """Positions of the ops of units ``first .. behind - 1``, unit by unit: a topological order, and the same in all runs of
+        one key."""
+        return tuple(op for unit in self.ops[first:behind] for op in unit)
 
     def key(self, first: int, behind: int) -> int:
         return self.keys[first][behind - first - 1]

@@ -1,0 +1,246 @@
+"""What a run of units costs on a block of devices, from below: tables that get better where a plan would use them.
+
+At first: each op's seconds divided by the number of devices, but for its overhead; the least bytes of weights; the least parts
+of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses it. Then, for runs in plans: the
+form's own least seconds by op; the solution of the run's problem without the values that many layers share; the solution, with
+borders in the layouts that suit best.
+
+Two tables per form: ``core``, without what crosses, in which a bound of a run is one of every run around it (what is left out
+costs nothing and frees memory); and ``whole``, of single solved runs, with their transfers over the best link there is. Runs of
+one key are solved once. Every bound gives way a little for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ir.facets import Cost, Time
+from ir.module import Module
+from ir.topology import Topology
+from ir.types import type_bytes
+from passes.analyses.network import Network
+from passes.analyses.seconds import op_seconds
+from passes.fold import Folding
+from passes.shard.borders import Border, Cutter
+from passes.shard.build import ShardInput, build
+from passes.shard.crossings import Link, Links, volumes_of
+from passes.shard.layouts import split
+from passes.shard.mesh import DeviceMesh
+from passes.shard.pipeline import Sequenced, StageRun, alike
+from passes.shard.problem import Floats, ShardProblem
+from passes.shard.search import NoPlanError, solve
+from passes.shard.structure import structure_of
+from passes.shard.submeshes import Block, Submeshes
+from passes.shard.units import units_of
+
+Progress = Callable[[str, float | None], None]
+TIGHT = 1e-9
+"""Relative: what a bound gives way for sums in another order, and values that count as equal."""
+LONGEST = 10.0
+"""Seconds of one search."""
+
+
+@dataclass(slots=True)
+class Form:
+    """One form of mesh and what is known of runs on it. ``cutter`` where it has been built; ``solved``: keys, with whether the
+    solution was of the whole problem."""
+
+    mesh: DeviceMesh
+    core: Floats
+    whole: Floats
+    cutter: Cutter | None = None
+    solved: dict[int, bool] = field(default_factory=dict)
+
+
+class Bounding:
+    """Bounds for one module on one set of blocks."""
+
+    def __init__(
+        self,
+        module: Module,
+        topology: Topology,
+        net: Network,
+        folding: Folding | None,
+        meshes: Submeshes,
+        *,
+        memory: int = 0,
+        uneven: bool = False,
+        progress: Progress = lambda label, fraction: None,
+    ) -> None:
+        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit."""
+        self.module, self.folding, self.memory, self.uneven, self.progress = module, folding, memory, uneven, progress
+        self.links = Links(topology, net)
+        self.solved = 0
+        smallest = min(range(len(meshes.forms)), key=lambda form: (math.prod(meshes.forms[form].sizes), form))
+        self.base = self.built(meshes.forms[smallest])
+        self.units = units_of(module.entry, folding, self.base)
+        self.unit_of = {op: unit for unit, ops in enumerate(self.units.ops) for op in ops}
+        self.runs_of: dict[int, list[tuple[int, int]]] = {}
+        for first, row in enumerate(self.units.keys):
+            for length, key in enumerate(row):
+                self.runs_of.setdefault(key, []).append((first, first + length + 1))
+        self.volumes = volumes_of(self.base, self.units.ops)
+        self.forms = [Form(mesh, self.cheapest(mesh), np.zeros(self.volumes.enter.shape)) for mesh in meshes.forms]
+        self.equip(self.forms[smallest], self.base)
+        self.tables: dict[tuple[int, Link, Link, bool, bool], Floats] = {}
+        self.beside = {block: (self.links.before(block), self.links.behind(block)) for block in meshes.blocks}
+
+    def built(self, mesh: DeviceMesh) -> ShardInput:
+        return build(self.module, self.module.entry, mesh, self.folding, uneven=self.uneven)
+
+    def limit(self, mesh: DeviceMesh) -> int | None:
+        return None if self.memory < 0 else self.memory or mesh.memory
+
+    # -- tables --------------------------------------------------------------------------------------------------------
+
+    def table(self, block: Block, before: bool = True, behind: bool = True) -> Floats:
+        """Bounds of all runs on a block, given whether the stages before and behind it are alike."""
+        links = self.beside[block]
+        key = (block.form, *links, before, behind)
+        if key not in self.tables:
+            form, count = self.forms[block.form], math.prod(block.mesh.sizes)
+            here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
+            best = self.transfers(count)
+            with np.errstate(invalid="ignore"):
+                self.tables[key] = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
+        return self.tables[key]
+
+    def transfers(self, devices: int) -> Floats:
+        best = self.links.best
+        return (self.volumes.receive(devices, best, True) + self.volumes.send(devices, best, True)) * (1 + TIGHT)
+
+    def cheapest(self, mesh: DeviceMesh) -> Floats:
+        """Without the problem on the mesh: every op divided evenly, every weight too."""
+        share = 1.0 / math.prod(mesh.sizes)
+        known: dict[object, float] = {}
+        work = [0.0] * self.units.count
+        for number, op in enumerate(self.module.entry.ops):
+            key = (op.facets, op.name)
+            if key not in known:
+                seconds = [(op_seconds(op, type_), type_.overhead) for type_ in mesh.types]
+                fixed = op.facet(Cost) is None or op.facet(Time) is not None
+                known[key] = max(
+                    (whole if fixed else min(whole, over) + max(whole - over, 0.0) * share for whole, over in seconds),
+                    default=0.0,
+                )
+            work[self.unit_of[number]] += known[key]
+        bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share)
+        return self.table_of(work, bytes_, self.limit(mesh))
+
+    def table_of(self, work: list[float], bytes_: Floats, limit: int | None) -> Floats:
+        sums, count = np.concatenate([[0.0], np.cumsum(work)]), len(work)
+        table: Floats = np.maximum(sums[None, :] - sums[:count, None], 0.0) * (1 - TIGHT)
+        if limit is not None:
+            table[bytes_ > limit * (1 + TIGHT)] = np.inf
+        table[np.arange(count + 1)[None, :] <= np.arange(count)[:, None]] = np.inf
+        return table
+
+    def least_memory(self, given: ShardInput, share: float = 1.0) -> Floats:
+        """Bytes of weights per device that a run needs at least; a weight of several units counts once."""
+        problem = given.problem
+        added = np.zeros((self.units.count, self.units.count + 1))
+        for value in problem.values:
+            if value.maker[0] in given.kept:
+                size = float(problem.node(value.maker[0]).memory.min()) * min(share, 1.0)
+                before = -1
+                for reader in sorted({self.unit_of[node] for node, _ in value.readers}):
+                    added[before + 1 : reader + 1, reader + 1 :] += size
+                    before = reader
+        return added
+
+    def equip(self, form: Form, given: ShardInput) -> None:
+        """The problem on a form's mesh, and the bounds that it gives without a search."""
+        form.cutter = Cutter(given)
+        problem = given.problem
+        quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
+        work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
+        table = self.table_of(work, self.least_memory(given), self.limit(form.mesh))
+        np.maximum(form.core, table, out=form.core)
+
+    def cutter(self, form: Form) -> Cutter:
+        if form.cutter is None:
+            self.progress(f"mesh {form.mesh}", None)
+            self.equip(form, self.built(form.mesh))
+            self.forget()
+        assert form.cutter is not None
+        return form.cutter
+
+    def forget(self) -> None:
+        self.tables = {}
+
+    # -- searches ------------------------------------------------------------------------------------------------------
+
+    def refine(self, found: Sequenced, seconds: float) -> bool:
+        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than the plan; whether one did."""
+        ends = time.perf_counter() + seconds
+        limit = found.value * (1 + TIGHT)
+        sides = dict(zip(found.runs, alike(found.runs), strict=True))
+
+        def seconds_of(run: StageRun) -> float:
+            return float(self.table(run.block, *sides[run])[run.first, run.behind])
+
+        for exact in (False, True):
+            for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
+                form = self.forms[run.block.form]
+                self.cutter(form)
+                if seconds_of(run) > limit:
+                    return True
+                key = self.units.key(run.first, run.behind)
+                if form.solved.get(key, False) or (not exact and key in form.solved):
+                    continue
+                if time.perf_counter() > ends:
+                    return False
+                self.solve(form, run, exact, ends)
+                if seconds_of(run) > limit:
+                    return True
+        return False
+
+    def solve(self, form: Form, run: StageRun, exact: bool, ends: float) -> None:
+        """Searches a run and notes what it costs at least, there and around it."""
+        cutter, key = self.cutter(form), self.units.key(run.first, run.behind)
+        ops = self.units.run(run.first, run.behind)
+        entering, leaving = cutter.crossing(ops)
+        receive = {name: self.over_best(cutter, name) for name in entering}
+        send = {name: self.over_best(cutter, name) for name in leaving}
+        problem = cutter.cut(ops, Border(receive, send)).given.problem
+        loose = problem if exact else _without_shared(problem)
+        form.solved[key] = exact or loose is problem
+        self.solved += 1
+        seconds = max(0.1, min(LONGEST, ends - time.perf_counter()))
+        try:
+            bound = solve(loose, memory=self.limit(form.mesh), seconds=seconds, progress=self.progress).bound * (1 - TIGHT)
+        except NoPlanError:
+            bound = math.inf
+        crossing = math.fsum(float(row.max()) for row in (*receive.values(), *send.values()))
+        self.note(form, key, bound, bound - crossing)
+
+    def note(self, form: Form, key: int, bound: float, core: float) -> None:
+        for first, behind in self.runs_of[key]:
+            form.whole[first, behind] = max(form.whole[first, behind], bound)
+            around = form.core[: first + 1, behind:]
+            np.maximum(around, core, out=around)
+        self.forget()
+
+    def over_best(self, cutter: Cutter, name: str) -> Floats:
+        """Seconds that a member spends at least to send or receive a value, by layout."""
+        best, type_ = self.links.best, cutter.types[name].type
+        given = cutter.whole
+        size = type_bytes(type_) or 0
+        parts = np.array([split(type_, placements, given.mesh) for placements in given.layouts[name].placements])
+        return best.latency + size * parts / best.bandwidth
+
+
+def _without_shared(problem: ShardProblem) -> ShardProblem:
+    """The problem without the conversions of values that many copies of a layer read: cheaper to search, and never dearer."""
+    spread = structure_of(problem).spread
+    if not spread:
+        return problem
+    return replace(problem, values=tuple(value for number, value in enumerate(problem.values) if number not in spread))
+
+
+__all__ = ["Bounding", "Form"]

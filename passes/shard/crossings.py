@@ -1,0 +1,123 @@
+"""What crosses between stages, from below: bytes by run, and the best link that a block can have to those before and behind it.
+
+A member of a mesh of n devices receives at least one n-th of each value that enters, over at best the fastest route from any
+earlier device; as much it sends. Where the mesh beside it has another shape, values cross whole. These are what every plan
+pays, whatever the layouts at its borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ir.topology import Topology
+from ir.types import type_bytes
+from passes.analyses.network import FREE, Network
+from passes.shard.build import ShardInput
+from passes.shard.problem import Floats
+from passes.shard.submeshes import Block
+
+MOST_PAIRS = 256
+"""Devices up to which every route is looked at; of more, the ports are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """``[i, j]``: bytes and number of values that enter, and that leave, the run of units i .. j - 1; ``close_``: those that
+    come from unit i - 1, hence from the stage before, and those that unit j reads, hence the stage behind."""
+
+    enter: Floats
+    enters: Floats
+    leave: Floats
+    leaves: Floats
+    close_enter: Floats
+    close_leave: Floats
+
+    def receive(self, devices: int, link: Link, alike: bool) -> Floats:
+        """What a run on so many devices spends at least on what enters over a link, from a stage of the same shape or not."""
+        size = self.enter if alike else self.enter + self.close_enter * (devices - 1)
+        return size / (devices * link.bandwidth) + self.enters * link.latency
+
+    def send(self, devices: int, link: Link, alike: bool) -> Floats:
+        size = self.leave if alike else self.leave + self.close_leave * (devices - 1)
+        return size / (devices * link.bandwidth) + self.leaves * link.latency
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A best case: the least latency and the greatest bandwidth."""
+
+    latency: float
+    bandwidth: float
+
+
+def volumes_of(given: ShardInput, units: Sequence[Sequence[int]]) -> Volumes:
+    """``given``: the problem of the whole function on any mesh."""
+    unit_of = {op: unit for unit, ops in enumerate(units) for op in ops}
+    ops, count = len(given.func.ops), len(units)
+    tables = [np.zeros((count, count + 1)) for _ in range(6)]
+    for value in given.problem.values:
+        node, result = value.maker
+        if node >= ops:
+            continue
+        size = type_bytes(given.func.ops[node].results[result].type) or 0
+        home = unit_of[node]
+        readers = sorted({unit_of[reader] for reader, _ in value.readers if reader < ops})
+        # It enters runs that begin behind its maker, from the first of their units that reads it on.
+        for before, reader in pairwise([home, *(unit for unit in readers if unit > home)]):
+            for table, amount in ((tables[0], size), (tables[1], 1)):
+                table[before + 1 : reader + 1, reader + 1 :] += amount
+        if readers and readers[-1] > home:
+            nearest = next(unit for unit in readers if unit > home)
+            tables[4][home + 1, nearest + 1 :] += size
+            for reader in readers:
+                if reader > home:
+                    tables[5][: home + 1, reader] += size
+        if readers and readers[-1] > home:
+            for table, amount in ((tables[2], size), (tables[3], 1)):
+                table[: home + 1, home + 1 : readers[-1] + 1] += amount
+    return Volumes(*tables)
+
+
+class Links:
+    """Best links of a topology."""
+
+    def __init__(self, topology: Topology, net: Network) -> None:
+        devices = topology.devices
+        ports = [net.port(device.name) for device in devices]
+        paid = [port for port in ports if port != FREE]
+        self.best = Link(min((p.latency for p in paid), default=0.0), max((p.bandwidth for p in paid), default=np.inf))
+        if len(paid) < len(ports):
+            self.best = Link(0.0, np.inf)
+        self.latency: Floats | None = None
+        if 1 < len(devices) <= MOST_PAIRS:
+            count = len(devices)
+            self.latency, self.bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
+            for a, one in enumerate(devices):
+                for b, two in enumerate(devices):
+                    if a != b:
+                        path = net.path(one.name, two.name)
+                        self.latency[a, b], self.bandwidth[a, b] = path.latency, path.bandwidth
+            self.paying = np.array([port != FREE for port in ports])
+
+    def before(self, block: Block) -> Link:
+        """To the earlier device that is best for it, of the member with the slowest such link: every member receives."""
+        if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
+            return self.best
+        latency = self.latency[: block.first, block.first : block.behind].min(axis=0)
+        bandwidth = self.bandwidth[: block.first, block.first : block.behind].max(axis=0)
+        worst = int(bandwidth.argmin())
+        return Link(float(latency[worst]), float(bandwidth[worst]))
+
+    def behind(self, block: Block) -> Link:
+        """The best link of any member to a later device: one member may send for all."""
+        if self.latency is None or block.behind == len(self.latency) or not self.paying[block.first : block.behind].all():
+            return self.best
+        own = slice(block.first, block.behind), slice(block.behind, None)
+        return Link(float(self.latency[own].min()), float(self.bandwidth[own].max()))
+
+
+__all__ = ["Link", "Links", "Volumes", "volumes_of"]

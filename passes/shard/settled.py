@@ -1,0 +1,213 @@
+"""A sequence of stages as it really is: every stage solved with the layouts that the stages before it send, over its own links.
+
+The seconds of a plan's sharding are counted a second time by ``price``; transfers are those of ``passes.sharded``. Two ways are
+tried for a value that crosses to a mesh of the same shape: its maker leaves it as is cheapest for itself, or as is cheapest
+with the conversion that its reader would do to the layout that suits it best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ir.topology import Topology
+from ir.types import Layout, Replicate, TensorType
+from passes.analyses.network import Network
+from passes.shard.borders import Border, Cutter, StageInput
+from passes.shard.bounding import Bounding, Form
+from passes.shard.decide import decisions_of
+from passes.shard.layouts import Placements
+from passes.shard.mesh import DeviceMesh
+from passes.shard.pipeline import StageRun
+from passes.shard.price import Decisions, price
+from passes.shard.problem import Floats
+from passes.shard.search import NoPlanError, ShardPlan, solve
+from passes.shard.written import Staged
+from passes.sharded import Crossing, Party, message_bytes
+
+SECONDS = 10.0
+"""Of the search of one stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``seconds`` of each of the ``stages``; ``sends``: of each value that crosses, what its maker spends on sending it."""
+
+    seconds: tuple[float, ...]
+    stages: tuple[Staged, ...]
+    sends: Mapping[str, float]
+
+    @property
+    def value(self) -> float:
+        return max(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Stages in a row: what each holds and where."""
+
+    runs: tuple[StageRun, ...]
+    own: tuple[tuple[int, ...], ...]
+    parties: tuple[Party, ...]
+    home: Mapping[int, int]
+
+
+class Settler:
+    """Solves stages of plans; equal stages with equal borders once."""
+
+    def __init__(self, bounding: Bounding, topology: Topology, net: Network) -> None:
+        self.bounding = bounding
+        self.crossing = Crossing(topology, net)
+        self.known: dict[object, ShardPlan | None] = {}
+
+    def settle(self, runs: Sequence[StageRun]) -> Settled | None:
+        """The stages; None where the weights of one do not fit."""
+        bounding = self.bounding
+        own = tuple(bounding.units.run(run.first, run.behind) for run in runs)
+        parties = tuple(
+            Party(run.block.mesh.devices, run.block.mesh.sizes if len(run.block.mesh.devices) > 1 else ()) for run in runs
+        )
+        line = _Line(tuple(runs), own, parties, {op: number for number, ops in enumerate(own) for op in ops})
+        found = [made for hinted in (False, True) if (made := self.solved(line, hinted)) is not None]
+        return min(found, key=lambda made: made.value, default=None)
+
+    def solved(self, line: _Line, hinted: bool) -> Settled | None:
+        count = len(line.runs)
+        lies: dict[str, tuple[int, Placements]] = {}
+        seconds, sends = [0.0] * count, dict[str, float]()
+        stages = []
+        for number in range(count):
+            form, mesh = self.form(line, number), line.runs[number].block.mesh
+            cutter = self.bounding.cutter(form)
+            entering, leaving = cutter.crossing(line.own[number])
+            given = {name: self.arrives(line, cutter, number, name, lies[name]) for name in entering}
+            readers = {name: self.readers(line, cutter, name, number) for name in leaving}
+            whole = frozenset(
+                name for name in leaving if any(not line.parties[number].matches(line.parties[r]) for r in readers[name])
+            )
+            send = {name: self.sending(line, cutter, name, number, readers[name]) for name in leaving}
+            if hinted:
+                for name in leaving:
+                    send[name] = send[name] + self.hint(line, cutter, name, number, readers[name])
+            border = Border(send=send, given=given, whole=whole)
+            stage = cutter.cut(line.own[number], border)
+            plan = self.plan_of(line, number, stage, border)
+            if plan is None:
+                return None
+            made = self.decided(stage, plan, mesh, line.own[number], whole)
+            seconds[number] += made.bill.total
+            for name in leaving:
+                lies[name] = number, made.bill.lies[name]
+                for reader in readers[name]:
+                    one, two = line.parties[number], line.parties[reader]
+                    size = self.size(cutter, name, made.bill.lies[name], one, two)
+                    sent = self.crossing.send(size, one, two)
+                    seconds[number] += sent
+                    sends[name] = sends.get(name, 0.0) + sent
+                    seconds[reader] += self.crossing.receive(size, one, two)
+            stages.append(made)
+        return Settled(tuple(seconds), tuple(stages), sends)
+
+    def form(self, line: _Line, number: int) -> Form:
+        return self.bounding.forms[line.runs[number].block.form]
+
+    def arrives(self, line: _Line, cutter: Cutter, number: int, name: str, made: tuple[int, Placements]) -> int:
+        """The number of the layout in which a value comes to a stage."""
+        maker, lies = made
+        if not line.parties[maker].matches(line.parties[number]):
+            lies = (Replicate(),) * len(cutter.whole.mesh.axes)
+        return cutter.whole.layouts[name].number(lies)
+
+    def plan_of(self, line: _Line, number: int, stage: StageInput, border: Border) -> ShardPlan | None:
+        """The stage's plan, None where it does not fit."""
+        run = line.runs[number]
+        key = (
+            self.bounding.units.key(run.first, run.behind),
+            run.block.form,
+            tuple(border.given.values()),
+            tuple(tuple(row.tolist()) for row in border.send.values()),
+            tuple(name in border.whole for name in border.send),
+        )
+        if key not in self.known:
+            form = self.form(line, number)
+            try:
+                self.known[key] = solve(
+                    stage.given.problem,
+                    memory=self.bounding.limit(form.mesh),
+                    seconds=SECONDS,
+                    progress=self.bounding.progress,
+                )
+            except NoPlanError:
+                self.known[key] = None
+        return self.known[key]
+
+    def readers(self, line: _Line, cutter: Cutter, name: str, number: int) -> list[int]:
+        """The other stages that read a value."""
+        nodes = cutter.whole.problem.values[cutter.number[name]].readers
+        return sorted({line.home[node] for node, _ in nodes if node in line.home} - {number})
+
+    def sending(self, line: _Line, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
+        """Seconds that a stage spends on sending a value, by layout."""
+        placements = cutter.whole.layouts[name].placements
+        total = np.zeros(len(placements))
+        for position, lies in enumerate(placements):
+            for reader in readers:
+                size = self.size(cutter, name, lies, line.parties[number], line.parties[reader])
+                total[position] += self.crossing.send(size, line.parties[number], line.parties[reader])
+        return total
+
+    def hint(self, line: _Line, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
+        """Seconds that readers on meshes of the same shape need at least to convert a value, by the layout that it comes in:
+        to what they would ask for if it were free."""
+        layouts = cutter.whole.layouts[name]
+        total = np.zeros(len(layouts.placements))
+        for reader in readers:
+            if line.parties[number].matches(line.parties[reader]):
+                liked = self.liked(line, reader).get(name)
+                if liked is not None:
+                    total += layouts.convert[:, layouts.number(liked)]
+        return total
+
+    def liked(self, line: _Line, number: int) -> dict[str, Placements]:
+        """The layouts in which a stage would have what enters it."""
+        cutter = self.bounding.cutter(self.form(line, number))
+        entering, leaving = cutter.crossing(line.own[number])
+        border = Border(
+            {name: self.bounding.over_best(cutter, name) for name in entering},
+            {name: self.bounding.over_best(cutter, name) for name in leaving},
+        )
+        stage = cutter.cut(line.own[number], border)
+        plan = self.plan_of(line, number, stage, border)
+        if plan is None:
+            return {}
+        return {
+            name: cutter.whole.layouts[name].placements[stage.given.problem.node(node).makes[0][plan.choices[node]]]
+            for node, name in stage.entering.items()
+        }
+
+    def size(self, cutter: Cutter, name: str, placements: Placements, maker: Party, reader: Party) -> int:
+        type_ = cutter.types[name].type
+        if isinstance(type_, TensorType) and maker.sizes:
+            type_ = replace(type_, layout=Layout("@mesh", placements))
+        return message_bytes(type_, maker, reader)
+
+    def decided(
+        self, stage: StageInput, plan: ShardPlan, mesh: DeviceMesh, ops: tuple[int, ...], whole: frozenset[str]
+    ) -> Staged:
+        """What a plan of a stage says, counted a second time."""
+        given = stage.given
+        decisions = decisions_of(given, plan.choices)
+        arrived = {
+            name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
+            for node, name in stage.entering.items()
+        }
+        everywhere: Placements = (Replicate(),) * len(mesh.axes)
+        leaving = {name: everywhere for name in sorted(whole)}
+        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, leaving)
+        bill = price(self.bounding.module, given.func, mesh, told, uneven=self.bounding.uneven)
+        return Staged(tuple(sorted(ops)), mesh, told, bill)
+
+
+__all__ = ["Settled", "Settler"]

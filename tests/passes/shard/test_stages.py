@@ -1,0 +1,391 @@
+"""Stages on meshes: bound <= brute force over cuts, blocks, border layouts and shardings <= value; and what is written down."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from dnnc.driver import pass_context
+from ir import parse_module, print_module, verify
+from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
+from ir.module import Mesh, Module, Plan, Schedule
+from ir.topology import Topology
+from ir.types import Layout, Replicate, TensorType
+from passes.analyses.network import network
+from passes.cost import CostPass
+from passes.fold import folding
+from passes.place import largest_load, workload
+from passes.schedule import SchedulePass
+from passes.shard import ShardPass, build
+from passes.shard.borders import Border, Cutter
+from passes.shard.problem import ShardProblem
+from passes.shard.stages import StageSearch
+from passes.shard.submeshes import Block, Submeshes, submeshes
+from passes.shard.units import units_of
+from passes.sharded import Crossing, Party, message_bytes
+from passes.simulate import simulate
+from tests.passes.shard.exact import brute_force, integer_programme
+
+FEW = 3000
+"""Assignments up to which a stage is enumerated; of more, the integer programme is solved."""
+
+
+def text_of(widths: Sequence[int], skips: bool, hosts: Sequence[int], speeds: Sequence[int], near: float, far: float) -> str:
+    """A chain of products with activations, on devices of some hosts; ``skips``: the first value is added at the end."""
+    lines = [f"  resource @w{i} : tensor<{a}x{b}xf32> = declared" for i, (a, b) in enumerate(itertools.pairwise(widths))]
+    shape = [f"tensor<4x{width}xf32>" for width in widths]
+    ops, last = [], "%x"
+    for i in range(len(widths) - 1):
+        ops.append(f"    %h{i} = onnx.MatMul({last}, @w{i}) : {shape[i + 1]}")
+        last = f"%h{i}"
+    if skips:
+        ops.append(f"    %r = onnx.Add({last}, %h0) : {shape[-1]}")
+        last = "%r"
+    result = f"({last} : {shape[-1]})"
+    names = [(f"d{h}{i}", f"host{h}") for h, count in enumerate(hosts) for i in range(count)]
+    kinds = [
+        f"    type t{s} {{rates = {{f32 = {s * 1e9}}}, memory_bandwidth = {s * 1e9}, overhead = 1e-6}}"
+        for s in sorted(set(speeds))
+    ]
+    devices = [f"    device {n} {{type = t{s}, host = {h}}}" for (n, h), s in zip(names, speeds, strict=True)]
+    links = [f"    link l{n} {{ends = [{n}, {h}], bandwidth = {near}, latency = 1e-7}}" for n, h in names]
+    links += [f"    link m{h} {{ends = [host{h}, hub], bandwidth = {far}, latency = 1e-6}}" for h in range(len(hosts))]
+    return "\n".join(
+        [
+            "module @m {opset.onnx = 20} {",
+            *lines,
+            f"  func @main(%x : {shape[0]}) -> {result} {{",
+            *ops,
+            "  }",
+            "  topology @t {",
+            *kinds,
+            *[f"    host host{h}" for h in range(len(hosts))],
+            *devices,
+            "    switch hub",
+            *links,
+            "  }",
+            "}",
+        ]
+    )
+
+
+@st.composite
+def modules(draw: st.DrawFn) -> Module:
+    skips = draw(st.booleans())
+    widths = draw(st.lists(st.sampled_from([2, 8, 64]), min_size=4, max_size=5))
+    if skips:
+        widths[-1] = widths[1]
+    hosts = draw(st.sampled_from([[1], [2], [3], [1, 1], [2, 2], [4], [2, 1]]))
+    speeds = draw(st.lists(st.sampled_from([1, 1, 3]), min_size=sum(hosts), max_size=sum(hosts)))
+    near, far = draw(st.sampled_from([1e7, 1e9])), draw(st.sampled_from([1e7, 1e8]))
+    return costed(text_of(widths, skips, hosts, speeds, near, far))
+
+
+def costed(text: str) -> Module:
+    return CostPass().run(parse_module(text), pass_context(DiagnosticSink()))
+
+
+class Oracle:
+    """The least value of all plans in stages, from the definition: nothing is shared with the search but the problem of a stage
+    and the cost of a message."""
+
+    def __init__(self, module: Module, meshes: Submeshes) -> None:
+        topology = module.first(Topology)
+        assert topology is not None
+        self.module, self.meshes = module, meshes
+        self.crossing = Crossing(topology, network(topology))
+        found = folding(module.entry, module)
+        self.cutters = [Cutter(build(module, module.entry, mesh, found)) for mesh in meshes.forms]
+        self.units = units_of(module.entry, found, self.cutters[0].whole)
+        self.known: dict[object, float] = {}
+
+    def best(self, stages: int = 0) -> float:
+        return min((self.plan(line, 0, {}, [0.0] * len(line)) for line in self.lines(stages)), default=math.inf)
+
+    def lines(self, stages: int) -> Iterator[list[tuple[int, int, Block]]]:
+        def from_(unit: int, device: int) -> Iterator[list[tuple[int, int, Block]]]:
+            if unit == self.units.count:
+                yield []
+                return
+            for behind in range(unit + 1, self.units.count + 1):
+                for block in self.meshes.blocks:
+                    if block.first >= device:
+                        yield from ([(unit, behind, block), *rest] for rest in from_(behind, block.behind))
+
+        return (line for line in from_(0, 0) if not stages or len(line) == stages)
+
+    def plan(
+        self,
+        line: list[tuple[int, int, Block]],
+        number: int,
+        lies: dict[str, tuple[int, tuple[object, ...]]],
+        spent: list[float],
+    ) -> float:
+        """The least largest seconds of stages, those before ``number`` being decided."""
+        if number == len(line):
+            return max(spent)
+        first, behind, block = line[number]
+        cutter, ops = self.cutters[block.form], self.units.run(first, behind)
+        parties = [Party(b.mesh.devices, b.mesh.sizes if len(b.mesh.devices) > 1 else ()) for _, _, b in line]
+        home = {op: k for k, (i, j, _) in enumerate(line) for op in self.units.run(i, j)}
+        entering, leaving = cutter.crossing(ops)
+        arrives = {}
+        for name in entering:
+            maker, layout = lies[name]
+            alike = parties[maker].sizes == parties[number].sizes
+            arrives[name] = cutter.whole.layouts[name].number(layout if alike else (Replicate(),) * len(block.mesh.axes))  # type: ignore[arg-type]
+        readers = {
+            name: sorted({home[n] for n, _ in cutter.whole.problem.values[cutter.number[name]].readers if n in home} - {number})
+            for name in leaving
+        }
+        whole = frozenset(n for n in leaving if any(parties[r].sizes != parties[number].sizes for r in readers[n]))
+        best = math.inf
+        for made in itertools.product(*(range(len(cutter.whole.layouts[name].placements)) for name in leaving)):
+            own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole)
+            if not math.isfinite(own):
+                continue
+            after, told = list(spent), dict(lies)
+            after[number] += own
+            for name, layout in zip(leaving, made, strict=True):
+                placements = cutter.whole.layouts[name].placements[layout]
+                told[name] = number, placements
+                type_ = cutter.types[name].type
+                assert isinstance(type_, TensorType)
+                if parties[number].sizes:
+                    type_ = replace(type_, layout=Layout("@mesh", placements))
+                for reader in readers[name]:
+                    size = message_bytes(type_, parties[number], parties[reader])
+                    after[number] += self.crossing.send(size, parties[number], parties[reader])
+                    after[reader] += self.crossing.receive(size, parties[number], parties[reader])
+            if max(after) < best:
+                best = min(best, self.plan(line, number + 1, told, after))
+        return best
+
+    def stage(
+        self, block: Block, ops: tuple[int, ...], given: dict[str, int], made: dict[str, int], whole: frozenset[str]
+    ) -> float:
+        """The least seconds of a stage whose borders lie so; inf where they cannot."""
+        key = (block.form, ops, tuple(given.items()), tuple(made.items()), whole)
+        if key not in self.known:
+            cutter = self.cutters[block.form]
+            cut = cutter.cut(ops, Border(given=given, whole=whole)).given
+            problem = cut.problem
+            kinds, numbers = list(problem.node_kinds), list(problem.kinds)
+            for name, layout in made.items():
+                maker, result = cutter.whole.problem.values[cutter.number[name]].maker
+                node = ops.index(maker)
+                kind = kinds[numbers[node]]
+                fits = np.flatnonzero(kind.makes[result] == layout)
+                kinds.append(
+                    replace(
+                        kind,
+                        seconds=kind.seconds[fits],
+                        memory=kind.memory[fits],
+                        reads=tuple(row[fits] for row in kind.reads),
+                        makes=tuple(row[fits] for row in kind.makes),
+                    )
+                )
+                numbers[node] = len(kinds) - 1
+            self.known[key] = least(replace(problem, node_kinds=tuple(kinds), kinds=tuple(numbers), cells=()))
+        return self.known[key]
+
+
+def least(problem: ShardProblem) -> float:
+    sizes = [len(problem.node_kinds[kind].seconds) for kind in problem.kinds]
+    if not all(sizes):
+        return math.inf
+    return brute_force(problem) if math.prod(sizes) <= FEW else integer_programme(problem, scale=1e6)[0]
+
+
+def searched(module: Module, meshes: Submeshes, stages: int = 0) -> tuple[float, float]:
+    topology = module.first(Topology)
+    assert topology is not None
+    found = folding(module.entry, module)
+    plan = StageSearch(module, topology, network(topology), found, meshes).search(stages, 60.0)
+    return (plan.bound, plan.value) if plan else (math.inf, math.inf)
+
+
+def blocks_of(module: Module, sizes: tuple[int, ...] = ()) -> Submeshes:
+    topology = module.first(Topology)
+    assert topology is not None
+    return submeshes(topology, network(topology), sizes)
+
+
+@given(modules(), st.sampled_from([0, 0, 1, 2]))
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+def test_brute_force_lies_between_bound_and_value(module: Module, stages: int) -> None:
+    meshes = blocks_of(module)
+    best = Oracle(module, meshes).best(stages)
+    bound, value = searched(module, meshes, stages)
+    assert bound <= best * (1 + 1e-6)
+    assert best <= value * (1 + 1e-6)
+    assert value <= 2 * best or math.isinf(best)
+
+
+def test_search_meets_brute_force_where_links_are_slow() -> None:
+    """Two hosts far apart: a stage on each, sharded within."""
+    module = costed(text_of([8, 64, 64, 8], False, [2, 2], [1, 1, 1, 1], 1e9, 1e8))
+    meshes = blocks_of(module)
+    bound, value = searched(module, meshes)
+    assert value == pytest.approx(Oracle(module, meshes).best(), rel=1e-6)
+    assert value == pytest.approx(bound, rel=1e-6)
+
+
+def test_equal_keys_cost_alike() -> None:
+    """Runs of layers at different depths are one problem."""
+    from passes.shard import solve
+    from tests.passes.shard.models import prepared, problem_of
+
+    spec = "zoo:gpt2,layers=4,hidden=64,heads=8,vocab=128,seq=16,batch=2"
+    whole = problem_of(spec, (4,))
+    module, found = prepared(spec)
+    units, cutter = units_of(module.entry, found, whole), Cutter(whole)
+    by_key: dict[int, list[tuple[int, int]]] = {}
+    for first in range(units.count):
+        for behind in range(first + 1, units.count + 1):
+            by_key.setdefault(units.key(first, behind), []).append((first, behind))
+    alike = [runs for runs in by_key.values() if len(runs) > 1]
+    assert len(alike) > 4
+    for runs in alike[:: len(alike) // 4]:
+        costs = {solve(cutter.cut(units.run(*run), Border()).given.problem).value for run in runs}
+        assert max(costs) == pytest.approx(min(costs), rel=1e-12)
+
+
+def test_units_are_downsets() -> None:
+    from passes.analyses.memory import reads
+    from tests.passes.shard.models import prepared, problem_of
+
+    for spec in ("zoo:t5-base,layers=2", "zoo:resnet50"):
+        module, found = prepared(spec)
+        units = units_of(module.entry, found, problem_of(spec, (1,)))
+        seen: set[str] = set()
+        made = {value.name for op in module.entry.ops for value in op.results}
+        for ops in units.ops:
+            for op in ops:
+                assert {name for name in reads(module.entry.ops[op]) if name in made} <= seen
+                seen.update(value.name for value in module.entry.ops[op].results)
+        assert sorted(op for ops in units.ops for op in ops) == list(range(len(module.entry.ops)))
+        assert units.count > 4
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 3), st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=60)
+def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stages: int, random: Random) -> None:
+    """Against plain recursion over stages, with seconds that depend on neighbours' shapes."""
+    from passes.shard.mesh import Axis, DeviceMesh
+    from passes.shard.pipeline import alike, least, shortest
+
+    blocks = []
+    for first in range(devices):
+        for behind in range(first + 1, devices + 1):
+            for shape in {(behind - first,), (1, behind - first)}:
+                mesh = DeviceMesh(tuple(Axis("xy"[i], size, 1.0) for i, size in enumerate(shape)))
+                blocks.append(Block(first, behind, len(blocks), mesh))
+    meshes = Submeshes(devices, tuple(sorted(blocks, key=lambda b: b.behind)), tuple(b.mesh for b in blocks))
+    tables = {}
+    for block in blocks:
+        for before, behind_ in itertools.product((False, True), repeat=2):
+            table = np.full((units, units + 1), np.inf)
+            for i, j in itertools.combinations(range(units + 1), 2):
+                table[i, j] = random.randint(1, 9)
+            tables[block, before, behind_] = table
+
+    def sequences(unit: int, device: int) -> Iterator[list[tuple[int, int, Block]]]:
+        if unit == units:
+            yield []
+            return
+        for j in range(unit + 1, units + 1):
+            for block in blocks:
+                if block.first >= device:
+                    yield from ([(unit, j, block), *rest] for rest in sequences(j, block.behind))
+
+    def costs(line: list[tuple[int, int, Block]]) -> list[float]:
+        shapes = [block.mesh.sizes for _, _, block in line]
+        same = [False, *(a == b for a, b in itertools.pairwise(shapes)), False]
+        return [float(tables[b, same[k], same[k + 1]][i, j]) for k, (i, j, b) in enumerate(line)]
+
+    lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
+    expected = min((max(line) for line in lines), default=math.inf)
+
+    def table(block: Block, before: bool, behind: bool) -> np.ndarray:
+        return tables[block, before, behind]
+
+    found = least(table, meshes, units, stages)
+    assert found.value == expected
+    if found.runs:
+        told = zip(found.runs, alike(found.runs), strict=True)
+        assert max(tables[run.block, *sides][run.first, run.behind] for run, sides in told) == expected
+        total = min(sum(line) for line in lines if max(line) <= expected)
+        assert shortest(table, meshes, units, expected, stages).value == pytest.approx(total)
+
+
+def sharded(spec: str, topology: str, **options: object) -> Module:
+    from dnnc.frontends.topology import load_topology
+    from passes.lower import insert_symbols
+    from tests.passes.shard.models import prepared
+
+    module = insert_symbols(prepared(spec)[0], (load_topology(topology, DiagnosticSink()),))
+    context = pass_context(DiagnosticSink())
+    return SchedulePass().run(ShardPass(**options).run(module, context), context)  # type: ignore[arg-type]
+
+
+SMALL = "zoo:gpt2,layers=2,hidden=64,heads=8,vocab=128,seq=16"
+
+
+@pytest.mark.parametrize("options", [{"mesh": "2x2", "stages": 2}, {"mesh": "1", "stages": 4}, {"stages": 0}, {"mesh": "2x4"}])
+def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
+    """It verifies, reads back equal, its period is its value, and every member has a row."""
+    module = sharded(SMALL, "preset:cpu-8", **options)
+    assert verify(module) == []
+    assert parse_module(print_module(module)) == module
+    plan, schedule = module.first(Plan), module.first(Schedule)
+    assert plan is not None
+    assert schedule is not None
+    assert plan.bound <= plan.value
+    if len(plan.stages) > 1:
+        assert plan.value == pytest.approx(largest_load(workload(module)), rel=1e-9)
+    assert schedule.period == pytest.approx(plan.value, rel=1e-9)
+    used = [device for stage in plan.stages for device in stage.devices]
+    assert sorted(device for device, _ in schedule.rows) == sorted(used)
+    assert len(set(used)) == len(used)
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    for stage in plan.stages:
+        assert (stage.mesh == "") == (len(stage.devices) == 1)
+        if stage.mesh:
+            assert meshes[stage.mesh].devices == stage.devices
+    events = simulate(module, 4)
+    done = {(event.device, event.action.stage, event.action.microbatch) for event in events if event.action.kind == "F"}
+    assert len(done) == 4 * len(used)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"mesh": "2x2", "stages": 3}, InvalidInput, "need 12 devices"),
+        ({"stages": -1}, UsageError, "stages is -1"),
+        ({"stages": 2, "tied": True}, UsageError, "tied is for one mesh"),
+        ({"stages": 8, "memory": 1}, Infeasible, "holds the weights"),
+    ],
+)
+def test_faults_are_told(options: dict[str, object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sharded(SMALL, "preset:cpu-8", **options)
+
+
+def test_memory_is_kept() -> None:
+    """With little memory per device the weights are spread over more of them."""
+    loose = sharded(SMALL, "preset:cpu-4", stages=0).first(Plan)
+    assert loose is not None
+    limit = max(stage.weights for stage in loose.stages) * 2 // 3
+    tight = sharded(SMALL, "preset:cpu-4", stages=0, memory=limit).first(Plan)
+    assert tight is not None
+    assert max(stage.weights for stage in tight.stages) <= limit
+    assert tight.value >= loose.bound
