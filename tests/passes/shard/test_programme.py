@@ -1,4 +1,4 @@
-"""The programme of the search: equal to brute force, with memory too; a valid bound when time is short; where tables fail, a proof."""
+"""The programme of the search: equal to brute force, with memory too; a valid bound when time is short; a proof."""
 
 from __future__ import annotations
 
