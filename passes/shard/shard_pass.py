@@ -120,9 +120,8 @@ class ShardPass(Pass):
                 where=topology.name,
                 hint="use more devices, or another number of stages",
             )
-        unsharded = search.forms[0].given.unsharded
-        if unsharded:
-            context.sink.warn(f"no layout rule for {', '.join(unsharded)}: replicated", where=self.name)
+        if search.unsharded:
+            context.sink.warn(f"no layout rule for {', '.join(search.unsharded)}: replicated", where=self.name)
         context.count(
             self.name,
             stages=len(plan.stages),
