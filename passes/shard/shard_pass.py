@@ -199,7 +199,7 @@ def single_value(module: Module, topology: Topology, net: Network, *, training: 
             mesh = mesh_of(topology, net, (1,), number)
             problem = build(module, module.entry, mesh, None, training=training).problem
             kinds = [problem.node_kinds[kind] for kind in problem.kinds]
-            if mesh.memory is None or sum(float(kind.memory.min(initial=0.0)) for kind in kinds) <= mesh.memory:
+            if mesh.memory is None or sum(float(kind.memory.min()) for kind in kinds) <= mesh.memory:
                 best = min(best, math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds))
     return best
 
