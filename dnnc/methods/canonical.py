@@ -27,9 +27,8 @@ def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
         [float(op.get("weight", 0)) for op in entry.ops],
     ]
     for type_ in topology.types:
-        backward = [
-            facet and dict(facet.seconds).get(f"@{type_.name}") for facet in (op.facet(BackwardTime) for op in entry.ops)
-        ]
+        stated = [op.facet(BackwardTime) for op in entry.ops]
+        backward = [None if facet is None else dict(facet.seconds).get(f"@{type_.name}") for facet in stated]
         columns.append([-1.0 if seconds is None else float(seconds) for seconds in backward])
     order = canonical_order(problem, columns, color_classes(entry))
     return module.replace(entry, replace(entry, ops=tuple(entry.ops[v] for v in order))), order

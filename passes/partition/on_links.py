@@ -67,7 +67,7 @@ def best_on_links(
     best, _ = best_along(problem, hierarchy, solution.stages, solution.bound * (1 + TIGHT), seconds)
     if best is solution.stages:
         return solution
-    here, there = (_on_links(module, topology, net, problem.comm, members(s)) for s in (solution.stages, best))
+    here, there = (link_value(module, topology, net, problem.comm, members(s)) for s in (solution.stages, best))
     if here <= there:
         return solution
     value = max(cost.load for cost in plan_costs(problem, best))
@@ -75,8 +75,15 @@ def best_on_links(
     return replace(solution, stages=best, value=value, status=status)
 
 
-def _on_links(module: Module, topology: Topology, net: Network, comm: str, members: Sequence[Sequence[int]]) -> float:
-    """The value of a plan whose stages stand on the devices in order; inf where they do not fit."""
+def link_value(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    comm: str,
+    members: Sequence[Sequence[int]],
+    devices: Sequence[Sequence[str]] = (),
+) -> float:
+    """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or one on each in order."""
     from passes.place import placement_problem, stage_memory
     from passes.placement import search
 
@@ -84,7 +91,11 @@ def _on_links(module: Module, topology: Topology, net: Network, comm: str, membe
     stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
     staged = replace(func, ops=tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops)))
     module = module.replace(func, staged)
-    stages = tuple(PlanStage(index, topology.devices[0].type) for index in range(len(members)))
+    if devices:
+        types = {device.name: device.type for device in topology.devices}
+        stages = tuple(PlanStage(i, types[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
+    else:
+        stages = tuple(PlanStage(index, topology.devices[index].type) for index in range(len(members)))
     plan = Plan("@plan", "throughput", comm, math.inf, math.inf, 0.0, "feasible", math.inf, stages)
     try:
         memory = stage_memory(module, members, cuts_of(staged), comm)
@@ -95,4 +106,4 @@ def _on_links(module: Module, topology: Topology, net: Network, comm: str, membe
     return math.inf if chosen is None else problem.value(chosen)
 
 
-__all__ = ["best_on_links", "hierarchy_of"]
+__all__ = ["best_on_links", "hierarchy_of", "link_value"]

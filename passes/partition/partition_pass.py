@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, TypeAlias
 
+import numpy as np
+
 from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
@@ -28,16 +30,17 @@ from passes.analyses.memory import states_bytes
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.lower import cuts_of, insert_symbols
-from passes.partition.any_split import solve_any
+from passes.partition.any_split import AnySolution, solve_any
 from passes.partition.bounds import best_bound, lower_bound, prices
 from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.dp import Stages
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
+from passes.partition.latency.liveness import liveness
 from passes.partition.latency.split import PieceSolution, solve_pieces
 from passes.partition.limits import at_least_a_plan
-from passes.partition.on_links import best_on_links
+from passes.partition.on_links import best_on_links, link_value
 from passes.partition.pieces import pieces
 from passes.partition.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.partition.reduce import Groups, memory_can_bind, ordered, quotient, reduce
@@ -49,6 +52,8 @@ Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 Solver: TypeAlias = Callable[..., Solution]
 """A function of (problem, budget, progress); that of latency takes ``pieces`` as well."""
 _ROUNDS = 4
+FIRST_SHARE = 0.6
+"""Of the time of any split where memory may bind: the rest is for a bound of all plans."""
 SOLVERS: dict[tuple[str, str], Solver] = {
     ("throughput", "contiguous"): solve,
     ("throughput", "any"): solve_any,
@@ -59,7 +64,7 @@ OBJECTIVES = tuple(dict.fromkeys(objective for objective, _ in SOLVERS))
 SPLITS = tuple(dict.fromkeys(split for _, split in SOLVERS))
 
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
-"""Of any split: its search holds workspace and buffers of all pieces on a device at once."""
+"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,10 @@ class PartitionPass(Pass):
         groups, problem = self._groups(module, fine, frozenset(pins), context)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
-        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit)
-        search = self._solver(topology)
+        overcounts = self.split == "any" and memory_can_bind(fine)
+        seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
+        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds)
+        search = self._solver(topology, func, groups)
         solution = at_least_a_plan(lambda given: search(problem, given, context.progress), budget)
         if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
@@ -120,11 +127,13 @@ class PartitionPass(Pass):
                 solution = _against(solution, whole[1], best_bound, "the graph was contracted for a quick search")
         if solution.stages is None:
             raise explain(problem, solution, topology)
-        if self.split == "any" and memory_can_bind(fine):
-            solution = _against(solution, fine, lower_bound, OVERCOUNTED)
+        if overcounts:
+            solution = self._bounded(solution, fine, problem, budget, built + self.time_limit, context)
         solution = self._within_memory(module, problem, groups, solution, budget, context, built + self.time_limit, search)
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
+        if isinstance(solution, AnySolution):
+            solution = self._worth_its_boundaries(module, topology, net, problem, groups, solution)
         searched = time.perf_counter()
         if self.hosts and (self.objective, self.split, self.replicas) == ("throughput", "contiguous", 1):
             rest = built + self.time_limit - searched
@@ -186,7 +195,7 @@ class PartitionPass(Pass):
         if self.pieces < 1:
             raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
 
-    def _solver(self, topology: Topology) -> Solver:
+    def _solver(self, topology: Topology, func: Func, groups: Groups) -> Solver:
         if self.objective != "latency":
             return SOLVERS[self.objective, self.split]
         free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
@@ -196,7 +205,8 @@ class PartitionPass(Pass):
                 where=self.name,
                 hint="give the type no free transfers; 'dnnc solve' takes the CPUs of profiles",
             )
-        return partial(solve_pieces, pieces=self.pieces)
+        alive = None if states_bytes(func) else liveness(func, groups)
+        return partial(solve_pieces, pieces=self.pieces, liveness=alive)
 
     def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> tuple[Groups, Problem]:
         """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
@@ -240,6 +250,49 @@ class PartitionPass(Pass):
     def _wide(self, problem: Problem) -> Problem:
         """The problem with the replicas that its stages may have."""
         return problem if self.replicas == 1 else replicate(problem, self.replicas)
+
+    def _worth_its_boundaries(
+        self, module: Module, topology: Topology, net: Network, problem: Problem, groups: Groups, solution: AnySolution
+    ) -> Solution:
+        """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
+        receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
+        device, does not see."""
+        parts = self._parts(problem, solution)
+        if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
+            return solution
+        plain = replace(solution, stages=solution.contiguous)
+        values = []
+        for found in (solution, plain):
+            here, names = self._parts(problem, found), _named(problem, found)
+            on = [names[owner] for owner, _ in here]
+            values.append(link_value(module, topology, net, self.comm, _ops_of(here, groups), on))
+        if values[0] < values[1] or math.isinf(values[1]):
+            return solution
+        status = "optimal" if solution.contiguous_value <= solution.bound * (1 + TIGHT) else "feasible"
+        return replace(plain, value=solution.contiguous_value, status=status)
+
+    def _bounded(
+        self, solution: Solution, fine: Problem, problem: Problem, budget: Budget, deadline: float, context: PassContext
+    ) -> Solution:
+        """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
+        weights, so what is proven where these alone count is proven of all."""
+        known = _against(solution, fine, lower_bound, OVERCOUNTED)
+        if solution.interrupted or known.status == "optimal":
+            return known
+        weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
+        left = replace(budget, seconds=max(0.0, deadline - time.perf_counter()))
+        least = solve_any(weights, left, context.progress, starts=[solution.stages or ()])
+        if least.bound <= known.bound:
+            return replace(known, interrupted=least.interrupted)
+        bound = min(least.bound, solution.value)
+        optimal = solution.value <= bound * (1 + TIGHT)
+        return replace(
+            solution,
+            status="optimal" if optimal else "feasible",
+            bound=solution.value if optimal else bound,
+            reason=f"{least.reason}; of memory the weights alone counted",
+            interrupted=least.interrupted,
+        )
 
     def _within_memory(
         self,
@@ -343,6 +396,7 @@ class PartitionPass(Pass):
             certificate["replicas"] = str(self.replicas)
         if self.split != "contiguous":
             certificate["split"] = self.split
+            certificate["boundaries"] = _boundaries_text(problem, parts)
         if self.objective == "latency":
             certificate["pieces"] = str(self.pieces)
         asked = (
@@ -396,6 +450,19 @@ def _in_order(stages: Stages) -> Parts:
 def _ops_of(parts: Parts, groups: Groups) -> list[tuple[int, ...]]:
     """Positions of each stage's ops, ascending."""
     return [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in parts]
+
+
+def _boundaries_text(problem: Problem, parts: Parts) -> str:
+    """What a plan costs to run: tensors that a device receives for each sample, once for each stage that reads them."""
+    home = {v: (owner, index) for index, (owner, nodes) in enumerate(parts) for v in nodes}
+    crossing = {
+        (h, home[v])
+        for h, (maker, readers) in enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True))
+        for v in readers
+        if home[v][0] != home[maker][0]
+    }
+    pairs = {(home[int(problem.producer[h])][0], owner) for h, (owner, _) in crossing}
+    return f"transfers per sample: {len(crossing)}, pairs of devices: {len(pairs)}"
 
 
 def _named(problem: Problem, solution: Solution) -> list[tuple[str, ...]]:

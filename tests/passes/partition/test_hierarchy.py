@@ -139,6 +139,21 @@ def test_plans_for_hosts_are_valued_as_place_does_and_never_worse(seed: int, com
     assert placed[1].value <= placed[0].value * (1 + 1e-9)  # type: ignore[union-attr]
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_pieces_are_made_only_where_they_pay_on_real_links(seed: int) -> None:
+    """Any split is never worse than contiguous once every piece receives for itself, at the speed of its route."""
+    module = random_module(seed).extend([hosts_of_two(random.Random(seed))])
+    context = PassContext()
+    plans = [
+        PlacePass(nodes=0)
+        .run(PartitionPass(split=split, time_limit=2.0, hosts=False).run(module, context), context)
+        .first(Plan)
+        for split in ("any", "contiguous")
+    ]
+    assert plans[0].value <= plans[1].value * (1 + 1e-9)  # type: ignore[union-attr]
+
+
 def test_a_large_tensor_stays_on_a_host() -> None:
     """Eight ops of 4 s on 2 hosts of 2 devices. Even parts have large tensors on all borders, one between hosts, at 16 s
     a side; parts of two and three ops put a small one there."""
