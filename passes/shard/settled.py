@@ -7,6 +7,7 @@ with the conversion that its reader would do to the layout that suits it best.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ from passes.shard.pipeline import StageRun
 from passes.shard.price import Decisions, price
 from passes.shard.problem import Floats
 from passes.shard.search import NoPlanError, ShardPlan, solve
-from passes.shard.written import Staged
+from passes.shard.written import AGREE, Staged
 from passes.sharded import Crossing, Party, message_bytes
 
 SECONDS = 10.0
@@ -32,11 +33,23 @@ SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """A stage as it was solved: ``work`` seconds without what crosses; ``whole``: values that it leaves as whole tensors."""
+
+    ops: tuple[int, ...]
+    mesh: DeviceMesh
+    stage: StageInput
+    plan: ShardPlan
+    work: float
+    whole: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
-    """``seconds`` of each of the ``stages``; ``sends``: of each value that crosses, what its maker spends on sending it."""
+    """``seconds`` of each of the ``drafts``; ``sends``: of each value that crosses, what its maker spends on sending it."""
 
     seconds: tuple[float, ...]
-    stages: tuple[Staged, ...]
+    drafts: tuple[Draft, ...]
     sends: Mapping[str, float]
 
     @property
@@ -77,7 +90,7 @@ class Settler:
         count = len(line.runs)
         lies: dict[str, tuple[int, Placements]] = {}
         seconds, sends = [0.0] * count, dict[str, float]()
-        stages = []
+        drafts = []
         for number in range(count):
             form, mesh = self.form(line, number), line.runs[number].block.mesh
             cutter = self.bounding.cutter(form)
@@ -96,19 +109,28 @@ class Settler:
             plan = self.plan_of(line, number, stage, border)
             if plan is None:
                 return None
-            made = self.decided(stage, plan, mesh, line.own[number], whole)
-            seconds[number] += made.bill.total
+            made = {name: self.made(cutter, line.own[number], stage, plan, name) for name in leaving}
+            work = plan.value - math.fsum(float(send[name][made[name]]) for name in leaving)
+            seconds[number] += work
             for name in leaving:
-                lies[name] = number, made.bill.lies[name]
+                placements = cutter.whole.layouts[name].placements[made[name]]
+                lies[name] = number, placements
                 for reader in readers[name]:
                     one, two = line.parties[number], line.parties[reader]
-                    size = self.size(cutter, name, made.bill.lies[name], one, two)
+                    size = self.size(cutter, name, placements, one, two)
                     sent = self.crossing.send(size, one, two)
                     seconds[number] += sent
                     sends[name] = sends.get(name, 0.0) + sent
                     seconds[reader] += self.crossing.receive(size, one, two)
-            stages.append(made)
-        return Settled(tuple(seconds), tuple(stages), sends)
+            drafts.append(Draft(line.own[number], mesh, stage, plan, work, whole))
+        return Settled(tuple(seconds), tuple(drafts), sends)
+
+    @staticmethod
+    def made(cutter: Cutter, ops: tuple[int, ...], stage: StageInput, plan: ShardPlan, name: str) -> int:
+        """The number of the layout in which a stage makes a value."""
+        maker, result = cutter.whole.problem.values[cutter.number[name]].maker
+        node = ops.index(maker)
+        return int(stage.given.problem.node(node).makes[result][plan.choices[node]])
 
     def form(self, line: _Line, number: int) -> Form:
         return self.bounding.forms[line.runs[number].block.form]
@@ -193,10 +215,9 @@ class Settler:
             type_ = replace(type_, layout=Layout("@mesh", placements))
         return message_bytes(type_, maker, reader)
 
-    def decided(
-        self, stage: StageInput, plan: ShardPlan, mesh: DeviceMesh, ops: tuple[int, ...], whole: frozenset[str]
-    ) -> Staged:
+    def decided(self, draft: Draft) -> Staged:
         """What a plan of a stage says, counted a second time."""
+        stage, plan, mesh = draft.stage, draft.plan, draft.mesh
         given = stage.given
         decisions = decisions_of(given, plan.choices)
         arrived = {
@@ -204,10 +225,11 @@ class Settler:
             for node, name in stage.entering.items()
         }
         everywhere: Placements = (Replicate(),) * len(mesh.axes)
-        leaving = {name: everywhere for name in sorted(whole)}
+        leaving = {name: everywhere for name in sorted(draft.whole)}
         told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, leaving)
         bill = price(self.bounding.module, given.func, mesh, told, uneven=self.bounding.uneven)
-        return Staged(tuple(sorted(ops)), mesh, told, bill)
+        assert math.isclose(bill.total, draft.work, rel_tol=AGREE, abs_tol=1e-12), (bill.total, draft.work)
+        return Staged(tuple(sorted(draft.ops)), mesh, told, bill)
 
 
 __all__ = ["Settled", "Settler"]

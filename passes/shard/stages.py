@@ -110,7 +110,8 @@ class StageSearch:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
         told = (count, len(self.meshes.forms), keys, bounding.solved, rounds)
-        return StagesPlan(best.stages, best.value, min(bound, best.value), *told)
+        staged = tuple(map(self.settler.decided, best.drafts))
+        return StagesPlan(staged, best.value, min(bound, best.value), *told)
 
     def settled(self, bound: float, stages: int, ends: float) -> Settled | None:
         """The best of some plans as they really cost."""
@@ -154,14 +155,14 @@ class StageSearch:
         bounding = self.bounding
         table = np.zeros((bounding.units.count, bounding.units.count + 1))
         problem, ops = bounding.base.problem, bounding.base.func.ops
-        home = {op: number for number, stage in enumerate(made.stages) for op in stage.ops}
+        home = {op: number for number, stage in enumerate(made.drafts) for op in stage.ops}
         for value in problem.values:
             node, result = value.maker
             if node < len(ops) and (sent := made.sends.get(ops[node].results[result].name)):
                 readers = [reader for reader, _ in value.readers if reader < len(ops)]
                 others = len({home[reader] for reader in readers} - {home[node]})
                 maker, last = bounding.unit_of[node], max(bounding.unit_of[reader] for reader in readers)
-                devices = len(made.stages[home[node]].mesh.devices)
+                devices = len(made.drafts[home[node]].mesh.devices)
                 table[: maker + 1, maker + 1 : last + 1] += sent * devices * (others - 1) / others
         return table
 
