@@ -6,6 +6,7 @@ the IR, one placement per mesh axis: ``S(1)`` a shard of dimension 1, ``R`` whol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -150,13 +151,13 @@ def _short(name: str, layer: str) -> str:
 
 
 def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str, Any]]:
-    """The plan, then others, each with its ratio to it; ``missing`` where there is none."""
+    """The plan, then others, each with its ratio to it, and whether its weights fit; ``missing`` where there is none."""
     memory = max((stage.weights for stage in plan.stages), default=0)
     sums = [sum(getattr(stage, part) for stage in plan.stages) for part in ("compute", "collectives")]
     found = dict(plan.certificate).get("strategy", "")
     rows: list[dict[str, Any]] = [
         {"plan": found or "found", "seconds": plan.value, "ratio": 1.0, "compute": sums[0], "collectives": sums[1],
-         "weights": memory, "missing": ""}
+         "weights": memory, "fits": True, "missing": ""}
     ]  # fmt: skip
     for other in others:
         if other.name == found or other.name == "replicate":
@@ -170,13 +171,23 @@ def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str,
                 "compute": other.compute,
                 "collectives": other.communication,
                 "weights": other.memory,
+                "fits": other.fits,
                 "missing": other.missing,
             }
         )
+    alone = math.isfinite(plan.single)
     rows.append(
-        {"plan": "one device", "seconds": plan.single, "ratio": plan.single / plan.value if plan.value > 0 else None,
-         "compute": plan.single, "collectives": 0.0, "weights": None, "missing": ""}
-    )  # fmt: skip
+        {
+            "plan": "one device",
+            "seconds": plan.single if alone else None,
+            "ratio": plan.single / plan.value if alone and plan.value > 0 else None,
+            "compute": plan.single if alone else None,
+            "collectives": 0.0,
+            "weights": None,
+            "fits": alone,
+            "missing": "" if alone else "the weights fit no single device",
+        }
+    )
     return rows
 
 
@@ -193,7 +204,7 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
         ratio = ratio_text(row["ratio"]) if row["ratio"] is not None else "-"
         weights = bytes_text(row["weights"]) if row["weights"] is not None else "-"
         seconds = [seconds_text(row[key]) for key in ("seconds", "compute", "collectives")]
-        cells.append((row["plan"], seconds[0], ratio, *seconds[1:], weights, ""))
+        cells.append((row["plan"], seconds[0], ratio, *seconds[1:], weights, "" if row["fits"] else "does not fit"))
     return Table(columns("<plan seconds ratio compute collectives weights <"), tuple(cells))
 
 

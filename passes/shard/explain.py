@@ -31,7 +31,7 @@ from passes.shard.layouts import Placements
 from passes.shard.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
 from passes.shard.price import Bill, Collective, Decisions, price
-from passes.shard.search import NoPlanError
+from passes.shard.search import NoPlanError, solve
 from passes.sharded import kept_layouts, parties, read_placements
 
 _NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
@@ -94,14 +94,15 @@ class StagePart:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A plan to compare with: seconds per sample, of them compute and collectives, bytes of weights per device; ``missing``:
-    why there is none."""
+    """A plan to compare with: seconds per sample, of them compute and collectives, bytes of weights per device, and whether
+    these fit; ``missing``: why there is none."""
 
     name: str
     seconds: float = 0.0
     compute: float = 0.0
     communication: float = 0.0
     memory: float = 0.0
+    fits: bool = True
     missing: str = ""
 
 
@@ -138,7 +139,7 @@ def typical_block(told: Sequence[Layer]) -> Layer | None:
 
 def alternatives(module: Module, *, uneven: bool = False, time_limit: float = 10.0) -> tuple[Alternative, ...]:
     """Plans by name on the mesh of a sharded module of one stage, else on one axis of all its devices; without regard to
-    memory, which each tells."""
+    memory, which each tells. Of a module whose plan is one by name, the one found is among them (``found``)."""
     plan = _plan(module)
     topology = module.first(Topology)
     assert topology is not None
@@ -149,14 +150,19 @@ def alternatives(module: Module, *, uneven: bool = False, time_limit: float = 10
     training = plan.objective == "training"
     given = build(bare, bare.entry, mesh, folding(bare.entry, bare), training=training, uneven=uneven)
     told = []
-    for name in STRATEGIES:
+    chosen = any(key == "strategy" for key, _ in plan.certificate)
+    for name in ("found", *STRATEGIES) if chosen else STRATEGIES:
         try:
-            other = named_plan(bare, given, name, uneven=uneven, seconds=time_limit)
+            if name == "found":
+                other = solve(given.problem, seconds=time_limit)
+            else:
+                other = named_plan(bare, given, name, uneven=uneven, seconds=time_limit)
         except (UnfitError, NoPlanError) as error:
             told.append(Alternative(name, missing=str(error)))
             continue
         bill = price(bare, bare.entry, mesh, decisions_of(given, other.choices), training=training, uneven=uneven)
-        told.append(Alternative(name, other.value, bill.compute, bill.communication, bill.memory))
+        fits = mesh.memory is None or bill.memory <= mesh.memory
+        told.append(Alternative(name, other.value, bill.compute, bill.communication, bill.memory, fits))
     return tuple(told)
 
 

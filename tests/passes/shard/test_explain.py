@@ -94,8 +94,11 @@ def test_alternatives_are_no_better_than_the_plan() -> None:
         assert other.missing or other.seconds == pytest.approx(other.compute + other.communication)
     assert "experts" in others["expert"].missing
     assert others["replicate"].communication == 0
-    named = planned("mesh=4,strategy=data")[1]
+    by_name, named = planned("mesh=4,strategy=data")
     assert others["data"].seconds == pytest.approx(named.value)
+    found = alternatives(by_name)[0]
+    assert (found.name, found.seconds) == ("found", pytest.approx(plan.value))
+    assert all(other.fits for other in others.values())
 
 
 @pytest.mark.parametrize("options", ["mesh=2x4", "mesh=4,stages=2"])
