@@ -6,14 +6,14 @@ device too small). Its bound holds for every plan of this model on this topology
 where that was proven for the same problem (``passes/analyses/identity.py``) and is higher than what takes no search.
 
 A faulty plan raises InvalidInput with every fault found: an op that is unknown, ambiguous, listed twice in one stage or not at
-all; a device that is unknown or used twice; a value that would travel to an earlier stage.
+all; a device that is unknown or used twice; replicas that are not alike; a value that would travel to an earlier stage.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -66,7 +66,8 @@ class AssignPass(Pass):
         entry = module.entry
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
-        devices = self._devices(topology, problems)
+        net = context.analyses.get(network, topology)
+        devices = self._devices(topology, net, problems)
         count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
         problems += [
             Diagnostic(f"stage {index} has a device but no op", where=self._where(index), hint="remove it or give it ops")
@@ -79,7 +80,6 @@ class AssignPass(Pass):
         stage_members(assigned)
         placed = module.replace(entry, assigned)
         replicated = any(len(names) > 1 for names in devices.values())
-        net = context.analyses.get(network, topology)
         bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
         certificate = {"bound": reason, "plan": "given, not searched for"}
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
@@ -149,7 +149,7 @@ class AssignPass(Pass):
         problems += _shorten(missing, "more ops are in no stage")
         return {name: tuple(sorted(indices)) for name, indices in found.items()}
 
-    def _devices(self, topology: Topology, problems: list[Diagnostic]) -> dict[int, list[str]]:
+    def _devices(self, topology: Topology, net: Network, problems: list[Diagnostic]) -> dict[int, list[str]]:
         known = [device.name for device in topology.devices]
         found: dict[int, list[str]] = {}
         for text in self.devices:
@@ -172,16 +172,27 @@ class AssignPass(Pass):
                     )
                 )
         for index, names in found.items():
-            types = sorted({topology.device(name).type for name in names})
-            if len(types) > 1:
-                problems.append(
-                    Diagnostic(
-                        f"its replicas are of different types: {', '.join(types)}",
-                        where=self._where(index),
-                        hint="use devices of one type",
-                    )
-                )
+            problems += self._unlike(index, names, topology, net)
         return found
+
+    def _unlike(self, index: int, names: Sequence[str], topology: Topology, net: Network) -> Iterator[Diagnostic]:
+        """Replicas that cannot stand for each other: transfers of a stage are priced as those of each of its devices."""
+        types = sorted({topology.device(name).type for name in names})
+        if len(types) > 1:
+            what, hint = f"of different types: {', '.join(types)}", "use devices of one type"
+            yield Diagnostic(f"its replicas are {what}", where=self._where(index), hint=hint)
+            return
+        first = names[0]
+        for name in names[1:]:
+            here, there = net.port(first), net.port(name)
+            if (here.latency, here.bandwidth) != (there.latency, there.bandwidth):
+                yield Diagnostic(
+                    f"its replicas have different ports: {first} {here.bandwidth:.6g} byte/s after {here.latency:.3g} s, "
+                    f"{name} {there.bandwidth:.6g} byte/s after {there.latency:.3g} s",
+                    where=self._where(index),
+                    hint="use devices with ports alike, or a stage on each",
+                )
+                return
 
     def _split(self, text: str) -> tuple[int, str]:
         index, colon, name = text.partition(":")

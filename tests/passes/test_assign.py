@@ -11,7 +11,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import StageSet
 from ir.module import Func, Module, Plan
 from ir.ops import Location
-from ir.topology import Topology
+from ir.topology import Device, DeviceType, Host, Link, Topology
 from passes.assign import AssignPass
 from passes.base import PassContext
 from passes.partition import PartitionPass
@@ -160,3 +160,13 @@ def test_a_proven_bound_is_not_that_of_plans_that_run_an_op_twice() -> None:
     plan = PlacePass().run(twice.run(module, context), context).first(Plan)
     assert plan is not None
     assert plan.bound <= plan.value == 5.1
+
+
+def test_replicas_have_ports_alike() -> None:
+    named = tuple(Device(name, "t", "h") for name in "abc")
+    links = (Link("ab", ("a", "h"), 1024.0, 0.0), Link("bb", ("b", "h"), 512.0, 0.0), Link("cb", ("c", "h"), 1024.0, 0.0))
+    topology = Topology("@top", (DeviceType("t"),), (Host("h"),), named, (), links)
+    module = bare_chain(2, topology)
+    found = faults(module, "0:v0", "1:v1", devices=("0:c", "1:a", "1:b"))
+    assert [(where, "have different ports" in words) for where, words in found] == [("plan.json: stage 1", True)]
+    assert members(assign(module, "0:v0", "1:v1", devices=("0:b", "1:a", "1:c"))) == [(0,), (1,)]
