@@ -103,8 +103,12 @@ CHANGES: dict[str, Callable[[Module, list[Op]], Module]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("family", FAMILIES)
+CASES = [(family, change) for family in FAMILIES for change in CHANGES if (family, change) != ("resnet", "operand order")]
+"""Of a residual layer only the addition joins two values, and a layer that begins with it takes both from outside: their order
+is then no part of it."""
+
+
+@pytest.mark.parametrize(("family", "change"), CASES)
 def test_one_change_prevents_one_fold(family: str, change: str) -> None:
     module, found = original(family)
     block = found.blocks[largest(found)]
