@@ -40,7 +40,7 @@ from passes.partition.from_ir import problem_of
 from passes.partition.latency.liveness import liveness
 from passes.partition.latency.split import PieceSolution, solve_pieces
 from passes.partition.limits import at_least_a_plan
-from passes.partition.on_links import best_on_links, link_value
+from passes.partition.on_links import PlacedSolution, best_on_links, link_value
 from passes.partition.pieces import pieces
 from passes.partition.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.partition.reduce import Groups, memory_can_bind, ordered, quotient, reduce
@@ -135,7 +135,7 @@ class PartitionPass(Pass):
         if isinstance(solution, AnySolution):
             solution = self._worth_its_boundaries(module, topology, net, problem, groups, solution)
         searched = time.perf_counter()
-        if self.hosts and (self.objective, self.split, self.replicas) == ("throughput", "contiguous", 1):
+        if self.hosts and (self.objective, self.split) == ("throughput", "contiguous"):
             rest = built + self.time_limit - searched
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
@@ -312,8 +312,8 @@ class PartitionPass(Pass):
         of the first search stays."""
         from passes.place import stage_memory
 
-        if states_bytes(module.entry):
-            return first  # what a workload states is what either counts
+        if states_bytes(module.entry) or self.objective == "latency":
+            return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
         solution, tightened = first, problem
         for _ in range(_ROUNDS):
             assert solution.stages is not None
@@ -372,6 +372,8 @@ class PartitionPass(Pass):
         costs = plan_costs(problem, [(pool_of[solution.stages[owner][0]], nodes) for owner, nodes in parts])
         shared = self.objective == "latency" or len(parts) > len(solution.stages)
         devices = _named(problem, solution) if shared else [()] * len(parts)
+        if isinstance(solution, PlacedSolution):
+            devices = list(solution.devices)
         pinned_devices = set(pins.values())
         stages = []
         for index, (cost, (owner, _)) in enumerate(zip(costs, parts, strict=True)):
