@@ -83,6 +83,13 @@ SMOOTH: list[Case] = [
     Case("onnx.TopK", [f64(4, 8), np.array([3])], results=2),
     Case("onnx.Relu", [f64(4, 8)]),
     Case("onnx.Max", [f64(4, 8), f64(8)]),
+    Case("onnx.Flatten", [f64(4, 2, 4)], {"axis": 1}),
+    Case("onnx.MaxPool", [f64(4, 4, 4, 4)], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Case("onnx.Gelu", [f64(4, 8)], {"approximate": "tanh"}, opset=20),
+    Case("onnx.Neg", [f64(4, 8)]),
+    Case("onnx.Reciprocal", [f64(4, 8, low=0.5, high=2)]),
+    Case("onnx.Sqrt", [f64(4, 8, low=0.5, high=2)]),
+    Case("onnx.Unsqueeze", [f64(4, 8), np.array([1])], constants=(1,)),
 ]
 """Differentiable where they are looked at; in 64 bits."""
 

@@ -14,8 +14,22 @@ from ir.layout_rules import LayoutRule, Strategy, coverage, rules
 from ir.module import Module
 from ir.ops import Op
 from ir.types import Partial, Placement, Replicate, Shard
+from passes.base import PassContext
 from passes.canonicalize import CanonicalizePass
+from passes.unfuse import UnfusePass
+from tests.ir.layout_rules.test_backward import LINEAR, SMOOTH
 
+FAMILIES = (
+    "bert-base,layers=1,hidden=64,heads=4,vocab=100",
+    "gpt2,layers=1,hidden=64,heads=4,vocab=100",
+    "llama-70b,layers=1,hidden=64,heads=8,kv_heads=4,vocab=100,seq=16",
+    "mixtral-8x7b,layers=1,hidden=64,heads=8,kv_heads=4,vocab=100,seq=16",
+    "mixtral-8x7b,layers=1,hidden=64,heads=8,kv_heads=4,vocab=100,seq=16,routing=capacity",
+    "mlp",
+    "resnet50",
+    "t5-base,layers=1,hidden=64,heads=4,vocab=100,seq=16",
+    "vit-base,layers=1,hidden=64,heads=4,image=32,patch=8,classes=16",
+)
 ZOO = ("bert-base,layers=2,hidden=64,heads=4,vocab=100", "gpt2,layers=2,hidden=64,heads=4,vocab=100", "mlp", "resnet50")
 SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
 
@@ -43,6 +57,16 @@ def test_every_op_of_the_shared_models_has_a_rule(name: str, shared_dir: Path) -
     module = imported(str(shared_dir / "models" / f"{name}.onnx"))
     assert coverage(module) == {}
     assert coverage(canonical(module)) == {}
+
+
+@pytest.mark.parametrize("name", [*(f"zoo:{name}" for name in FAMILIES), *SHARED])
+def test_every_op_that_is_left_is_tested_backward(name: str, request: pytest.FixtureRequest) -> None:
+    """Behind ``unfuse``: a rule for each op, and a case of its gradients for each that has any."""
+    spec = name if name.startswith("zoo:") else str(request.getfixturevalue("shared_dir") / "models" / f"{name}.onnx")
+    module = UnfusePass().run(canonical(imported(spec)), PassContext())
+    assert coverage(module) == {}
+    differentiable = {op.name for op, rule in rules(module) if rule is not None and any(rule.differentiable[0])}
+    assert differentiable - {case.name for case in LINEAR + SMOOTH} == set()
 
 
 def test_heads_and_hidden_units_stay_split_through_a_block() -> None:
