@@ -1,8 +1,7 @@
 """From the throughput problem of a module to the latency problem: which kinds are CPUs, and what a node weighs.
 
 A *CPU* is a kind of device that transfers for free and has no memory limit; there may be one such kind. A piece takes the bytes
-of a stage (``passes.partition.problem``): weights, workspace, buffers. Workspace is more than some stages need
-(``passes.analyses.memory``), so that nothing fits is proven only where nothing does without any (``least_memory``).
+of a stage (``passes.partition.problem``): weights, workspace (exactly, where ``liveness`` is given), buffers.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.problem import LatencyProblem, Programs
 from passes.partition.problem import Kind, Problem, slots
 
@@ -31,11 +31,11 @@ def latency_problem(
     free_transfers: Sequence[bool],
     colours: tuple[tuple[int, ...], ...],
     pieces: int,
-    least_memory: bool = False,
+    liveness: Liveness | None = None,
 ) -> BuiltLatency:
     """The latency problem of the same nodes and devices. ``free_transfers``: by kind; ``colours``: nodes that share a device;
-    ``pieces``: most per accelerator; ``least_memory``: without workspace. Raises ValueError for more than one kind of CPU, and
-    for cuts or stages prescribed."""
+    ``pieces``: most per accelerator; ``liveness``: what is alive in a piece, where the problem's ``live`` is an estimate.
+    Raises ValueError for more than one kind of CPU, and for cuts or stages prescribed."""
     if problem.forced or problem.stages is not None:
         raise ValueError("cuts and numbers of stages are demanded of pipelines, not of a single sample")
     cpus = [k for k, kind in enumerate(problem.kinds) if free_transfers[k] and kind.memory is None]
@@ -49,10 +49,11 @@ def latency_problem(
             size[readers[0]] += weight
     shared = [w for w, readers in enumerate(problem.weight_readers) if len(readers) > 1]
     programs = Programs(
-        live=np.zeros(problem.size, np.int64) if least_memory else problem.live,
+        live=problem.live,
         received=slots("sum") * problem.tensor_bytes,
         weight_bytes=problem.weight_bytes[shared],
         weight_readers=tuple(problem.weight_readers[w] for w in shared),
+        liveness=liveness,
     )
     plain = not shared and not programs.live.any() and not programs.received.any()
     kinds = [problem.kinds[k] for k in rest]

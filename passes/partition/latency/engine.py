@@ -17,6 +17,7 @@ import numpy as np
 
 from passes.partition.arrays import csr
 from passes.partition.latency import kernels, label_kernels
+from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.problem import Piece
 from passes.partition.latency.reduce import Free, Reduced, expanded
 from passes.partition.problem import Floats, Ints
@@ -141,7 +142,31 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
         received=reduced.received,
         weights=_rows(weights, n),
         weight_bytes=weight_bytes,
+        **_ops(reduced),
     )
+
+
+def _ops(reduced: Reduced) -> dict[str, Any]:
+    """The fields of ``Graph`` that tell what is alive; no ops where nobody told."""
+    programs = reduced.problem.programs
+    own = None if programs is None else programs.liveness
+    nothing = np.zeros(0, np.int64)
+    if own is None:
+        own = Liveness(nothing, nothing, (), (), nothing, ())
+    label = {v: g for g, nodes in enumerate(reduced.groups) for v in nodes}
+    made_ptr, made = csr(own.made)
+    read_ptr, read = csr(own.read)
+    return {
+        "ops": np.array([label.get(v, -1) for v in own.node.tolist()], np.int64),
+        "inner": own.inner,
+        "op_made_ptr": made_ptr,
+        "op_made": made,
+        "op_read_ptr": read_ptr,
+        "op_read": read,
+        "value_bytes": own.bytes,
+        "argument": np.array(own.argument, np.bool_),
+        "left": np.zeros(len(own.bytes), np.int64),
+    }
 
 
 def _programs(reduced: Reduced) -> tuple[Ints, list[set[int]], Ints]:

@@ -31,7 +31,9 @@ class Graph(NamedTuple):
     node reads, ``maker_ptr``; ``several``: the free sources and sinks before it may cost something even when memory does not
     overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``early``: no plan has a node ready before; ``whole``: a
     colour is within one piece. Where ``programs`` says that bytes of a piece are no sum: ``live``, ``received`` and ``weights``
-    (readers; ``weight_bytes``) as in ``problem.Programs``, ``heavy`` the nodes by ``live``, the largest first."""
+    (readers; ``weight_bytes``) as in ``problem.Programs``, ``heavy`` the nodes by ``live``, the largest first. Or, where there
+    are ``ops`` (the node of each, -1 for none): ``inner``, values made and read by ``op_made_ptr``, ``op_read_ptr``,
+    ``value_bytes``, ``argument`` as in ``Liveness``; ``left`` is room for a number per value, all 0."""
 
     before: Any
     follow: Any
@@ -62,6 +64,15 @@ class Graph(NamedTuple):
     received: Any
     weights: Any
     weight_bytes: Any
+    ops: Any
+    inner: Any
+    op_made_ptr: Any
+    op_made: Any
+    op_read_ptr: Any
+    op_read: Any
+    value_bytes: Any
+    argument: Any
+    left: Any
 
 
 class Lattice(NamedTuple):
@@ -282,13 +293,53 @@ def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: 
 
 
 @compiled
+def workspace(graph: Any, inner: Any, outer: Any) -> Any:
+    """Most bytes alive at once while the ops of outer - inner run."""
+    left, most, alive = graph.left, 0, 0
+    for turn in range(2):  # first counts the readers that are still to come, then runs
+        for o in range(len(graph.ops)):
+            v = graph.ops[o]
+            if v < 0 or not ((outer[v >> 6] & ~inner[v >> 6]) >> np.uint64(v & 63)) & np.uint64(1):
+                continue
+            if turn == 0:
+                for y in range(graph.op_read_ptr[o], graph.op_read_ptr[o + 1]):
+                    left[graph.op_read[y]] += 1
+                continue
+            for y in range(graph.op_made_ptr[o], graph.op_made_ptr[o + 1]):
+                alive += graph.value_bytes[graph.op_made[y]]
+                left[graph.op_made[y]] = -1 - left[graph.op_made[y]]  # below 0: it is made here
+            for y in range(graph.op_read_ptr[o], graph.op_read_ptr[o + 1]):
+                value = graph.op_read[y]
+                if graph.argument[value] and left[value] > 0:
+                    alive += graph.value_bytes[value]
+                    left[value] = -1 - left[value]
+            most = max(most, alive + graph.inner[o])
+            for y in range(graph.op_read_ptr[o], graph.op_read_ptr[o + 1]):
+                value = graph.op_read[y]
+                if left[value] > 0:
+                    left[value] -= 1
+                elif left[value] < -1:
+                    left[value] += 1
+                    if left[value] == -1:
+                        alive -= graph.value_bytes[value]
+                        left[value] = 0
+            for y in range(graph.op_made_ptr[o], graph.op_made_ptr[o + 1]):
+                if left[graph.op_made[y]] == -1:  # nobody here reads it
+                    alive -= graph.value_bytes[graph.op_made[y]]
+                    left[graph.op_made[y]] = 0
+    return most
+
+
+@compiled
 def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
     """Bytes of the piece i - j, free sources and sinks left out."""
     total = lattice.size[i] - lattice.size[j]
     if not graph.programs:
         return total
     inner, outer = lattice.bits[j], lattice.bits[i]
-    for x in range(len(graph.heavy)):
+    if len(graph.ops):
+        total += workspace(graph, inner, outer)
+    for x in range(0 if len(graph.ops) else len(graph.heavy)):
         v = graph.heavy[x]
         if graph.live[v] == 0:
             break
@@ -517,4 +568,5 @@ __all__ = [
     "tails",
     "toll",
     "within",
+    "workspace",
 ]

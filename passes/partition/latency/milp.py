@@ -16,7 +16,7 @@ Times alone let pieces wait for each other in a circle that takes no time. Where
 clock, on which every step takes one tick.
 
 Nodes of a colour have the same sums over the slots of each accelerator. Memory is a row per accelerator; with ``Programs``, a
-column per slot and weight, and per slot and level of bytes alive. Identical accelerators
+column per slot and weight, and per slot and level of bytes alive (``Liveness`` it does not know). Identical accelerators
 are numbered by their first node, pieces left empty are the last.
 """
 
@@ -58,6 +58,8 @@ def solve_latency_milp(
 ) -> LatencyMilp:
     """The best plan at or below ``below`` seconds. ``start``: the pieces of a plan to begin from; ``gap``: relative, at which
     to stop. Bytes are as exact as the solver's tolerance: ``problem.faults`` tells whether the plan fits to the last one."""
+    if problem.programs is not None and problem.programs.liveness is not None:
+        raise ValueError("the programme knows of no op inside a node")
     model = _Model(problem, below)
     answer = solve_rows(
         model.rows,

@@ -33,18 +33,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.partition.latency.liveness import Liveness
 from passes.partition.problem import Floats, Ints, Kind
 
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """Bytes of a piece that are no sum over its nodes: the largest ``live[n]`` of its nodes, ``received[H]`` for each tensor
-    that it receives, ``weight_bytes[W]`` once for each weight of which it holds one of ``weight_readers``."""
+    """Bytes of a piece that are no sum over its nodes: the largest ``live[n]`` of its nodes or, where ``liveness`` tells, the
+    most that is alive at once; ``received[H]`` for each tensor that it receives; ``weight_bytes[W]`` once for each weight of
+    which it holds one of ``weight_readers``."""
 
     live: Ints
     received: Ints
     weight_bytes: Ints
     weight_readers: tuple[tuple[int, ...], ...]
+    liveness: Liveness | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +160,8 @@ def piece_bytes(problem: LatencyProblem, nodes: Iterable[int]) -> int:
             total += int(own.received[h])
     for size, readers in zip(own.weight_bytes.tolist(), own.weight_readers, strict=True):
         total += 0 if inside.isdisjoint(readers) else size
+    if own.liveness is not None:
+        return total + own.liveness.workspace(inside)
     return total + max((int(own.live[v]) for v in inside), default=0)
 
 

@@ -5,6 +5,8 @@
    ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
 3. Else plans along bands of ideals around an order, then around the order of the best plan; and lower bounds from problems with
    nodes left out (``bounds.kept``), as many kept as the lattice allows.
+4. What that leaves open on a small problem (which weights lie in memory; more kinds of accelerators than states can count) is
+   for the mixed-integer programme (``milp``).
 
 Results do not depend on the clock unless the time limit ends the search.
 """
@@ -21,8 +23,8 @@ import numpy as np
 
 from passes.partition.interrupts import interruptible
 from passes.partition.latency.bounds import critical_path, fastest, kept
-from passes.partition.latency.engine import Engine, Pass
-from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
+from passes.partition.latency.engine import Engine, Pass, TooManyKindsError
+from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, faults, schedule
 from passes.partition.latency.reduce import Reduced, reduced, renumbered, restricted
 from passes.partition.problem import Kind
 from passes.partition.throughput import Statistics
@@ -38,6 +40,8 @@ NARROW = 20_000
 """Ideals of a band, and of a relaxation, where the whole lattice is too large."""
 SINGLE = 0.25
 """Part of the time for the plan of one piece per accelerator, where several are allowed."""
+PLACES = 400
+"""Nodes times places for them, up to which a problem is small enough for the programme."""
 SECONDS = 100.0
 """Longest search unless a limit is given."""
 
@@ -76,7 +80,8 @@ def solve_latency(
     progress: Progress = lambda label, fraction: None,
 ) -> LatencySolution:
     """Solves ``problem``; see the module. Raises ``TooManyKindsError`` for more kinds of accelerators than the search can
-    carry. A KeyboardInterrupt raised by ``progress`` ends the search with what is known so far when there is a plan."""
+    carry, where the problem is not small. A KeyboardInterrupt raised by ``progress`` ends the search with what is known so far
+    when there is a plan."""
     progress("load the search", None)
     _load()
     return _Search(problem, budget or LatencyBudget(), progress).run()
@@ -111,6 +116,8 @@ class _Search:
         try:
             with interruptible():
                 self._run()
+                if not (self._tight() or self._late() or self.infeasible) and _programmable(self.problem):
+                    self._programme()
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -128,11 +135,19 @@ class _Search:
             return
         if np.isfinite(self.problem.cpu).all():
             self._accept([])
-        if self.problem.pieces > 1:
-            self._accept_single()
         small = reduced(self.problem)
         if not small.groups or self._tight():
             return
+        try:
+            if self.problem.pieces > 1:
+                self._accept_single()
+            self._lattice(small)
+        except TooManyKindsError:
+            if not _programmable(self.problem):
+                raise
+
+    def _lattice(self, small: Reduced) -> None:
+        """Plans and bounds by ideals."""
         self._along(small, 0, NARROW)
         if self._tight() or self._late():
             return
@@ -145,6 +160,25 @@ class _Search:
             self._exact(engine, "search the lattice")
             return
         self._beyond(small)
+
+    def _programme(self) -> None:
+        """The mixed-integer programme of the problem as it is."""
+        from passes.partition.latency.milp import solve_latency_milp
+
+        def watch(value: float, bound: float) -> bool:
+            self.progress("mixed-integer programme", None)
+            return not self._late()
+
+        start = None if self.best is None else self.best.pieces
+        left = self.until - time.perf_counter()
+        found = solve_latency_milp(self.problem, start=start, below=self.value, seconds=left, watch=watch)
+        if found.status == "infeasible":
+            if self.best is None:
+                self._none("no sequence of pieces fits the memory of the accelerators")
+            return
+        if found.pieces is not None and not faults(self.problem, found.pieces):
+            self._accept(found.pieces)
+        self._lower(found.bound, "the mixed-integer programme")
 
     def _accept_single(self) -> None:
         """The best plan of one piece per accelerator is one of several, and soon found."""
@@ -303,6 +337,12 @@ class _Search:
             status = "optimal" if self._tight() else "feasible"
         bound = self.value if status == "optimal" else self.bound
         return LatencySolution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
+
+
+def _programmable(problem: LatencyProblem) -> bool:
+    """Whether the programme is small, and knows what a piece takes."""
+    known = problem.programs is None or problem.programs.liveness is None
+    return known and problem.nodes * (problem.accelerators * problem.pieces + 1) <= PLACES
 
 
 def _followed(small: Reduced, plan: Schedule) -> Reduced:

@@ -5,11 +5,11 @@ Every piece is a stage; pieces of one device are stages on that device, in the o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from passes.partition.latency.build import latency_problem
+from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.solver import LatencyBudget, solve_latency
 from passes.partition.problem import Problem
 from passes.partition.search import Budget, Solution
@@ -23,22 +23,19 @@ class PieceSolution(Solution):
     parts: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
-def solve_pieces(problem: Problem, budget: Budget, progress: Callable[[str, float | None], None], pieces: int) -> PieceSolution:
-    """The least latency with up to ``pieces`` pieces per device, none of which transfers for free. Raises TooManyKindsError,
-    ValueError for demands that a single sample cannot meet."""
-    began = time.perf_counter()
-    cpus = [False] * len(problem.kinds)
-    built = latency_problem(problem, cpus, (), pieces)
+def solve_pieces(
+    problem: Problem,
+    budget: Budget,
+    progress: Callable[[str, float | None], None],
+    pieces: int,
+    liveness: Liveness | None = None,
+) -> PieceSolution:
+    """The least latency with up to ``pieces`` pieces per device, none of which transfers for free. ``liveness``: what is alive
+    in a piece; without it the problem's estimate. Raises TooManyKindsError, ValueError for demands that a single sample cannot
+    meet."""
+    built = latency_problem(problem, [False] * len(problem.kinds), (), pieces, liveness)
     limits = LatencyBudget(seconds=budget.seconds, ideals=min(budget.ideals, LatencyBudget().ideals), memory=budget.memory)
     found = solve_latency(built.problem, limits, progress)
-    workspace = built.problem.programs is not None and bool(problem.live.any())
-    if found.schedule is None and workspace:
-        # Workspace is counted too high, so that nothing fits is no proof. Without any there may be a plan that fits; whoever
-        # takes it counts exactly.
-        workspace = False
-        built = latency_problem(problem, cpus, (), pieces, least_memory=True)
-        left = max(0.5, budget.seconds - (time.perf_counter() - began))
-        found = solve_latency(built.problem, replace(limits, seconds=left), progress)
     if found.schedule is None:
         return PieceSolution(found.status, None, float("inf"), float("inf"), found.reason, found.statistics)
     devices: dict[tuple[int, int], list[int]] = {}
@@ -47,9 +44,8 @@ def solve_pieces(problem: Problem, budget: Budget, progress: Callable[[str, floa
         devices.setdefault((piece.kind, piece.device), []).extend(piece.nodes)
         parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
     stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
-    reason = f"{found.reason}; of plans that fit with the workspace of the whole program" if workspace else found.reason
     return PieceSolution(
-        found.status, stages, found.value, found.bound, reason, found.statistics, found.interrupted, parts=tuple(parts)
+        found.status, stages, found.value, found.bound, found.reason, found.statistics, found.interrupted, parts=tuple(parts)
     )
 
 

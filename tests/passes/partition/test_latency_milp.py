@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, faults, schedule, solve_latency
+from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, TooManyKindsError, faults, schedule, solve_latency
 from passes.partition.latency.milp import LatencyMilp, solve_latency_milp
 from passes.partition.problem import Kind
 from tests.passes.partition.latency_brute import least_latency, random_latency, with_programs
@@ -129,3 +129,36 @@ def test_numbers_that_mean_never() -> None:
         found = solve_latency_milp(problem, below=best * (1 + 1e-6) + 1e-6)
         assert found.pieces is not None
         assert schedule(problem, found.pieces).latency <= best * (1 + 2e-6) + 2e-6
+
+
+@pytest.mark.parametrize(("seed", "pieces"), [(253899, 2), (202, 1), (219, 3)])
+def test_a_choice_of_bytes_is_left_to_the_programme(seed: int, pieces: int) -> None:
+    """Over ideals a sink that half fits costs half its transfer: a plan that pays all of it hid the best one."""
+    problem = random_latency(seed, nodes=8, pieces=pieces, kinds=3 if pieces == 2 else 2, devices=4 if pieces == 2 else 3)
+    found = solve_latency(problem, LatencyBudget(seconds=60))
+    check_plan(problem, solve_latency_milp(problem), found.value)
+    assert found.bound == pytest.approx(found.value, rel=1e-6)
+
+
+def test_many_kinds_of_accelerators() -> None:
+    """Two pieces of each of eight kinds: 3 ** 8 states are too many to walk ideals with, and the problem is small."""
+    rng = np.random.default_rng(0)
+    kinds, n = 8, 6
+    problem = LatencyProblem(
+        names=tuple("abcdef"),
+        kinds=tuple(Kind(f"k{t}", (f"d{t}",), 2) for t in range(kinds)),
+        seconds=rng.integers(1, 9, (kinds, n)).astype(np.float64),
+        cpu=np.full(n, 20.0),
+        size=np.ones(n, np.int64),
+        producer=np.arange(n - 1),
+        consumers=tuple((v + 1,) for v in range(n - 1)),
+        transfer=np.full((kinds, n - 1), 0.5),
+        pieces=2,
+    )
+    found = solve_latency(problem, LatencyBudget(seconds=60))
+    assert found.schedule is not None
+    assert faults(problem, found.schedule.pieces) == []
+    assert found.bound == pytest.approx(found.value, rel=1e-6)
+    wider = replace(problem, kinds=tuple(Kind(f"k{t}", tuple(f"d{t}{i}" for i in range(9)), 2) for t in range(kinds)))
+    with pytest.raises(TooManyKindsError):
+        solve_latency(wider, LatencyBudget(seconds=60))
