@@ -17,6 +17,7 @@ Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,6 +33,8 @@ from ir.types import type_bytes
 from passes.analyses.memory import reads
 from passes.base import Pass, PassContext
 
+AGREE = 1e-6
+"""Relative: how far two sums of the same seconds may lie apart."""
 _ORDER: tuple[type[Symbol], ...] = (Resource, Func, Topology, Mesh, Stage, Schedule, Plan)
 
 
@@ -47,7 +50,8 @@ class LowerPass(Pass):
         plan = module.first(Plan)
         devices = {stage.index: stage.devices for stage in plan.stages} if plan else {}
         cuts = cuts_of(module.entry)
-        if is_sharded(module):
+        sharded = is_sharded(module)
+        if sharded:
             from passes.spmd.lowering import lower_sharded  # builds on this file
 
             lowered = lower_sharded(module, cuts)
@@ -64,7 +68,25 @@ class LowerPass(Pass):
             bytes=sum(cut.nbytes or 0 for cut in cuts),
             collectives=sum(op.dialect == "comm" and op.get("axis") is not None for stage in stages for op in stage.ops),
         )
-        return insert_symbols(module, stages)
+        module = insert_symbols(module, stages)
+        if sharded and plan is not None and plan.objective != "training":
+            _compare(module, plan, context)
+        return module
+
+
+def _compare(module: Module, plan: Plan, context: PassContext) -> None:
+    """Warns where the collectives of a stage cost other seconds than the plan says: somebody has edited one of them."""
+    from passes.spmd.count import count
+
+    counted: dict[int, list[float]] = {}
+    for one in count(module):
+        counted.setdefault(one.stage, []).append(one.seconds)
+    for stage in plan.stages:
+        seconds = math.fsum(counted.get(stage.index, ()))
+        if not math.isclose(seconds, stage.collectives, rel_tol=AGREE, abs_tol=1e-15):
+            found = f"{seconds:.4g} s by count, {stage.collectives:.4g} s by {plan.name}"
+            message = f"the collectives of stage {stage.index} take {found}"
+            context.sink.warn(message, where=plan.name, hint="run 'shard' again: the plan is not that of these decisions")
 
 
 def is_sharded(module: Module) -> bool:

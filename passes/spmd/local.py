@@ -8,17 +8,20 @@ lowering refuses strategies that cut elsewhere than their layouts say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from ir.attributes import Attribute, AttrKind, Dense, attributes
 from ir.dense import dense_data
 from ir.facets import BackwardTime, Cost, ShardRule, StageSet, Time, Transfer
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
-from ir.module import Mesh, Module, Plan, Resource, Stage
+from ir.module import Mesh, Module, Resource, Stage
+from ir.names import unique
 from ir.opdefs import module_opsets
 from ir.ops import Op, Value
 from ir.types import DType, Replicate, Shard, TensorType, Type
 from passes.analyses.memory import reads
+from passes.canonicalize.dead import renamed
 from passes.shard.build import WHOLE
 from passes.sharded import SEPARATOR, kept_layouts
 from passes.spmd.boxes import (
@@ -33,6 +36,7 @@ from passes.spmd.boxes import (
     nested_cut,
     placements_of,
     reduction_of,
+    shape_of,
 )
 from passes.spmd.decided import bare, bare_results
 from passes.spmd.lowering import same_shape
@@ -41,6 +45,8 @@ from passes.spmd.program import Exchange, LocalProgram, Message, Part
 _MEASURED = (Cost, Time, BackwardTime, Transfer)
 """Facets that speak of the whole op."""
 _DECIDED = (ShardRule, StageSet)
+_FILLS_SHAPES = 9
+"""The opset from which there is a ConstantOfShape."""
 _SLICE_TAKES_INPUTS = 10
 """The opset from which a Slice's starts and ends are operands."""
 
@@ -100,9 +106,8 @@ class _Known:
 def _peers(module: Module, stage: Stage, meshes: dict[str, Mesh]) -> dict[int, tuple[bool, int]]:
     """Of each stage that this one exchanges values with: whether they cross as they lie, and its number of members."""
     mesh = meshes.get(stage.mesh, Mesh("", (), ()))
-    plan = module.first(Plan)
     found = {}
-    for other in plan.stages if plan else ():
+    for other in module.of_type(Stage):
         theirs = meshes.get(other.mesh, Mesh("", (), ()))
         found[other.index] = (same_shape(mesh, theirs), max(1, len(theirs.devices)))
     return found
@@ -115,6 +120,7 @@ class _Member:
         self.known, self.member, self.mesh = known, member, known.mesh
         self.places = coordinates(known.mesh, member)
         self.boxes: dict[tuple[Type, Placements], Box] = {}
+        self.names = set(known.lies)
         self.ops: list[Op] = []
         self.exchanges: list[Exchange] = []
         self.receives: list[Message] = []
@@ -186,7 +192,11 @@ class _Member:
             types = [self.known.types.get(name) if name else None for name in op.operands]
             constants = [self.known.numbers.get(name) for name in op.operands]
             made = localise(bare_results(op), types, cuts, constants)
-            self.ops += [_undecided(one) for one in made]
+            own = {value.name for value in op.results}
+            added = [value.name for one in made for value in one.results if value.name not in own]
+            taken = {name: unique(name, self.names) for name in added if name in self.names}
+            self.names.update(added)
+            self.ops += [_undecided(one) for one in (renamed(made, taken) if taken else made)]
         else:
             results = tuple([self.local(value) if value.name else value for value in op.results])
             self.ops.append(_undecided(op, results))
@@ -242,16 +252,19 @@ class _Member:
             self.ops.append(Op("onnx.Identity", op.operands, (result,), location=op.location))
             return
         assert isinstance(result.type, TensorType)
-        dtype, lengths = result.type.dtype, tuple(length for _, length in self.box_of(result.name, op))
+        dtype, lengths = result.type.dtype, shape_of(result.type) or ()
+        nothing = "0.0" if dtype.is_float else "0"
+        if self.known.opset < _FILLS_SHAPES:
+            full = Dense(TensorType(dtype, lengths), dense_data(dtype, [nothing] * math.prod(lengths)))
+            self.ops.append(Op("onnx.Constant", (), (result,), _tensor(full), location=op.location))
+            return
         shape = self.integers(f"{result.name}/shape", lengths, op)
-        value = Dense(TensorType(dtype, (1,)), dense_data(dtype, ["0.0" if dtype.is_float else "0"]))
+        value = Dense(TensorType(dtype, (1,)), dense_data(dtype, [nothing]))
         self.ops.append(Op("onnx.ConstantOfShape", (shape,), (result,), _tensor(value), location=op.location))
-
-    def box_of(self, name: str, op: Op) -> Box:
-        return self.box(bare(op.results[0].type), self.known.lies[name])
 
     def integers(self, name: str, values: tuple[int, ...], op: Op) -> str:
         """A constant of the program; what it is called."""
+        name = unique(name, self.names)
         type_ = TensorType(DType.I64, (len(values),))
         value = Dense(type_, dense_data(DType.I64, list(map(str, values))))
         self.ops.append(Op("onnx.Constant", (), (Value(name, type_),), _tensor(value), location=op.location))
