@@ -121,15 +121,20 @@ def move(
 
 
 @compiled
-def side_load(state: Floats, d: int, side: int, comm: int) -> float:
-    """The load of one side of a device (``comm``: 0 sum, 1 overlap, 2 duplex)."""
-    part = SIDES + PARTS * side
-    compute, receive, send = state[d, part + COMPUTE], state[d, part + RECEIVE], state[d, part + SEND]
+def combined_load(comm: int, compute: float, receive: float, send: float) -> float:
+    """``problem.load`` (``comm``: 0 sum, 1 overlap, 2 duplex)."""
     if comm == 0:
         return float(compute + receive + send)
     if comm == 1:
         return float(max(compute, receive + send))
     return float(max(compute, receive, send))
+
+
+@compiled
+def side_load(state: Floats, d: int, side: int, comm: int) -> float:
+    """The load of one side of a device."""
+    part = SIDES + PARTS * side
+    return float(combined_load(comm, state[d, part + COMPUTE], state[d, part + RECEIVE], state[d, part + SEND]))
 
 
 @compiled
@@ -326,4 +331,4 @@ def anneal(
     return steps, best_value, best
 
 
-__all__ = ["anneal"]
+__all__ = ["anneal", "combined_load"]

@@ -11,20 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from passes.partition.any_kernels import combined_load
 from passes.partition.kernels import compiled
 
 COMPUTE, IN_NEAR, IN_FAR, OUT_NEAR, OUT_FAR, AMOUNTS = range(6)
 """Columns of what a pair costs: seconds of compute, and of receiving and sending were all of it inside or between groups."""
-
-
-@compiled
-def stage_load(mode: int, compute: float, into: float, out: float) -> float:
-    """``problem.load``: 0 sum, 1 overlap, 2 duplex."""
-    if mode == 0:
-        return float(compute + into + out)
-    if mode == 1:
-        return float(max(compute, into + out))
-    return float(max(compute, into, out))
 
 
 @compiled
@@ -95,7 +86,7 @@ def price_pairs(
                 if inside(bits, i, j, pin[pin_ptr[h]]):
                     out_near += near[h]
                     out_far += far[h]
-            if held > room or stage_load(mode, busy, in_near, out_near) > most + edge:
+            if held > room or combined_load(mode, busy, in_near, out_near) > most + edge:
                 continue
             if filled == len(before):
                 return i, -1, tests
@@ -146,7 +137,7 @@ def sweep(mode: int, size: int, most_replicas: int, trial: float, ends: Any, bef
                         if backward and value[1, i, x] > trial:
                             continue
                         out = amounts[p, OUT_FAR] if closing else amounts[p, OUT_NEAR]
-                        load = stage_load(mode, amounts[p, COMPUTE], into, out) / r
+                        load = combined_load(mode, amounts[p, COMPUTE], into, out) / r
                         if load > trial:
                             continue
                         if backward:
@@ -227,8 +218,8 @@ def group_programme(
                     h = cut[c]
                     if inside(bits, i, j, pin[pin_ptr[h]]):
                         out += extra[h]
-            load = stage_load(mode, amounts[p, COMPUTE], into, out)
-            at_end = stage_load(mode, amounts[p, COMPUTE], into, amounts[p, OUT_FAR])
+            load = combined_load(mode, amounts[p, COMPUTE], into, out)
+            at_end = combined_load(mode, amounts[p, COMPUTE], into, amounts[p, OUT_FAR])
             for d in range(size):
                 if value[d, j] > trial:
                     continue

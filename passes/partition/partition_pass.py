@@ -268,8 +268,7 @@ class PartitionPass(Pass):
             values.append(link_value(module, topology, net, self.comm, _ops_of(here, groups), on))
         if values[0] < values[1] or math.isinf(values[1]):
             return solution
-        status = "optimal" if solution.contiguous_value <= solution.bound * (1 + TIGHT) else "feasible"
-        return replace(plain, value=solution.contiguous_value, status=status)
+        return _with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
 
     def _bounded(
         self, solution: Solution, fine: Problem, problem: Problem, budget: Budget, deadline: float, context: PassContext
@@ -284,15 +283,8 @@ class PartitionPass(Pass):
         least = solve_any(weights, left, context.progress, starts=[solution.stages or ()])
         if least.bound <= known.bound:
             return replace(known, interrupted=least.interrupted)
-        bound = min(least.bound, solution.value)
-        optimal = solution.value <= bound * (1 + TIGHT)
-        return replace(
-            solution,
-            status="optimal" if optimal else "feasible",
-            bound=solution.value if optimal else bound,
-            reason=f"{least.reason}; of memory the weights alone counted",
-            interrupted=least.interrupted,
-        )
+        reason = f"{least.reason}; of memory the weights alone counted"
+        return replace(_with_bound(solution, least.bound, reason), interrupted=least.interrupted)
 
     def _within_memory(
         self,
@@ -343,8 +335,7 @@ class PartitionPass(Pass):
             solution = again
         if solution is first:
             return first
-        status = "optimal" if solution.value <= first.bound * (1 + TIGHT) else "feasible"
-        return replace(solution, status=status, bound=first.bound, reason=first.reason)
+        return _with_bound(solution, first.bound, first.reason)
 
     def _parts(self, problem: Problem, solution: Solution) -> Parts:
         """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
@@ -436,13 +427,14 @@ def _gave_up(func: Func) -> bool:
 def _against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Floats], tuple[float, str]], why: str) -> Solution:
     """The solution of a narrower problem with a bound that holds for the whole one."""
     bound, reason = bounded(whole, prices(whole))
+    return _with_bound(solution, bound, f"{reason}; {why}")
+
+
+def _with_bound(solution: Solution, bound: float, reason: str) -> Solution:
+    """The solution, ``bound`` proven of it."""
     optimal = solution.value <= bound * (1 + TIGHT)
-    return replace(
-        solution,
-        status="optimal" if optimal else "feasible",
-        bound=solution.value if optimal else bound,
-        reason=f"{reason}; {why}",
-    )
+    status = "optimal" if optimal else "feasible"
+    return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
 
 
 def _in_order(stages: Stages) -> Parts:
