@@ -10,15 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 from passes.partition.any_split import solve_any
 from passes.partition.local_search import Search, local_search
-from passes.partition.problem import Kind, Problem, violations
+from passes.partition.problem import Problem, violations
 from passes.partition.throughput import Budget
 from tests.bench.machine import header
 from tests.passes.partition.instances import random_problem
-from tests.passes.partition.test_workloads import FOLDER
+from tests.passes.partition.test_workloads import FOLDER, assembled
 
 TABLE = {
     "op-bert_l-3_inference": 21.908376,
@@ -43,38 +41,7 @@ def read_any(path: Path) -> Problem:
         n["id"]: n["id"] if n.get("colorClass") is None else first.setdefault(n["colorClass"], n["id"]) for n in data["nodes"]
     }
     number = {name: i for i, name in enumerate(sorted(set(of.values())))}
-    place = {i: number[name] for i, name in of.items()}
-    n = len(number)
-    seconds, size = np.zeros((2, n)), np.zeros(n, np.int64)
-    for node in data["nodes"]:
-        v = place[node["id"]]
-        seconds[0, v] += node["fpgaLatency"] if node["supportedOnFpga"] else np.inf
-        seconds[1, v] += node["cpuLatency"]
-        size[v] += int(node["size"])
-    cost: dict[int, float] = {}
-    readers: dict[int, set[int]] = {}
-    for edge in data["edges"]:
-        u, v = edge["sourceId"], place[edge["destId"]]
-        if place[u] != v:
-            cost[u] = edge["cost"]
-            readers.setdefault(u, set()).add(v)
-    made = sorted(cost)
-    return Problem(
-        names=tuple(str(name) for name in sorted(number)),
-        kinds=(
-            Kind("accelerator", tuple(f"acc{i}" for i in range(data["maxFPGAs"])), int(data["maxSizePerFPGA"])),
-            Kind("cpu", tuple(f"cpu{i}" for i in range(data["maxCPUs"]))),
-        ),
-        seconds=seconds,
-        producer=np.array([place[u] for u in made], np.int64),
-        consumers=tuple(tuple(sorted(readers[u])) for u in made),
-        transfer=np.array([[cost[u] for u in made], [0.0] * len(made)]),
-        tensor_bytes=np.zeros(len(made), np.int64),
-        tensor_names=tuple(map(str, made)),
-        live=np.zeros(n, np.int64),
-        weight_bytes=size,
-        weight_readers=tuple((v,) for v in range(n)),
-    )
+    return assembled(data, {i: number[name] for i, name in of.items()})
 
 
 def main(arguments: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -32,25 +33,32 @@ def read(path: Path) -> Problem:
     nodes = {node["id"]: node for node in data["nodes"]}
     colour: dict[int, int] = {}
     of = {i: colour.setdefault(n["colorClass"], i) if n.get("colorClass") is not None else i for i, n in nodes.items()}
-    edges = [(e["sourceId"], e["destId"], e["cost"]) for e in data["edges"]]
+    edges = [(e["sourceId"], e["destId"]) for e in data["edges"]]
     graph = nx.DiGraph()
     graph.add_nodes_from(of.values())
-    graph.add_edges_from((of[u], of[v]) for u, v, _ in edges if of[u] != of[v])
+    graph.add_edges_from((of[u], of[v]) for u, v in edges if of[u] != of[v])
     condensed = nx.condensation(graph)
     order = {c: i for i, c in enumerate(nx.lexicographical_topological_sort(condensed))}
     place = {i: order[condensed.graph["mapping"][of[i]]] for i in nodes}
-    n = len(order)
+    return assembled(data, place)
+
+
+def assembled(data: dict[str, Any], place: dict[int, int]) -> Problem:
+    """The nodes of a device-placement file at their places, several of which may be one; seconds and bytes add up there."""
+    n = len(set(place.values()))
     seconds, size = np.zeros((2, n)), np.zeros(n, np.int64)
-    for i, node in nodes.items():
-        seconds[0, place[i]] += node["fpgaLatency"] if node["supportedOnFpga"] else np.inf
-        seconds[1, place[i]] += node["cpuLatency"]
-        size[place[i]] += int(node["size"])
+    for node in data["nodes"]:
+        v = place[node["id"]]
+        seconds[0, v] += node["fpgaLatency"] if node["supportedOnFpga"] else np.inf
+        seconds[1, v] += node["cpuLatency"]
+        size[v] += int(node["size"])
     cost: dict[int, float] = {}
     readers: dict[int, set[int]] = {}
-    for u, v, c in edges:
-        if place[u] != place[v]:
-            cost[u] = c
-            readers.setdefault(u, set()).add(place[v])
+    for edge in data["edges"]:
+        u, v = edge["sourceId"], place[edge["destId"]]
+        if place[u] != v:
+            cost[u] = edge["cost"]
+            readers.setdefault(u, set()).add(v)
     made = sorted(cost)
     return Problem(
         names=tuple(str(i) for i in range(n)),
