@@ -5,7 +5,8 @@ at least
 
 - its compute: the weight between the cells' ranges at the kind's price, or what surely lies in the stage;
 - its transfers: a minimum cut (``cell_cuts``) between what surely lies in the stage and what surely does not. With compute in
-  the same cut, less a Lagrange multiplier times the stage's weight, whose range is known, it is both together.
+  the same cut, less a Lagrange multiplier times the stage's weight, whose range is known, it is both together; and with bytes,
+  which are limited, all three.
 
 So the least largest stage over all ways from the empty ideal to the full one through cells, with the devices that there are,
 is a lower bound, and a small programme finds it. At first a stage's transfers are those of its two boundaries, each by a
@@ -45,6 +46,8 @@ CUTS = 4
 """Minimum cuts per stage or boundary: multipliers tried."""
 STEP = 0.1
 """The first change of a multiplier, in prices of a second."""
+CHARGE = 0.1
+"""The first price of a memory's bytes, in parts of a stage, where a cut asks for more of them than there are; it doubles."""
 TORN = 0.1
 """A range of weight is split while it is wider than this part of the weight on which the stages at both sides do not agree."""
 NARROW = 1e-5
@@ -205,17 +208,20 @@ class CellBounds:
         tables, slack = self.tables, 2 * self.space.slack
         seconds, price = tables.problem.seconds[stage.kind], float(tables.price[stage.kind])
         runs, adds = np.isfinite(seconds), tables.problem.comm == "sum"
-        least, held = self._search(
-            stage.kind,
-            np.where(runs & adds, seconds, 0.0),
-            end.inside & begin.outside,
-            begin.inside | end.outside | ~runs,
-            end.inside,
-            begin.outside,
-            (max(end.low - begin.high - slack, 0.0), end.high - begin.low + slack),
-            -1.0 / price if adds else 0.0,
-            STEP / price,
-        )
+        known = end.inside & begin.outside, begin.inside | end.outside | ~runs, end.inside, begin.outside
+        weight = max(end.low - begin.high - slack, 0.0), end.high - begin.low + slack
+        at, memory = -1.0 / price if adds else 0.0, tables.problem.kinds[stage.kind].memory
+        compute = np.where(runs & adds, seconds, 0.0)
+        least, held = self._search(stage.kind, compute, *known, weight, at, STEP / price)
+        charge = CHARGE
+        while held is not None and memory is not None and charge < CHARGE * 2**CUTS:
+            if float(tables.own_weights[held].sum()) <= memory:
+                break
+            byte = charge * self.value / max(memory, 1)
+            found, nodes = self._search(stage.kind, compute + byte * tables.own_weights, *known, weight, at, STEP / price)
+            if found - byte * memory < least:
+                break
+            least, held, charge = found - byte * memory, nodes, 2 * charge
         self.looked[stage.entry] = True
         if held is None:
             self.least[stage.entry] = np.inf

@@ -13,6 +13,7 @@ second sort, S is an ideal.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,11 +27,12 @@ Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Cuts:
-    """Networks of one problem. ``cost[T, H]``: of its nets with two pins and more; ``pin``, ``net``: their pins and whose
-    each is."""
+    """Networks of one problem. ``cost[T, H]``: of its nets with two pins and more, or ``moved[H]`` by tensor where an objective
+    has prices of its own; ``pin``, ``net``: their pins and whose each is."""
 
-    def __init__(self, tables: Tables) -> None:
-        nets = nets_of(tables.problem)
+    def __init__(self, tables: Tables, moved: Floats | None = None) -> None:
+        problem = tables.problem
+        nets = nets_of(problem if moved is None else replace(problem, transfer=np.tile(moved, (len(problem.kinds), 1))))
         kept = [h for h, pins in enumerate(nets.pins) if len(pins) > 1 and nets.transfer[:, h].any()]
         self.size = tables.problem.size
         self.cost: Floats = np.ascontiguousarray(nets.transfer[:, kept])

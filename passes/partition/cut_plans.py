@@ -15,6 +15,7 @@ from passes.partition.cell_cuts import Cuts, Mask
 from passes.partition.cells import Cell, Space
 from passes.partition.dp import KeepOn, Stages
 from passes.partition.ideals import Family, among
+from passes.partition.problem import Floats
 from passes.partition.tables import Tables
 
 WINDOWS = 150
@@ -30,11 +31,11 @@ MOST_IDEALS = 6_000
 
 
 class CutPlans:
-    """Ideals of small cut of one problem; ``family`` is what a programme takes."""
+    """Ideals of small cut of one problem; ``family`` is what a programme takes. ``moved``: as for ``Cuts``."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, moved: Floats | None = None) -> None:
         self.tables = tables
-        self.space, self.cuts = Space(tables), Cuts(tables)
+        self.space, self.cuts = Space(tables), Cuts(tables, moved)
         problem = tables.problem
         counts = np.array([kind.count for kind in problem.kinds]) * tables.price
         paid = self.cuts.cost.any(axis=1)

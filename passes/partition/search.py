@@ -10,8 +10,8 @@ device with load at most T takes at most T seconds of them (its windows of weigh
    most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
    now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
    first: narrow windows cost next to nothing, and each raises the bound.
-3. When the lattice is over budget even so: plans along chains of minimum cuts (``beam``) and over many of them
-   (``cut_plans``), bounds from contractions and parts (``bounding``) and from cells of ideals (``cell_bounds``), the best plan
+3. When the lattice is over budget even so: plans over many minimum cuts (``cut_plans``) and along chains of them
+   (``beam``), bounds from contractions and parts (``bounding``) and from cells of ideals (``cell_bounds``), the best plan
    of a contraction whose lattice is small (``coarsen``), then the ideals near an order that the best plan so far follows, in
    bands as wide as the budget allows; around each better plan anew. The plan is feasible, the lower bound stands, and the gap
    between them is reported.
@@ -78,8 +78,8 @@ CHAINS = 8
 """Trial values at which such a chain is looked for."""
 CLOSE = 0.4
 """Where such a trial lies between what is out of reach and the best plan: a chain that is not there is the sooner found out."""
-CUT_SHARE = 0.15
-"""Part of the time for plans over minimum cuts."""
+CUT_SHARE = 0.2
+"""Part of the time left for plans over minimum cuts, before the bounds of a lattice too large to walk and after."""
 IDLE = 6
 """Looks around the best plan without a better one after which no other is taken."""
 SMALL_GAP = 2e-4
@@ -101,6 +101,7 @@ class Search:
         self.order = orders.given(self.tables)
         self.scale = float("inf")
         self.few: Family | None = None
+        self.cuts: CutPlans | None = None
         self.exhausted = False
         self.interrupted = False
         self.spent: dict[str, int] = {}
@@ -117,11 +118,13 @@ class Search:
                 if not self.tight():
                     self._phase("exact", self._exact)
                 if not self.exhausted and not self.tight():
-                    self._phase("beam", self._chains)
-                if not self.exhausted and not self.tight():
                     self._phase("cuts", self._cuts)
                 if not self.exhausted and not self.tight():
+                    self._phase("beam", self._chains)
+                if not self.exhausted and not self.tight():
                     self._phase("bound", self._raise)
+                if not self.exhausted and not self.tight():
+                    self._phase("cuts", self._cuts)
                 if not self.exhausted and not self.tight():
                     self._phase("coarse", self._coarse)
                 if not self.exhausted and not self.tight():
@@ -387,12 +390,17 @@ class Search:
 
     def _cuts(self) -> None:
         """Plans over many minimum cuts, then over those around the best plan, until no better one is found."""
-        if self.best is None or not self.objective.contracts or not applies(self.tables) or self._near_enough():
+        rule = self.objective.boundaries()
+        known = self.objective.contracts or rule is not None
+        if self.best is None or not known or not applies(self.tables) or self._near_enough():
             return
         self._narrow()
         until = time.perf_counter() - self.started + max(self._left(), 0.0) * CUT_SHARE
-        keep_on, cuts, idle = self._keep_on("cuts", until), CutPlans(self.tables), 0
-        more = cuts.along(keep_on)
+        keep_on, cuts, idle, more = self._keep_on("cuts", until), self.cuts, 0, True
+        if cuts is None or cuts.tables is not self.tables:
+            moved = None if self.objective.contracts or rule is None else rule.moved
+            self.cuts = cuts = CutPlans(self.tables, moved)
+            more = cuts.along(keep_on)
         while idle < IDLE and not self._near_enough():
             if self._over(cuts.family(self.best, self._better()), keep_on):
                 idle = 0
