@@ -37,6 +37,8 @@ from passes.shard.stages import StageSearch, StagesPlan
 from passes.shard.submeshes import submeshes
 from passes.shard.written import AGREE, Staged, written
 
+BOUNDING = 2.0
+"""Seconds of a search that only bounds a plan by name."""
 REASONS = {
     "": "the search was exact",
     "width": "elimination in parts, what is paid once shared among its readers",
@@ -154,7 +156,8 @@ class ShardPass(Pass):
             context.progress(f"mesh {mesh}", number / len(tried))
             began = time.perf_counter()
             try:
-                plan = solve(given.problem, memory=limit, tie=self.tied, seconds=left, progress=context.progress)
+                most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
+                plan = solve(given.problem, memory=limit, tie=self.tied, seconds=most, progress=context.progress)
                 if self.strategy:
                     plan = named_plan(
                         module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
