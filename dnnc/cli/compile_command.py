@@ -16,7 +16,6 @@ from ir.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
     from dnnc.driver import CompileOptions, CompileResult
-    from ir.module import PlanStage
 
 
 class Objective(StrEnum):
@@ -177,9 +176,9 @@ def compile_(
 
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:
     """``--json``: the objective is in seconds per sample, memory in bytes; null stands for infinite."""
-    from dnnc.report import idle_devices, stage_seconds
+    from dnnc.report import idle_devices, mesh_axes, stage_seconds
 
-    plan = result.plan
+    plan, axes = result.plan, mesh_axes(result.module)
     return {
         "model": options.model,
         "topology": options.topology,
@@ -200,7 +199,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
                 "ops": stage.ops,
                 "seconds": stage_seconds(stage, plan.comm),
                 "compute": stage.compute,
-                "mesh": _axes(result, stage),
+                "mesh": axes.get(stage.index),
                 "collectives": stage.collectives,
                 "receive": stage.receive,
                 "send": stage.send,
@@ -216,14 +215,6 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
         "seconds": result.seconds,
         **({"explanation": explanation_json(result)} if options.explain else {}),
     }
-
-
-def _axes(result: CompileResult, stage: PlanStage) -> list[int] | None:
-    """Sizes of the axes of a stage's mesh; None for a single device or replicas."""
-    from ir.module import Mesh
-
-    meshes = {mesh.name: mesh for mesh in result.module.of_type(Mesh)}
-    return [size for _, size in meshes[stage.mesh].axes] if stage.mesh else None
 
 
 def explanation_json(result: CompileResult) -> dict[str, Any]:
@@ -257,14 +248,11 @@ def _print_explanation(result: CompileResult) -> None:
 
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
-    from dnnc.report import idle_text, mesh_table, plan_headline, plan_table, print_table
+    from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, stages_table
 
     if options.explain:
         _print_explanation(result)
-    if any(stage.mesh for stage in result.plan.stages):
-        print_table(mesh_table(result.module, result.plan))
-    else:
-        print_table(plan_table(result.plan))
+    print_table(stages_table(result.plan, mesh_axes(result.module)))
     put("")
     put(plan_headline(result.plan))
     if options.mesh and not options.uneven and result.plan.value >= result.plan.single * (1 - 1e-9):

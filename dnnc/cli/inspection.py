@@ -67,7 +67,7 @@ def _read_plan(folder: Path) -> Module:
 
 
 def _print_module(module: Module, costed: Module | None, json: bool) -> None:
-    from dnnc.report import plan_headline, plan_table, print_table, summarize, summary_text
+    from dnnc.report import mesh_axes, plan_headline, print_table, stages_table, summarize, summary_text
     from ir.module import Plan
 
     summary = summarize(module, costed)
@@ -78,7 +78,7 @@ def _print_module(module: Module, costed: Module | None, json: bool) -> None:
     put(summary_text(summary))
     if plan is not None:
         put("")
-        print_table(plan_table(plan))
+        print_table(stages_table(plan, mesh_axes(module)))
         put("\n" + plan_headline(plan))
 
 
@@ -90,7 +90,7 @@ def _plan_json(module: Module) -> dict[str, Any]:
 
 def _inspect_build(folder: Path, json: bool) -> None:
     from dnnc.backend import Build, read_manifest
-    from dnnc.report import plan_headline, plan_table, print_table
+    from dnnc.report import plan_headline, print_table, stages_table
 
     if not read_manifest(folder)["stages"]:  # --plan-only: what there is to know is in the plan
         _print_module(_read_plan(folder), None, json)
@@ -100,7 +100,8 @@ def _inspect_build(folder: Path, json: bool) -> None:
         put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.manifest)})
         return
     put(_build_text(build))
-    print_table(plan_table(build.plan))
+    axes = {stage.index: [size for _, size in stage.axes] for stage in build.stages if stage.axes}
+    print_table(stages_table(build.plan, axes))
     put("\n" + plan_headline(build.plan))
     if build.channels:
         put("")

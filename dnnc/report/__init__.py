@@ -8,8 +8,9 @@ from dnnc.report.sharding import (
     comparison_table,
     layers_json,
     layers_table,
-    mesh_table,
+    mesh_axes,
     mesh_text,
+    stages_table,
 )
 from dnnc.report.summary import ModelSummary, summarize, summary_text
 from dnnc.report.tables import Column, Table, columns, key_values, print_table, table_text
@@ -38,7 +39,7 @@ __all__ = [
     "key_values",
     "layers_json",
     "layers_table",
-    "mesh_table",
+    "mesh_axes",
     "mesh_text",
     "percent_text",
     "plan_headline",
@@ -49,6 +50,7 @@ __all__ = [
     "ratio_text",
     "seconds_text",
     "stage_seconds",
+    "stages_table",
     "summarize",
     "summarize_timeline",
     "summary_text",

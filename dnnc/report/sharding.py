@@ -7,10 +7,10 @@ the IR, one placement per mesh axis: ``S(1)`` a shard of dimension 1, ``R`` whol
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dnnc.report.plan import stage_seconds
+from dnnc.report.plan import plan_table, stage_seconds
 from dnnc.report.tables import Table, columns
 from dnnc.report.units import bytes_text, percent_text, ratio_text, seconds_text
 from ir.module import Mesh, Module, Plan, PlanStage
@@ -22,22 +22,30 @@ if TYPE_CHECKING:
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
-def mesh_text(module: Module, stage: PlanStage) -> str:
+def mesh_axes(module: Module) -> dict[int, tuple[int, ...]]:
+    """Sizes of the axes of each stage that is on a mesh."""
+    plan, meshes = module.first(Plan), {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    stages = plan.stages if plan else ()
+    return {stage.index: tuple(size for _, size in meshes[stage.mesh].axes) for stage in stages if stage.mesh}
+
+
+def mesh_text(stage: PlanStage, sizes: Sequence[int] = ()) -> str:
     """``2x4 gpu0..gpu7``: sizes of the axes and devices of a stage; the device alone where there is one."""
     names = stage.devices
-    span = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}" if len(names) > 2 else ",".join(names)
-    mesh = next((mesh for mesh in module.of_type(Mesh) if mesh.name == stage.mesh), None)
-    return f"{'x'.join(str(size) for _, size in mesh.axes)} {span}" if mesh else span
+    span = f"{names[0]}..{names[-1]}" if len(names) > 2 else ",".join(names)
+    return f"{'x'.join(map(str, sizes))} {span}" if sizes else span
 
 
-def mesh_table(module: Module, plan: Plan) -> Table:
-    """One row per stage: its mesh, seconds per sample (compute, collectives and transfers in it), memory of a device."""
+def stages_table(plan: Plan, axes: Mapping[int, Sequence[int]]) -> Table:
+    """One row per stage; where some are on meshes (``axes`` has their sizes), with seconds of collectives."""
+    if not any(stage.mesh for stage in plan.stages):
+        return plan_table(plan)
     seconds = [stage_seconds(stage, plan.comm) for stage in plan.stages]
     slowest = max(seconds, default=0.0)
     rows = [
         (
             str(stage.index),
-            mesh_text(module, stage),
+            mesh_text(stage, axes.get(stage.index, ())),
             str(stage.ops),
             seconds_text(total),
             seconds_text(stage.compute),
@@ -268,6 +276,7 @@ __all__ = [
     "comparison_table",
     "layers_json",
     "layers_table",
-    "mesh_table",
+    "mesh_axes",
     "mesh_text",
+    "stages_table",
 ]
