@@ -22,7 +22,10 @@ from passes.partition.ideals import BIG, Tables, among, lattice, prefixes
 from passes.partition.problem import COMM, Problem, plan_costs, violations
 from passes.partition.search import Budget
 from passes.partition.throughput import Throughput, solve
+from passes.partition.training import OBJECTIVES, training_objective, units
 from tests.passes.partition.instances import blocks, brute_force, ideals, random_chains, random_problem, series_parallel
+from tests.passes.partition.test_training import brute_force as training_brute_force
+from tests.passes.partition.test_training import random_graph
 
 
 def always(tested: int, part: float) -> bool:
@@ -105,6 +108,21 @@ def test_bound_is_no_larger_than_the_optimum(seed: int, chains: bool, comm: str)
     plain = replace(problem, kinds=tuple(replace(k, memory=None) for k in problem.kinds), forced=(), stages=None)
     if comm == "sum" and brute_force(plain) == best:
         assert bounds.bound >= best * (1 - 1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
+def test_bound_holds_for_training(seed: int, objective: str) -> None:
+    graph = random_graph(random.Random(seed))
+    best = training_brute_force(graph)[objective]
+    problem, _ = units(graph)
+    walked = training_objective(problem, objective)
+    tables = Tables(walked.problem, walked.price)
+    if not applies(tables) or not 0 < best < math.inf:
+        return
+    bounds, left = CellBounds(tables, 1.5 * best), iter(range(1300))
+    bounds.run(1.5 * best, lambda tested, part: next(left, None) is not None)
+    assert bounds.bound <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("problem", [blocks(2, 4), blocks(4, 4)], ids=["narrow", "wide"])
