@@ -125,7 +125,8 @@ def layers(module: Module, *, uneven: bool = False) -> tuple[Layer, ...]:
 
 
 def typical_block(told: Sequence[Layer]) -> Layer | None:
-    """The layer to show in full: of the repeated part that takes most time, the middle copy; None where nothing repeats."""
+    """The layer to show in full: of the repeated part that takes most time the middle copy, of those that no stage ends in;
+    None where nothing repeats."""
     seconds: Counter[int] = Counter()
     for layer in told:
         if layer.block >= 0:
@@ -134,6 +135,8 @@ def typical_block(told: Sequence[Layer]) -> Layer | None:
         return None
     block = max(seconds, key=lambda number: (seconds[number], -number))
     copies = [layer for layer in told if layer.block == block]
+    whole = max(len(layer.rows) for layer in copies)
+    copies = [layer for layer in copies if len(layer.rows) == whole]
     return copies[len(copies) // 2]
 
 
@@ -244,7 +247,8 @@ class _Stages:
         for op in ops:
             facet = op.facet(ShardRule)
             strategies[op.id] = tuple(facet.rule.split(SEPARATOR)) if facet else (WHOLE,) * len(mesh.axes)
-        kept = kept_layouts(self.module, stage.index, named) if named else dict.fromkeys(wanted, whole)
+        held = [name for name in wanted if name in self.module.resources]
+        kept = kept_layouts(self.module, stage.index, named) if named else dict.fromkeys(held, whole)
         mine = [value.name for op in ops for value in op.results]
         leaving = {name: whole for name in mine if any(not self.alike(stage.index, o) for o in self.readers.get(name, ()))}
         decisions = Decisions(strategies, kept, self.outputs(part, whole), entering, leaving)

@@ -79,6 +79,16 @@ def test_rows_say_how_weights_are_kept_and_what_follows() -> None:
     assert {name: count for name, (count, _, _) in block.totals().items()} == {"all_reduce": 3}
 
 
+def test_the_block_that_is_shown_is_whole() -> None:
+    """Where a stage ends inside a layer, another is shown; what is kept are weights."""
+    module, _ = planned("mesh=1,stages=3", WIDE, "preset:h100x4")
+    told = layers(module)
+    block = typical_block(told)
+    assert block is not None
+    assert len(block.rows) == max(len(layer.rows) for layer in told if layer.block == block.block)
+    assert all(name in module.resources for layer in told for row in layer.rows for name, _ in row.kept)
+
+
 def test_nothing_repeats() -> None:
     module, _ = planned("mesh=4", "zoo:mlp,layers=2", "preset:h100x8")
     assert typical_block(layers(module)) is None
