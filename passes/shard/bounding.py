@@ -21,7 +21,8 @@ import numpy as np
 
 from ir.facets import Cost, Time
 from ir.module import Module
-from ir.topology import Topology
+from ir.ops import Op
+from ir.topology import DeviceType, Topology
 from ir.types import type_bytes
 from passes.analyses.network import Network
 from passes.analyses.seconds import op_seconds
@@ -70,10 +71,13 @@ class Bounding:
         *,
         memory: int = 0,
         uneven: bool = False,
+        training: bool = False,
+        microbatches: int = 1,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
         """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit."""
         self.module, self.folding, self.memory, self.uneven, self.progress = module, folding, memory, uneven, progress
+        self.training, self.microbatches = training, microbatches
         self.links = Links(topology, net)
         self.solved = 0
         smallest = min(range(len(meshes.forms)), key=lambda form: (math.prod(meshes.forms[form].sizes), form))
@@ -91,7 +95,15 @@ class Bounding:
         self.beside = {block: (self.links.before(block), self.links.behind(block)) for block in meshes.blocks}
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
-        return build(self.module, self.module.entry, mesh, self.folding, uneven=self.uneven)
+        return build(
+            self.module,
+            self.module.entry,
+            mesh,
+            self.folding,
+            training=self.training,
+            uneven=self.uneven,
+            microbatches=self.microbatches,
+        )
 
     def limit(self, mesh: DeviceMesh) -> int | None:
         return None if self.memory < 0 else self.memory or mesh.memory
@@ -122,15 +134,23 @@ class Bounding:
         for number, op in enumerate(self.module.entry.ops):
             key = (op.facets, op.name)
             if key not in known:
-                seconds = [(op_seconds(op, type_), type_.overhead) for type_ in mesh.types]
-                fixed = op.facet(Cost) is None or op.facet(Time) is not None
-                known[key] = max(
-                    (whole if fixed else min(whole, over) + max(whole - over, 0.0) * share for whole, over in seconds),
-                    default=0.0,
-                )
+                known[key] = max((self.divided(op, type_, share) for type_ in mesh.types), default=0.0)
             work[self.unit_of[number]] += known[key]
         bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share)
         return self.table_of(work, bytes_, self.limit(mesh))
+
+    def divided(self, op: Op, type_: DeviceType, share: float) -> float:
+        """Seconds of an op, forward and in training backward, of which each device does a share but pays the overhead."""
+        cost = op.facet(Cost)
+        whole = op_seconds(op, type_)
+        if cost is None or op.facet(Time) is not None:
+            return whole
+        works = [whole]
+        gradients = cost.input_grad + cost.weight_grad
+        if self.training and gradients:
+            back = replace(cost, flops=gradients, read=2 * cost.read, write=2 * cost.write)
+            works.append(op_seconds(op.with_facets(back), type_))
+        return sum(min(work, type_.overhead) + max(work - type_.overhead, 0.0) * share for work in works)
 
     def table_of(self, work: list[float], bytes_: Floats, limit: int | None) -> Floats:
         sums, count = np.concatenate([[0.0], np.cumsum(work)]), len(work)
@@ -176,14 +196,14 @@ class Bounding:
     # -- searches ------------------------------------------------------------------------------------------------------
 
     def refine(self, found: Sequenced, seconds: float) -> bool:
-        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than the plan; whether one did."""
+        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did."""
         ends = time.perf_counter() + seconds
-        limit = found.value * (1 + TIGHT)
         sides = dict(zip(found.runs, alike(found.runs), strict=True))
 
         def seconds_of(run: StageRun) -> float:
             return float(self.table(run.block, *sides[run])[run.first, run.behind])
 
+        limit = max(map(seconds_of, found.runs)) * (1 + TIGHT)
         for exact in (False, True):
             for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
                 form = self.forms[run.block.form]
@@ -232,7 +252,11 @@ class Bounding:
         given = cutter.whole
         size = type_bytes(type_) or 0
         parts = np.array([split(type_, placements, given.mesh) for placements in given.layouts[name].placements])
-        return best.latency + size * parts / best.bandwidth
+        return self.times(name) * (best.latency + size * parts / best.bandwidth)
+
+    def times(self, name: str) -> int:
+        """How often a value crosses: in training its gradient comes back, over the same link at the same cost."""
+        return 2 if name in self.base.trained else 1
 
 
 def _without_shared(problem: ShardProblem) -> ShardProblem:

@@ -59,13 +59,23 @@ class ShardInput:
     layouts: dict[str, Layouts]
     unsharded: tuple[str, ...]
     """Operators without a rule, sorted."""
+    trained: frozenset[str] = frozenset()
+    """In training, values and weights that have a gradient."""
 
 
 def build(
-    module: Module, func: Func, mesh: DeviceMesh, folding: Folding | None, *, training: bool = False, uneven: bool = False
+    module: Module,
+    func: Func,
+    mesh: DeviceMesh,
+    folding: Folding | None,
+    *,
+    training: bool = False,
+    uneven: bool = False,
+    microbatches: int = 1,
 ) -> ShardInput:
-    """The problem of ``func``; ``folding`` tells its repeats."""
-    builder = _Builder(module, func, mesh, training, uneven)
+    """The problem of ``func``; ``folding`` tells its repeats. ``microbatches``: runs that share one synchronisation of the
+    gradients of weights, of which each is charged its part."""
+    builder = _Builder(module, func, mesh, training, uneven, microbatches)
     for op in func.ops:
         builder.op(op)
     for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in builder.weights):
@@ -82,6 +92,7 @@ class _ValueDraft:
     layouts: Layouts
     flows: bool
     numbers: dict[tuple[int, int], int]
+    microbatches: int = 1
 
     def need(self, layout: int, gradient: int) -> int:
         """The number of the need of ``layout`` whose gradient comes back as ``gradient`` (-1: none)."""
@@ -91,20 +102,21 @@ class _ValueDraft:
         convert, count = self.layouts.convert, len(self.layouts.placements)
         # The gradient is wanted as ``_dual`` of the source; keys from ``count`` on are layouts that it comes in.
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
-        back = convert[:, wanted].T if self.flows else np.zeros((count, count))
+        back = convert[:, wanted].T / self.microbatches if self.flows else np.zeros((count, count))
         needs = tuple((layout,) if gradient < 0 else (layout, count + gradient) for layout, gradient in self.numbers)
         return ValueKind(np.hstack([convert, back]), needs)
 
 
 class _Builder:
-    def __init__(self, module: Module, func: Func, mesh: DeviceMesh, training: bool, uneven: bool) -> None:
+    def __init__(self, module: Module, func: Func, mesh: DeviceMesh, training: bool, uneven: bool, microbatches: int) -> None:
         self.func, self.mesh, self.training, self.uneven = func, mesh, training, uneven
+        self.microbatches = microbatches
         self.around = Surroundings(module.resources.values(), module_opsets(module))
         self.around.types.update((arg.name, arg.type) for arg in func.args)
         self.resources = module.resources
         self.weights = {name for name, resource in self.resources.items() if self.is_weight(resource)}
         self.trained = {name for name in self.weights if training and _is_float(self.resources[name].type)}
-        self.values: dict[tuple[Type, bool], int] = {}
+        self.values: dict[tuple[Type, bool, int], int] = {}
         self.drafts: list[_ValueDraft] = []
         self.kind_numbers: dict[object, int] = {}
         self.node_kinds: list[NodeKind] = []
@@ -124,10 +136,10 @@ class _Builder:
         return type_.elements > (1 if self.training and type_.dtype.is_float else SMALL)
 
     def value_kind(self, name: str) -> int:
-        key = (self.around.types[name], name in self.trained)
+        key = (self.around.types[name], name in self.trained, self.microbatches if name in self.weights else 1)
         if key not in self.values:
             self.values[key] = len(self.drafts)
-            self.drafts.append(_ValueDraft(layouts_of(key[0], self.mesh, self.uneven), key[1], {}))
+            self.drafts.append(_ValueDraft(layouts_of(key[0], self.mesh, self.uneven), key[1], {}, key[2]))
         return self.values[key]
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -338,6 +350,7 @@ class _Builder:
             self.outputs,
             layouts,
             tuple(sorted(self.unsharded)),
+            frozenset(self.trained),
         )
 
 

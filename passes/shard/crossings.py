@@ -63,12 +63,14 @@ def volumes_of(given: ShardInput, units: Sequence[Sequence[int]]) -> Volumes:
         node, result = value.maker
         if node >= ops:
             continue
-        size = type_bytes(given.func.ops[node].results[result].type) or 0
+        made = given.func.ops[node].results[result]
+        times = 2 if made.name in given.trained else 1  # its gradient comes back
+        size = times * (type_bytes(made.type) or 0)
         home = unit_of[node]
         readers = sorted({unit_of[reader] for reader, _ in value.readers if reader < ops})
         # It enters runs that begin behind its maker, from the first of their units that reads it on.
         for before, reader in pairwise([home, *(unit for unit in readers if unit > home)]):
-            for table, amount in ((tables[0], size), (tables[1], 1)):
+            for table, amount in ((tables[0], size), (tables[1], times)):
                 table[before + 1 : reader + 1, reader + 1 :] += amount
         if readers and readers[-1] > home:
             nearest = next(unit for unit in readers if unit > home)
@@ -77,7 +79,7 @@ def volumes_of(given: ShardInput, units: Sequence[Sequence[int]]) -> Volumes:
                 if reader > home:
                     tables[5][: home + 1, reader] += size
         if readers and readers[-1] > home:
-            for table, amount in ((tables[2], size), (tables[3], 1)):
+            for table, amount in ((tables[2], size), (tables[3], times)):
                 table[: home + 1, home + 1 : readers[-1] + 1] += amount
     return Volumes(*tables)
 

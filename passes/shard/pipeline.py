@@ -10,8 +10,9 @@ below a limit. The number of stages may be fixed.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -24,6 +25,10 @@ from passes.shard.submeshes import Block, Submeshes
 Tables: TypeAlias = Callable[[Block, bool, bool], Floats]
 """``tables(block, before, behind)[i, j]``: seconds of the run of units i .. j - 1 on a block, given whether there are stages
 before and behind it that are alike; inf where it cannot be."""
+
+
+STEP = 5e-4
+"""Relative: how near two limits on a stage's seconds may lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,52 @@ class _Cell:
         size = (shapes, 2, units + 1)
         block, start, shape = (np.full(size, -1, np.int32) for _ in range(3))
         return cls(np.full(size, math.inf), block, start, shape)
+
+
+def flush(
+    tables: Tables, meshes: Submeshes, units: int, microbatches: int, stages: int = 0, until: float = math.inf
+) -> Sequenced:
+    """Least seconds of a step that fills the stages, runs ``microbatches`` and drains: ``(microbatches + stages - 1)`` times
+    the slowest. ``value`` is a bound of that, within ``STEP`` of the plan unless the time ``until`` (of
+    ``time.perf_counter``) was over.
+
+    Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
+    them; an interval whose bound is below the best plan is halved, until it is narrow."""
+    fastest = least(tables, meshes, units, stages)
+    if not fastest.runs:
+        return fastest
+    if stages:
+        return replace(fastest, value=fastest.value * (microbatches + stages - 1))
+
+    def fewest(limit: float) -> tuple[StageRun, ...]:
+        def ones(block: Block, before: bool, behind: bool) -> Floats:
+            return np.where(tables(block, before, behind) <= limit, 1.0, np.inf)
+
+        return _programme(ones, meshes, units, 0, np.add).runs
+
+    def worth(runs: Sequence[StageRun]) -> float:
+        sides = zip(runs, alike(runs), strict=True)
+        slowest = max(float(tables(run.block, *side)[run.first, run.behind]) for run, side in sides)
+        return (microbatches + len(runs) - 1) * slowest
+
+    low = fewest(fastest.value * (1 + STEP))
+    best = min((low, fastest.runs), key=worth)
+    bound = fastest.value * (microbatches + len(low) - 1)
+    # (low, high, fewest stages below high); plans slower than the last are worse than the best with any number of stages.
+    intervals = [(fastest.value, worth(best) / microbatches, 1)]
+    while intervals:
+        start, end, few = intervals.pop()
+        floor = start * (microbatches + few - 1)
+        if floor >= worth(best):
+            continue
+        if end <= start * (1 + STEP) or time.perf_counter() > until:
+            bound = min(bound, floor)
+            continue
+        middle = math.sqrt(start * end)
+        found = fewest(middle)
+        best = min((best, found), key=worth)
+        intervals += [(start, middle, len(found)), (middle, end, few)]
+    return Sequenced(min(bound, worth(best)), best)
 
 
 def _programme(
@@ -145,4 +196,4 @@ def _traced(cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int,
     return Sequenced(total, tuple(reversed(runs)))
 
 
-__all__ = ["Sequenced", "StageRun", "Tables", "alike", "least", "shortest"]
+__all__ = ["Sequenced", "StageRun", "Tables", "alike", "flush", "least", "shortest"]

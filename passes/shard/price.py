@@ -25,13 +25,15 @@ from passes.shard.ways import FREE, Lies, Ways
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts. Of a stage:
-    ``entering``, how values of other stages arrive, and ``leaving``, layouts that values are brought to for other stages."""
+    ``entering``, how values of other stages arrive, ``leaving``, layouts that values are brought to for other stages, and
+    ``learning``, those of ``entering`` that have a gradient."""
 
     strategies: Mapping[str, tuple[str, ...]]
     kept: Mapping[str, Lies]
     outputs: Mapping[str, Lies]
     entering: Mapping[str, Lies] = field(default_factory=dict)
     leaving: Mapping[str, Lies] = field(default_factory=dict)
+    learning: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,33 @@ class Bill:
 
 
 def price(
-    module: Module, func: Func, mesh: DeviceMesh, decisions: Decisions, *, training: bool = False, uneven: bool = False
+    module: Module,
+    func: Func,
+    mesh: DeviceMesh,
+    decisions: Decisions,
+    *,
+    training: bool = False,
+    uneven: bool = False,
+    microbatches: int = 1,
 ) -> Bill:
-    """The bill of ``decisions``. Raises KeyError where a decision is missing or names no strategy."""
-    return _Walk(module, func, mesh, decisions, training, uneven).bill
+    """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part.
+    Raises KeyError where a decision is missing or names no strategy."""
+    return _Walk(module, func, mesh, decisions, training, uneven, microbatches).bill
 
 
 class _Walk:
     def __init__(
-        self, module: Module, func: Func, mesh: DeviceMesh, decisions: Decisions, training: bool, uneven: bool
+        self,
+        module: Module,
+        func: Func,
+        mesh: DeviceMesh,
+        decisions: Decisions,
+        training: bool,
+        uneven: bool,
+        microbatches: int,
     ) -> None:
         self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
+        self.microbatches = microbatches
         self.ways = Ways(mesh, uneven)
         self.types: dict[str, Type] = {value.name: value.type for value in func.args}
         self.lies: dict[str, Lies] = {}
@@ -95,6 +113,7 @@ class _Walk:
             self.keep(name, decisions, [f.size for f in resources[name].facets if isinstance(f, OptimizerState)])
         whole: Lies = (Replicate(),) * len(mesh.axes)
         self.lies.update(decisions.entering)
+        self.trained |= decisions.learning
         for op, rule in rules(module, func):
             self.types.update((value.name, value.type) for value in op.results)
             if rule is None:
@@ -226,10 +245,11 @@ class _Walk:
 
     def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
         """Adds the cheapest chain of collectives to the bill."""
+        runs = self.microbatches if backward and name.startswith("@") else 1
         for step in self.ways.way(self.types[name], source, target) if source != target else ():
             if step.kind not in FREE:
                 axis = self.mesh.axes[step.axis].name
-                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds, backward))
+                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward))
 
 
 __all__ = ["Bill", "Collective", "Decisions", "price"]

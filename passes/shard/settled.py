@@ -118,10 +118,11 @@ class Settler:
                 for reader in readers[name]:
                     one, two = line.parties[number], line.parties[reader]
                     size = self.size(cutter, name, placements, one, two)
-                    sent = self.crossing.send(size, one, two)
+                    times = self.bounding.times(name)
+                    sent = times * self.crossing.send(size, one, two)
                     seconds[number] += sent
                     sends[name] = sends.get(name, 0.0) + sent
-                    seconds[reader] += self.crossing.receive(size, one, two)
+                    seconds[reader] += times * self.crossing.receive(size, one, two)
             drafts.append(Draft(line.own[number], mesh, stage, plan, work, whole))
         return Settled(tuple(seconds), tuple(drafts), sends)
 
@@ -178,7 +179,7 @@ class Settler:
             for reader in readers:
                 size = self.size(cutter, name, lies, line.parties[number], line.parties[reader])
                 total[position] += self.crossing.send(size, line.parties[number], line.parties[reader])
-        return total
+        return total * self.bounding.times(name)
 
     def hint(self, line: _Line, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that readers on meshes of the same shape need at least to convert a value, by the layout that it comes in:
@@ -226,8 +227,18 @@ class Settler:
         }
         everywhere: Placements = (Replicate(),) * len(mesh.axes)
         leaving = {name: everywhere for name in sorted(draft.whole)}
-        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, leaving)
-        bill = price(self.bounding.module, given.func, mesh, told, uneven=self.bounding.uneven)
+        learning = given.trained & arrived.keys()
+        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, leaving, learning)
+        bounding = self.bounding
+        bill = price(
+            bounding.module,
+            given.func,
+            mesh,
+            told,
+            training=bounding.training,
+            uneven=bounding.uneven,
+            microbatches=bounding.microbatches,
+        )
         assert math.isclose(bill.total, draft.work, rel_tol=AGREE, abs_tol=1e-12), (bill.total, draft.work)
         return Staged(tuple(sorted(draft.ops)), mesh, told, bill)
 

@@ -55,8 +55,9 @@ class ShardPass(Pass):
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
     the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
     may differ in length. ``memory``: bytes of weights per device at most; 0: those of the topology; -1: no limit.
+    ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found.
     ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as
-    are best. ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found.
+    are best. ``microbatches``: of a training step in stages.
     """
 
     name: ClassVar[str] = "shard"
@@ -68,6 +69,7 @@ class ShardPass(Pass):
     time_limit: float = 60.0
     strategy: str = ""
     stages: int = 1
+    microbatches: int = 8
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a module without a topology or a mesh that it does not have, Infeasible where the weights do
@@ -102,8 +104,10 @@ class ShardPass(Pass):
         count = len(topology.devices)
         if self.stages < 0:
             raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
-        if self.tied or self.strategy or self.training:
-            option = "tied" if self.tied else "strategy" if self.strategy else "training"
+        if self.microbatches < 1:
+            raise UsageError(f"microbatches is {self.microbatches}, expected at least 1", where=self.name)
+        if self.tied or self.strategy:
+            option = "tied" if self.tied else "strategy"
             raise UsageError(f"{option} is for one mesh, and stages is {self.stages}", where=self.name, hint="set stages to 1")
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:
@@ -113,7 +117,16 @@ class ShardPass(Pass):
         found = context.analyses.get(folding, module.entry, module)
         meshes = submeshes(topology, net, sizes)
         search = StageSearch(
-            module, topology, net, found, meshes, memory=self.memory, uneven=self.uneven, progress=context.progress
+            module,
+            topology,
+            net,
+            found,
+            meshes,
+            memory=self.memory,
+            uneven=self.uneven,
+            training=self.training,
+            microbatches=self.microbatches if self.training else 1,
+            progress=context.progress,
         )
         plan = search.search(self.stages, self.time_limit)
         if plan is None:
@@ -133,8 +146,9 @@ class ShardPass(Pass):
             solved=plan.solved,
             rounds=plan.rounds,
         )
-        single = single_value(module, topology, net, training=False)
-        return written(module, plan.stages, _staged_plan(plan, self.mesh, single))
+        single = single_value(module, topology, net, training=self.training)
+        times = self.microbatches if self.training else 0
+        return written(module, plan.stages, _staged_plan(plan, self.mesh, single * (times or 1), times))
 
     def best(
         self, module: Module, topology: Topology, tried: Sequence[tuple[int, ...]], context: PassContext
@@ -220,16 +234,18 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
     )
 
 
-def _staged_plan(plan: StagesPlan, mesh: str, single: float) -> Plan:
-    """What is proven of a plan in stages."""
+def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int) -> Plan:
+    """What is proven of a plan in stages; ``microbatches`` of a training step, else 0."""
     where = f"on meshes {mesh}" if mesh else f"on blocks of {plan.forms} forms of mesh"
-    certificate = (
+    certificate = [
         ("bound", "dynamic programme over runs of units whose borders lie as suits each best"),
         ("cuts", f"at the borders of {plan.units} units, {where}"),
-    )
+    ]
+    if microbatches:
+        certificate.append(("step", f"({microbatches} microbatches + {len(plan.stages)} stages - 1) * slowest stage"))
     return Plan(
         name="@plan",
-        objective="throughput",
+        objective="training" if microbatches else "throughput",
         comm="sum",
         value=plan.value,
         port_value=plan.value,
@@ -237,7 +253,7 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float) -> Plan:
         status="optimal" if plan.value <= plan.bound * (1 + AGREE) else "feasible",
         single=single,
         stages=(),
-        certificate=certificate,
+        certificate=tuple(certificate),
     )
 
 

@@ -7,6 +7,10 @@ until all stages that decide the value are solved. The plan is then solved stage
 stages before it really send, and priced with the real links (``settled``). Where that costs a stage more than its bound, the
 programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
 
+In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
+synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
+and GPipe fill and drain. Activations kept for the backward pass are not counted as memory.
+
 What is exact and what is a relaxation: the bound of a run lets values enter in the layout that suits it best and leave as suits
 it, over the best link that its block has: less than what any plan pays. So the programme's optimum under bounds is a lower
 bound of all plans over these cuts and blocks, and the distance of the two is the gap. ``optimal`` is said where they meet only.
@@ -26,7 +30,7 @@ from ir.topology import Topology
 from passes.analyses.network import Network
 from passes.fold import Folding
 from passes.shard.bounding import Bounding
-from passes.shard.pipeline import StageRun, alike, least, shortest
+from passes.shard.pipeline import Sequenced, StageRun, Tables, alike, flush, least, shortest
 from passes.shard.problem import Floats
 from passes.shard.settled import Settled, Settler
 from passes.shard.submeshes import Block, Submeshes
@@ -75,11 +79,25 @@ class StageSearch:
         *,
         memory: int = 0,
         uneven: bool = False,
+        training: bool = False,
+        microbatches: int = 1,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit."""
-        self.meshes, self.progress = meshes, progress
-        self.bounding = Bounding(module, topology, net, folding, meshes, memory=memory, uneven=uneven, progress=progress)
+        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit. ``training``: of steps of so
+        many ``microbatches``."""
+        self.meshes, self.progress, self.flushes = meshes, progress, microbatches if training else 0
+        self.bounding = Bounding(
+            module,
+            topology,
+            net,
+            folding,
+            meshes,
+            memory=memory,
+            uneven=uneven,
+            training=training,
+            microbatches=microbatches,
+            progress=progress,
+        )
         self.settler = Settler(self.bounding, topology, net)
 
     @property
@@ -95,7 +113,7 @@ class StageSearch:
         try:
             while True:
                 rounds += 1
-                found = least(bounding.table, self.meshes, count, stages)
+                found = self.best(bounding.table, stages, start + SHARE * seconds)
                 if not found.runs:
                     return None
                 bound = max(bound, found.value)
@@ -111,7 +129,23 @@ class StageSearch:
         keys = len({key for row in bounding.units.keys for key in row})
         told = (count, len(self.meshes.forms), keys, bounding.solved, rounds)
         staged = tuple(map(self.settler.decided, best.drafts))
-        return StagesPlan(staged, best.value, min(bound, best.value), *told)
+        value = self.worth(best.seconds)
+        return StagesPlan(staged, value, min(bound, value), *told)
+
+    def best(self, tables: Tables, stages: int, until: float) -> Sequenced:
+        """The best sequence under these seconds."""
+        if self.flushes:
+            return flush(tables, self.meshes, self.bounding.units.count, self.flushes, stages, until)
+        return least(tables, self.meshes, self.bounding.units.count, stages)
+
+    def worth(self, seconds: Sequence[float]) -> float:
+        """The value of a plan, given what its stages spend."""
+        return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
+
+    @staticmethod
+    def slowest(tables: Tables, runs: Sequence[StageRun]) -> float:
+        sides = zip(runs, alike(runs), strict=True)
+        return max(float(tables(run.block, *side)[run.first, run.behind]) for run, side in sides)
 
     def settled(self, bound: float, stages: int, ends: float) -> Settled | None:
         """The best of some plans as they really cost."""
@@ -128,12 +162,16 @@ class StageSearch:
             return known
 
         for number in range(MOST_TRIES):
-            if best is not None and (time.perf_counter() > ends or best.value <= bound * (1 + ENOUGH)):
+            if best is not None and (time.perf_counter() > ends or self.worth(best.seconds) <= bound * (1 + ENOUGH)):
                 break
-            limit = least(table, self.meshes, count, stages).value * (1 + TIGHT)
-            found = shortest(table, self.meshes, count, limit, stages)
-            if not found.runs:
+            while True:
+                found = self.best(table, stages, ends)
+                if not found.runs or not bounding.refine(found, ends - time.perf_counter()):
+                    break
+            if not found.runs or (best is not None and found.value >= self.worth(best.seconds)):
                 break
+            limit = self.slowest(table, found.runs) * (1 + TIGHT)
+            found = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages)
             self.progress("stages", number / MOST_TRIES)
             made = self.settler.settle(found.runs)
             costs = made.seconds if made is not None else (math.inf,) * len(found.runs)
@@ -143,7 +181,7 @@ class StageSearch:
                     seen[place] = cost
             if made is not None:
                 often = self.often(made)
-                if best is None or made.value < best.value:
+                if best is None or self.worth(made.seconds) < self.worth(best.seconds):
                     best = made
             if len(seen) == known:
                 break

@@ -176,8 +176,9 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     receive, send, buffers = [0.0] * len(stages), [0.0] * len(stages), [0] * len(stages)
     for wire, cut in zip(load.wires, cuts, strict=True):
-        receive[wire.target] += wire.receive
-        send[wire.source] += wire.send
+        times = 2 if cut.tensor.name in stages[wire.target].decisions.learning else 1  # the gradient comes back
+        receive[wire.target] += times * wire.receive
+        send[wire.source] += times * wire.send
         slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
         buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source], sides[wire.target])
     value = max(plan.value, largest_load(load)) if plan.objective == "throughput" else plan.value

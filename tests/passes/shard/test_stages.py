@@ -97,13 +97,16 @@ class Oracle:
     """The least value of all plans in stages, from the definition: nothing is shared with the search but the problem of a stage
     and the cost of a message."""
 
-    def __init__(self, module: Module, meshes: Submeshes) -> None:
+    def __init__(self, module: Module, meshes: Submeshes, microbatches: int = 0) -> None:
+        """``microbatches``: of a training step; 0: inference."""
         topology = module.first(Topology)
         assert topology is not None
         self.module, self.meshes = module, meshes
         self.crossing = Crossing(topology, network(topology))
         found = folding(module.entry, module)
-        self.cutters = [Cutter(build(module, module.entry, mesh, found)) for mesh in meshes.forms]
+        self.microbatches = microbatches
+        training = {"training": True, "microbatches": microbatches} if microbatches else {}
+        self.cutters = [Cutter(build(module, module.entry, mesh, found, **training)) for mesh in meshes.forms]  # type: ignore[arg-type]
         self.units = units_of(module.entry, found, self.cutters[0].whole)
         self.known: dict[object, float] = {}
 
@@ -131,7 +134,7 @@ class Oracle:
     ) -> float:
         """The least largest seconds of stages, those before ``number`` being decided."""
         if number == len(line):
-            return max(spent)
+            return self.worth(spent)
         first, behind, block = line[number]
         cutter, ops = self.cutters[block.form], self.units.run(first, behind)
         parties = [Party(b.mesh.devices, b.mesh.sizes if len(b.mesh.devices) > 1 else ()) for _, _, b in line]
@@ -163,11 +166,15 @@ class Oracle:
                     type_ = replace(type_, layout=Layout("@mesh", placements))
                 for reader in readers[name]:
                     size = message_bytes(type_, parties[number], parties[reader])
-                    after[number] += self.crossing.send(size, parties[number], parties[reader])
-                    after[reader] += self.crossing.receive(size, parties[number], parties[reader])
-            if max(after) < best:
+                    times = 2 if name in cutter.whole.trained else 1
+                    after[number] += times * self.crossing.send(size, parties[number], parties[reader])
+                    after[reader] += times * self.crossing.receive(size, parties[number], parties[reader])
+            if self.worth(after) < best:
                 best = min(best, self.plan(line, number + 1, told, after))
         return best
+
+    def worth(self, spent: list[float]) -> float:
+        return max(spent) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
 
     def stage(
         self, block: Block, ops: tuple[int, ...], given: dict[str, int], made: dict[str, int], whole: frozenset[str]
@@ -205,11 +212,14 @@ def least(problem: ShardProblem) -> float:
     return brute_force(problem) if math.prod(sizes) <= FEW else integer_programme(problem, scale=1e6)[0]
 
 
-def searched(module: Module, meshes: Submeshes, stages: int = 0) -> tuple[float, float]:
+def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: int = 0) -> tuple[float, float]:
     topology = module.first(Topology)
     assert topology is not None
     found = folding(module.entry, module)
-    plan = StageSearch(module, topology, network(topology), found, meshes).search(stages, 60.0)
+    search = StageSearch(
+        module, topology, network(topology), found, meshes, training=microbatches > 0, microbatches=max(1, microbatches)
+    )
+    plan = search.search(stages, 60.0)
     return (plan.bound, plan.value) if plan else (math.inf, math.inf)
 
 
@@ -225,6 +235,17 @@ def test_brute_force_lies_between_bound_and_value(module: Module, stages: int) -
     meshes = blocks_of(module)
     best = Oracle(module, meshes).best(stages)
     bound, value = searched(module, meshes, stages)
+    assert bound <= best * (1 + 1e-6)
+    assert best <= value * (1 + 1e-6)
+    assert value <= 2 * best or math.isinf(best)
+
+
+@given(modules(), st.sampled_from([0, 2]), st.sampled_from([1, 4]))
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+def test_brute_force_lies_between_bound_and_value_in_training(module: Module, stages: int, microbatches: int) -> None:
+    meshes = blocks_of(module)
+    best = Oracle(module, meshes, microbatches).best(stages)
+    bound, value = searched(module, meshes, stages, microbatches)
     assert bound <= best * (1 + 1e-6)
     assert best <= value * (1 + 1e-6)
     assert value <= 2 * best or math.isinf(best)
@@ -371,6 +392,7 @@ def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
     [
         ({"mesh": "2x2", "stages": 3}, InvalidInput, "need 12 devices"),
         ({"stages": -1}, UsageError, "stages is -1"),
+        ({"stages": 2, "training": True, "microbatches": 0}, UsageError, "microbatches is 0"),
         ({"stages": 2, "tied": True}, UsageError, "tied is for one mesh"),
         ({"stages": 8, "memory": 1}, Infeasible, "holds the weights"),
     ],
@@ -378,6 +400,16 @@ def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
 def test_faults_are_told(options: dict[str, object], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         sharded(SMALL, "preset:cpu-8", **options)
+
+
+def test_a_training_step_fills_and_drains() -> None:
+    module = sharded(SMALL, "preset:cpu-4", mesh="2", stages=2, training=True, microbatches=6)
+    plan = module.first(Plan)
+    assert plan is not None
+    assert plan.objective == "training"
+    slowest = max(stage.working + stage.receive + stage.send for stage in plan.stages)
+    assert plan.value == pytest.approx((6 + 2 - 1) * slowest, rel=1e-9)
+    assert verify(module) == []
 
 
 def test_memory_is_kept() -> None:
