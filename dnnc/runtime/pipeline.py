@@ -230,7 +230,8 @@ class Pipeline:
         of a mesh) one for each of its replicas, None where they never have a microbatch in common."""
         sides: list[tuple[dict[Any, list[Any]], dict[Any, list[Any]]]] = [({}, {}) for _ in places]
         for link in links(self.build, self.options.slots):
-            memory = self._own(anonymous_memory(link.sent.slots * link.sent.slot_bytes))
+            size = link.sent.slots * link.sent.slot_bytes
+            memory = self._memory(size, "what goes to or from the model" if FEEDER in (link.source, link.target) else "a cut")
             (data_read, data_write), (free_read, free_write) = (tuple(map(self._own, os.pipe())) for _ in range(2))
             sender, receiver = Descriptors(memory, free_read, data_write), Descriptors(memory, data_read, free_write)
             if link.source == FEEDER:
@@ -250,7 +251,7 @@ class Pipeline:
 
     def _gather(self, stage: StageProgram) -> tuple[int, dict[tuple[int, int], tuple[int, int]]]:
         """What the members of a stage share: the memory of their collectives, and pipes for tokens from one to another."""
-        memory = self._own(anonymous_memory(memory_places(stage.collectives).size))
+        memory = self._memory(memory_places(stage.collectives).size, f"the collectives of stage {stage.index}")
         pipes = {}
         for member in range(len(stage.members)):
             for peer in peers_of(stage.collectives, member):
@@ -262,6 +263,16 @@ class Pipeline:
         """The first microbatch of this run that goes through a feed or sink, and the step to the next."""
         first, step = self._turns[id(side)]
         return (first - self._base) % step, step
+
+    def _memory(self, size: int, what: str) -> int:
+        """Shared memory. Raises InvalidInput where the system does not give so much: a manifest may ask for any."""
+        try:
+            descriptor = self._own(anonymous_memory(size))
+            map_memory(descriptor, size)
+        except (OSError, OverflowError, ValueError) as error:
+            message = f"{what} needs {size} bytes of shared memory, which the system does not give ({error})"
+            raise InvalidInput(message, where=str(self.build.folder), hint="compile for smaller microbatches") from error
+        return descriptor
 
     def _own(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)

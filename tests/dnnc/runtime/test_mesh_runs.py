@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from dnnc.backend.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
@@ -58,6 +60,56 @@ def test_members_together_compute_what_the_model_does(tmp_path: Path, members: i
         for action, title in (("F", "segment 0"), ("collective", "all_reduce p"), ("F", "segment 1"))
     )
     assert len(runs[0].stage_seconds) == 1 == len(runs[0].collective_seconds)
+
+
+def test_values_of_unknown_shape_cross_segments(tmp_path: Path) -> None:
+    """The slow way: what a segment makes for the next has no shape before it is there."""
+    folder = pair(tmp_path, 2)
+    for number in range(2):
+        path = folder / "stages" / f"stage0.member{number}.segment0.onnx"
+        weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load_model(str(path)).graph.initializer}
+        first = (
+            "g (float[4,6] x) => (float[4,5] p, int64[2,n] q) { q = NonZero(x) h = MatMul(x, A) r = Relu(h) p = MatMul(r, B) }"
+        )
+        onnx.save_model(graph(first, weights), str(path))
+        second = (
+            "g (float[4,5] s, int64[2,n] q) => (float[4,5] y) { z = Size(q) w = Sub(z, z) v = CastLike(w, s) n = Neg(s) "
+            "y = Add(n, v) }"
+        )
+        onnx.save_model(graph(second), str(path.with_name(f"stage0.member{number}.segment1.onnx")))
+
+    def edit(manifest: dict[str, Any]) -> None:
+        for one in stage(manifest)["members"]:
+            one["segments"][0]["outputs"].append({"name": "q", "dtype": "int64", "shape": None})
+            one["segments"][1]["inputs"].append("q")
+        for number in range(2):
+            for level in range(2):
+                del manifest["files"][f"stages/stage0.member{number}.segment{level}.onnx"]
+
+    build = Build.open(change(folder, edit))
+    given = inputs(5)
+    for one, found in zip(given, run_build(build, given).outputs, strict=True):
+        np.testing.assert_allclose(found["y"], expected(build, one)["y"], rtol=2e-5, atol=2e-5)
+
+
+def test_more_shared_memory_than_there_is(tmp_path: Path) -> None:
+    """A manifest may ask for any: refused with the number, and nothing is left."""
+    rows = 1 << 56
+    folder = pair(tmp_path, 2)
+
+    def edit(manifest: dict[str, Any]) -> None:
+        for port in (*stage(manifest)["inputs"], *stage(manifest)["outputs"], *manifest["inputs"], *manifest["outputs"]):
+            port["shape"][0] = rows
+        for one in stage(manifest)["members"]:
+            for segment in one["segments"]:
+                segment["outputs"][0]["shape"][0] = rows
+            one["outputs"][0]["box"][0][1] = rows
+        collective(manifest).update(operands=[[rows, 5]] * 2, results=[[rows, 5]] * 2)
+
+    with pytest.raises(InvalidInput) as caught, Pipeline(Build.open(change(folder, edit))):
+        pass
+    assert "bytes of shared memory, which the system does not give" in str(caught.value)
+    assert caught.value.diagnostics[0].where == str(folder)
 
 
 def test_every_run_gives_the_same_bits(tmp_path: Path) -> None:
