@@ -15,9 +15,10 @@ Compiles a neural network (ONNX) and a description of machines (a topology) into
 good the plan is.
 
 \b
-  dnnc compile zoo:mlp -t preset:cpu-2 -o build/mlp   plan it, write programs
-  dnnc run build/mlp                                  run them, one process each
-  dnnc check build/mlp                                compare with the model
+  dnnc compile zoo:mlp -t preset:cpu-2 -o build/mlp            plan it, write programs
+  dnnc compile zoo:mlp -t preset:cpu-2 --mesh 2 -o build/mlp   the same, its tensors split
+  dnnc run build/mlp                                           run them, one process each
+  dnnc check build/mlp                                         compare with the model
 """
 
 app = typer.Typer(

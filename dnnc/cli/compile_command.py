@@ -66,7 +66,11 @@ def compile_(
     ] = None,
     strategy: Annotated[
         Strategy | None,
-        typer.Option(help="With --mesh: this plan, not the best one.", show_default=False),
+        typer.Option(
+            help="With --mesh: this plan, not the best. data: samples split; megatron: column-then-row pairs; expert: experts "
+            "split; tied: the best with all layers alike; replicate: nothing split.",
+            show_default=False,
+        ),
     ] = None,
     uneven: Annotated[bool, typer.Option("--uneven", help="With --mesh: shards of a tensor may differ in length.")] = False,
     explain: Annotated[
