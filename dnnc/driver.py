@@ -245,7 +245,7 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         changes["cuts"] = options.cuts
     if options.pins:
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
-    if options.stages:  # 0: the best
+    if options.stages is not None:
         changes["stages"] = options.stages
     for name in ("time_limit", "replicas", "pieces"):
         if getattr(options, name) is not None:

@@ -146,7 +146,7 @@ def compile_(
         dims=opt.parse_dims(dim),
         cuts=tuple(cut or ()),
         pins=opt.parse_pairs(pin, "--pin", "NODE=DEVICE"),
-        stages=opt.parse_stages(stages),
+        stages=opt.parse_stages(stages, bool(mesh)),
         plan=plan,
         plan_only=plan_only,
         weights=weights.value,

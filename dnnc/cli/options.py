@@ -126,14 +126,15 @@ def _example(option: str) -> str:
     return "batch=8" if option == "--dim" else "/encoder/MatMul=cpu0"
 
 
-def parse_stages(text: str | None) -> int | None:
-    """``--stages``: a number; 0 for ``auto``, None where it is not given. Raises UsageError."""
-    if text is None:
+def parse_stages(text: str | None, mesh: bool) -> int | None:
+    """``--stages``: a number, None where it is not given. ``auto`` is 0 with a mesh, where 0 may be said too, else None: what no
+    number means. Raises UsageError."""
+    if text is None or (text == "auto" and not mesh):
         return None
-    if text.strip().lower() == "auto":
+    if text == "auto":
         return 0
-    if not text.strip().isdecimal() or len(text) > 9:
-        raise UsageError(f"--stages takes a number of stages or auto, found '{text}'", hint="for example --stages 2")
+    if not text.isdecimal() or len(text) > 9 or (int(text) == 0 and not mesh):
+        raise UsageError(f"--stages takes a number of stages from 1 on, or auto; found '{text}'", hint="for example --stages 2")
     return int(text)
 
 
