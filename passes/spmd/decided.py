@@ -19,7 +19,7 @@ from ir.layout_rules import LayoutRule, Strategy, Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.opdefs import module_opsets
 from ir.ops import Op, Value
-from ir.types import Layout, Partial, Replicate, Shard, TensorType, Type
+from ir.types import DType, Layout, Partial, Replicate, Shard, TensorType, Type
 from passes.lower import describe, stage_members
 from passes.sharded import SEPARATOR, kept_layouts, read_placements
 from passes.spmd.boxes import Placements, placements_of, reduction_of, shape_of
@@ -216,7 +216,9 @@ class _Reader:
         if len(lies) != len(mesh.axes):
             self.fault(f"{name} has {len(lies)} placements for the {len(mesh.axes)} axes of {mesh.name or 'its stage'}", where)
             return
-        if not term and reduction_of(lies):
+        if reduction_of(lies) and isinstance(type_, TensorType) and type_.dtype in (DType.BOOL, DType.STRING):
+            self.fault(f"{name} of {type_} cannot lie as terms of a {reduction_of(lies)}", where)
+        elif not term and reduction_of(lies):
             self.fault(f"{name} cannot be kept as terms of a {reduction_of(lies)}", where)
         shape = shape_of(type_)
         dims = {p.dim for p in lies if isinstance(p, Shard)}
