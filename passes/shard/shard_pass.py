@@ -177,7 +177,8 @@ class ShardPass(Pass):
                         module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
                     )
                 elif not self.tied:
-                    plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=left)
+                    rest = max(0.1, left - (time.perf_counter() - began))
+                    plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=rest)
             except UnfitError as error:
                 unfit.append(f"mesh {mesh}: {error}")
                 continue
