@@ -127,8 +127,8 @@ def _example(option: str) -> str:
 
 
 def parse_stages(text: str | None, mesh: bool) -> int | None:
-    """``--stages``: a number, None where it is not given. ``auto`` is 0 with a mesh, where 0 may be said too, else None: what no
-    number means. Raises UsageError."""
+    """``--stages``: a number, None where it is not given. ``auto`` is 0 with a mesh, where 0 may be said too, else None: what
+    no number means. Raises UsageError."""
     if text is None or (text == "auto" and not mesh):
         return None
     if text == "auto":

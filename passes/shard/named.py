@@ -59,9 +59,10 @@ def named_plan(
     bound: float = 0.0,
     uneven: bool = False,
     seconds: float = 60.0,
+    by_hand: ByHand | None = None,
 ) -> ShardPlan:
     """The plan called ``name``; ``bound``: seconds that no plan is below, where that is known; ``uneven`` as ``given`` was
-    built; ``seconds``: time to search a tied plan.
+    built; ``seconds``: time to search a tied plan; ``by_hand``: what was read of the function already.
 
     Raises UnfitError where the model has no such plan, NoPlanError where it needs more than ``memory`` bytes per device,
     KeyError for no such name."""
@@ -69,7 +70,7 @@ def named_plan(
         plan = solve(given.problem, memory=memory, tie=True, seconds=seconds)
         choices = plan.choices
     else:
-        choices = _ByHand(module, given, uneven).choices(name)
+        choices = (by_hand or ByHand(module, given, uneven)).choices(name)
     value, needs = given.problem.cost(choices), given.problem.memory(choices)
     if memory is not None and needs > memory:
         raise NoPlanError(needs)
@@ -85,9 +86,12 @@ def improved(
     write."""
     if plan.status == "optimal":
         return plan
+    by_hand = ByHand(module, given, uneven)
     for name in STRATEGIES:
         try:
-            other = named_plan(module, given, name, memory=memory, bound=plan.bound, uneven=uneven, seconds=seconds)
+            other = named_plan(
+                module, given, name, memory=memory, bound=plan.bound, uneven=uneven, seconds=seconds, by_hand=by_hand
+            )
         except (UnfitError, NoPlanError):
             continue
         if other.value < plan.value:
@@ -95,7 +99,7 @@ def improved(
     return plan
 
 
-class _ByHand:
+class ByHand:
     """The ops of a function with their rules, and who reads what."""
 
     def __init__(self, module: Module, given: ShardInput, uneven: bool) -> None:
