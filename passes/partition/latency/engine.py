@@ -24,7 +24,7 @@ from passes.partition.problem import Floats, Ints
 
 HUGE = 1 << 62
 """Stands for no memory limit."""
-WORK = 500_000
+WORK = 200_000
 """Steps of a kernel between two looks at the clock: some tenths of a second."""
 RATES = 4
 """Rates of tolls on memory; see ``kernels.toll``."""

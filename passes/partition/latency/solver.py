@@ -109,6 +109,7 @@ class _Search:
         self.bound = 0.0
         self.reason = "no time was left for a bound"
         self.infeasible = self.interrupted = False
+        self.proves = True
         self.statistics = Statistics()
 
     def run(self) -> LatencySolution:
@@ -154,10 +155,12 @@ class _Search:
         engine = self._open(small, self.budget.ideals, None)
         if engine is not None:
             if engine.ideals > NARROW // 4:
-                # The large lattice may take all the time and more: first a bound, and a plan that prunes it.
+                # The large lattice may take all the time and more: first bounds, and a plan that prunes it.
+                self._relaxed(small, NARROW // 40, ())
                 self._bands(small, NARROW // 10)
                 self._relaxed(small, NARROW // 10, ())
-            self._exact(engine, "search the lattice")
+            if not self._late():
+                self._exact(engine, "search the lattice")
             return
         self._beyond(small)
 
@@ -185,6 +188,7 @@ class _Search:
         single = replace(self.problem, pieces=1)
         left = self.until - time.perf_counter()
         search = _Search(single, replace(self.budget, seconds=left * SINGLE), self.progress)
+        search.proves = False
         try:
             search._run()
         finally:  # an interrupt goes on to the search of several pieces, with the plan
@@ -267,6 +271,8 @@ class _Search:
 
     def _relaxed(self, small: Reduced, most: int, widths: Sequence[int]) -> None:
         """The largest relaxation whose lattice has at most ``most`` ideals, by bisection, searched for a bound."""
+        if not self.proves or self._late():
+            return
         low, high = 1, len(small.groups)
         engine = None
         while low <= high:
