@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ class Member:
 
     program: LocalProgram
     values: Values = field(default_factory=dict)
+
+    @cached_property
+    def declared(self) -> dict[str, Type]:
+        received = {message.part.name: message.part.type for message in self.program.receives}
+        return received | {value.name: value.type for op in self.program.ops for value in op.results}
 
     def segments(self) -> list[list[Op]]:
         found: list[list[Op]] = [[]]
@@ -96,7 +102,8 @@ def assemble(part: Part, array: Array, outputs: Values, delivered: dict[str, Arr
 
 def check_type(name: str, array: Array, type_: Type) -> None:
     if isinstance(type_, TensorType) and type_.shape is not None:
-        assert array.shape == tuple(type_.shape), f"{name} is {array.shape}, declared {type_}"
+        same = [length == dim for length, dim in zip(array.shape, type_.shape, strict=True) if isinstance(dim, int)]
+        assert all(same), f"{name} is {array.shape}, declared {type_}"
 
 
 def run_members(module: Module, members: list[Member]) -> None:
@@ -121,7 +128,8 @@ def run_ops(module: Module, members: list[Member], bodies: list[list[Op]]) -> No
         names = _prefixed(body, f"%m{member.program.member}:")
         for name in dict.fromkeys(name for op in body for name in reads(op) if name not in made):
             array = member.values[name]
-            args[names[name]] = Value(names[name], TensorType(_DTYPES[array.dtype.name], array.shape))
+            is_array = isinstance(array, np.ndarray)
+            args[names[name]] = Value(names[name], _type(array) if is_array else member.declared[name])
             feeds[names[name][1:]] = array
         ops += renamed(body, names)
         results += [(member, value) for op in body for value in op.results if value.name]
@@ -189,6 +197,10 @@ def collective(mine: Exchange, operands: list[Array]) -> Array:
 
 def _range(array: Array, dim: int, piece: tuple[int, int]) -> Array:
     return array[(slice(None),) * dim + (slice(piece[0], sum(piece)),)]
+
+
+def _type(array: Array) -> TensorType:
+    return TensorType(_DTYPES[array.dtype.name], array.shape)
 
 
 def _index(box: Box) -> tuple[slice, ...]:

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ir
 from ir.module import Module
+from passes.cost import CostPass
 from passes.shard.written import Staged
 from passes.spmd import count
 from tests.passes.spmd.graphs import random_module
-from tests.passes.spmd.planning import check_runs, lowered, random_plan
+from tests.passes.spmd.planning import check_runs, lowered, random_plan, through
 
 SHAPES: list[tuple[int, ...]] = [(2,), (4,), (2, 2), (4, 2)]
 
@@ -62,3 +64,28 @@ def test_the_count_is_the_bill(seed: int, ops: int, sizes: tuple[int, ...]) -> N
     module = random_module(seed, ops)
     decided, (staged,) = random_plan(module, [sizes], np.random.default_rng(seed))
     check_count(lowered(decided), staged)
+
+
+ODD = """
+module @m {opset.onnx = 20} {
+  resource @w : tensor<64x256xf32> = random(normal, seed = 1)
+  func @main(%x : tensor<8x64xf32>) -> (%n : tensor<2 x ? x i64>, %y : tensor<8x256xf32>, %c : tensor<2 x ? x i64>) {
+    %h = onnx.MatMul(%x, @w) : tensor<8x256xf32>
+    %y = onnx.Relu(%h) : tensor<8x256xf32>
+    %n = onnx.NonZero(%y) : tensor<2 x ? x i64>
+    %q = onnx.SplitToSequence(%h) {axis = 0, keepdims = 1} : seq<tensor<1x256xf32>>
+    %i = onnx.Constant() {value_int = 2} : tensor<i64>
+    %e = onnx.SequenceAt(%q, %i) : tensor<1x256xf32>
+    %f = onnx.Relu(%e) : tensor<1x256xf32>
+    %c = onnx.NonZero(%f) : tensor<2 x ? x i64>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("shapes", [[(2,)], [(2, 2)], [(2,), (2,)], [(2,), (1,)], [(1,), (4,)]])
+def test_what_has_no_known_shape_is_whole(shapes: list[tuple[int, ...]]) -> None:
+    """Sequences and lengths that depend on data, made by ops without a rule, within a stage and across stages."""
+    module = through(ir.load_module(ODD), CostPass())
+    for seed in range(3):
+        check_runs(module, random_plan(module, shapes, np.random.default_rng(seed))[0], Path())
