@@ -90,6 +90,21 @@ def test_a_cut_is_the_least_of_all_sets(seed: int, ideal: bool) -> None:
     assert (found is None) == math.isinf(least)
 
 
+def test_prices_of_an_objective_stand_for_transfers() -> None:
+    """What a straight pipeline moves by tensor, on a problem whose transfers cost nothing."""
+    problem = blocks(3, 4)
+    free = replace(problem, transfer=np.zeros_like(problem.transfer))
+    space = Space(tables_of(problem))
+    nothing = np.zeros(problem.size)
+    every = nothing == 0
+    for cell in space.grid(8):
+        known = 0, nothing, cell.inside, cell.outside, ~every, every
+        least = Cuts(tables_of(problem)).least(*known)[0]
+        assert Cuts(tables_of(free)).least(*known)[0] == 0.0
+        assert Cuts(tables_of(free), problem.transfer[0]).least(*known)[0] == pytest.approx(least)
+    assert least == 0.0 < Cuts(tables_of(problem)).cost.min()
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from(COMM))
 def test_bound_is_no_larger_than_the_optimum(seed: int, chains: bool, comm: str) -> None:
