@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from passes.shard.elimination import BUDGET, Eliminated, Factor, eliminate, fits, join
+from passes.shard.mixed import mixed
 from passes.shard.model import Charges, Model, Owned, tied
 from passes.shard.powers import Power, power
 from passes.shard.problem import ShardProblem
@@ -199,6 +200,7 @@ def _within(
     tight_cost = problem.cost(tight.choices)
     best, value = tight.choices, tight_cost
     low = (tight_cost, least)
+    dense, sparse = loose.choices, tight.choices
     try:
         for _ in range(MOST_PRICES):
             if time.perf_counter() > ends or high[1] <= low[1] or high[0] >= low[0]:
@@ -214,12 +216,15 @@ def _within(
             if cost + price * needs >= line - SLACK * abs(line):
                 break
             if needs <= memory:
-                low = (cost, needs)
+                low, sparse = (cost, needs), found.choices
             else:
-                high = (cost, needs)
+                high, dense = (cost, needs), found.choices
     except KeyboardInterrupt:
         ends = 0.0  # the best plan so far
     if not tie and value > bound * (1 + SLACK):
+        between = mixed(problem, dense, sparse, memory)
+        if between is not None and between[1] < value:
+            best, value = between
         best, value = _descend(problem, best, value, memory, ends)
     bound = min(bound, value)
     done = value <= bound * (1 + SLACK)
