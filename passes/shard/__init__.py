@@ -11,8 +11,10 @@ The parts, in the order of reading:
 - ``reduce``: choices that no cheapest plan needs go before wide searches;
 - ``elimination``, ``powers``: least sums of tables, and of equal steps in O(log r) products;
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
+- ``mixed``: plans between one that is too large and one that fits;
 - ``search``: ``solve``, which puts it together: untied copies, memory by a Lagrangian, a bound always;
 - ``programme``: the integer programme, which certifies what tables leave open;
+- ``ways``: the cheapest chain of collectives step by step, found by another algorithm than ``layouts`` has;
 - ``price``: what a plan costs, counted by an independent walk over the function;
 - ``explain``: what a plan costs by layer and by op, and what others would;
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
