@@ -4,7 +4,8 @@
 objectives stand beside it); ``partition_pass`` is the pass. ``ideals``, ``dp``, ``bounds``, ``orders`` and ``reduce`` are the
 engine, shared by objectives; ``kernels`` holds its compiled loops and is loaded when the first search starts. ``any_split``
 drops contiguity: ``local_search`` above, ``milp`` (the only door to the mixed-integer solver) on ``any_reduce`` below.
-``replicas`` lets a stage run on several devices, ``hierarchy`` and ``on_links`` look at links of two speeds, ``pieces`` makes
+``replicas`` lets a stage run on several devices, ``hierarchy``, ``grouped`` (exact) and ``on_links`` look at links of two
+speeds, ``canonical`` numbers nodes so that no file's order matters, ``pieces`` makes
 stages of splits that go back and forth, ``latency`` is for one sample alone. ``baselines`` are what others would do, for
 comparison.
 """

@@ -12,7 +12,8 @@ of the border behind it, to as many stages as ``readers`` says (that depends on 
 *Why this and not PipeDream's two rounds* (SOSP 2019, section 3.1: first every group alone, then groups as units of the same
 split): there the split inside a group is fixed before it is known where the group begins. Here A is kept for every begin, so no
 choice is made early. What is given up: boundaries off the order, groups of fewer stages before the last, and what is not
-known of readers. So a plan is to be evaluated (``value``) and is no bound; every link at the inner speed gives one.
+known of readers. So a plan is to be evaluated (``value``) and is no bound; every link at the inner speed gives one. Where the
+lattice of ideals is small enough ``grouped`` is exact, for tensors that are sent once.
 
 The loads of all intervals are matrices: a tensor adds to rectangles of (begin, end), summed up once.
 """

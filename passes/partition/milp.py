@@ -43,6 +43,11 @@ class MilpResult:
     nodes: int
 
 
+def decided(result: MilpResult) -> bool:
+    """Whether the answer tells if there is a plan at or below the trial value."""
+    return result.status == "infeasible" or result.stages is not None
+
+
 def solve_milp(
     problem: Problem,
     *,
@@ -281,4 +286,4 @@ def _alike(problem: Problem) -> list[range]:
     return result
 
 
-__all__ = ["MilpResult", "heaviest", "solve_milp"]
+__all__ = ["MilpResult", "decided", "heaviest", "solve_milp"]
