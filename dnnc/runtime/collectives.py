@@ -13,22 +13,23 @@ Invariants:
    does a check;
 2. all members run the same collectives in the same order; a token is one byte, the number of the exchange between the two
    members modulo 256: members out of step are an error, not a wrong number;
-3. places exist twice, for samples of even and odd number. A member writes a place of sample m + 2 when it has finished the
-   collective of sample m + 1, to which every peer came after it had finished sample m, readers of results in place included.
+3. nobody writes where another may still read: which places are used again, and when, is what ``sharing`` decides.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnc.runtime.codec import Raw, aligned, raw_view
+from dnnc.runtime.codec import Raw, raw_view
 from dnnc.runtime.elements import BY_NUMBER, Array, Element, nbytes, packed
+
+if TYPE_CHECKING:
+    from dnnc.runtime.sharing import Places
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 REDUCTIONS = ("sum", "max")
@@ -238,67 +239,33 @@ def _bfloat16(values: Array) -> Array:
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
 
-# Places in shared memory
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Offsets in the memory of a stage, by (collective, member, turn) and (collective, first of the group, turn)."""
-
-    operands: Mapping[tuple[int, int, int], int]
-    results: Mapping[tuple[int, int, int], int]
-    size: int
-
-
-def places(collectives: Sequence[Collective]) -> Places:
-    """Where everything lies; every process of a stage computes the same."""
-    operands: dict[tuple[int, int, int], int] = {}
-    results: dict[tuple[int, int, int], int] = {}
-    position = 0
-    for number, collective in enumerate(collectives):
-        for turn in range(TURNS):
-            if collective.shared:
-                for group in collective.groups:
-                    results[number, group[0], turn] = position
-                    position += aligned(collective.nbytes(collective.results[group[0]]))
-            for group in collective.groups:
-                for place, member in enumerate(group):
-                    inside = _offset_inside(collective, group, place)
-                    if inside is None:
-                        operands[number, member, turn] = position
-                        position += aligned(collective.nbytes(collective.operands[member]))
-                    else:
-                        operands[number, member, turn] = results[number, group[0], turn] + inside
-    return Places(operands, results, position)
-
-
-def _offset_inside(collective: Collective, group: tuple[int, ...], place: int) -> int | None:
-    """Where in the group's result the operand of one member lies as it is; None where it does not, and must be copied."""
-    if collective.kind != "all_gather" or math.prod(collective.results[group[0]][: collective.join]) != 1:
-        return None
-    before = sum(collective.nbytes(collective.operands[member]) for member in group[:place])
-    return before if aligned(before) == before else None
+# Over memory
 
 
 class Exchange:
-    """One member's end of the collectives of its stage. ``peers``: of each other member of a group the ends of two pipes, to
-    read its tokens from and to write tokens to."""
+    """One member's end of the collectives of its stage, whose operands and results lie at ``places``. ``peers``: of each other
+    member of a group the ends of two pipes, to read its tokens from and to write tokens to."""
 
     def __init__(
-        self, collectives: Sequence[Collective], member: int, memory: Array, peers: Mapping[int, tuple[int, int]]
+        self,
+        collectives: Sequence[Collective],
+        member: int,
+        memory: Array,
+        places: Places,
+        peers: Mapping[int, tuple[int, int]],
     ) -> None:
         self.collectives = tuple(collectives)
         self.member = member
         self.peers = dict(peers)
         self._memory = memory
-        self._places = places(collectives)
+        self._own = np.empty(places.own, np.uint8)
         self._told = dict.fromkeys(peers, 0)
         self._heard = dict.fromkeys(peers, 0)
         self._groups = [collective.group_of(member) for collective in collectives]
         self._operands = [
             [
                 [
-                    self._view(number, collective.operands[peer], self._places.operands[number, peer, turn])
+                    self._view(collective, collective.operands[peer], turn * places.size + places.operands[number, peer])
                     for peer in self._groups[number]
                 ]
                 for turn in range(TURNS)
@@ -306,7 +273,8 @@ class Exchange:
             for number, collective in enumerate(collectives)
         ]
         self._results = [
-            [self._result(number, collective, turn) for turn in range(TURNS)] for number, collective in enumerate(collectives)
+            [self._result(number, collective, places, turn) for turn in range(TURNS)]
+            for number, collective in enumerate(collectives)
         ]
 
     def operand(self, number: int, turn: int) -> Raw:
@@ -314,7 +282,7 @@ class Exchange:
         return self._operands[number][turn][self._groups[number].index(self.member)]
 
     def result(self, number: int, turn: int) -> Raw:
-        """Where its result lies after ``run``, until this member comes to the collective of the sample after the next."""
+        """Where its result lies after ``run``, as long as ``places`` were told that it is used."""
         return self._results[number][turn]
 
     def run(self, number: int, turn: int) -> None:
@@ -338,15 +306,15 @@ class Exchange:
             self._meet(group)
             combine(collective, self.member, operands, result)
 
-    def _view(self, number: int, shape: Shape, offset: int) -> Raw:
-        collective = self.collectives[number]
+    def _view(self, collective: Collective, shape: Shape, offset: int) -> Raw:
         return raw_view(collective.element, shape, self._memory[offset : offset + collective.nbytes(shape)])
 
-    def _result(self, number: int, collective: Collective, turn: int) -> Raw:
+    def _result(self, number: int, collective: Collective, places: Places, turn: int) -> Raw:
         shape, group = collective.results[self.member], self._groups[number]
         if collective.shared:
-            return self._view(number, shape, self._places.results[number, group[0], turn])
-        return raw_view(collective.element, shape, np.empty(collective.nbytes(shape), np.uint8))
+            return self._view(collective, shape, turn * places.size + places.results[number, group[0]])
+        offset = places.mine[number, self.member]
+        return raw_view(collective.element, shape, self._own[offset : offset + collective.nbytes(shape)])
 
     def _meet(self, group: Sequence[int]) -> None:
         """Waits until every member of the group has come here."""
@@ -374,4 +342,4 @@ def even_slices(count: int, parts: int) -> list[slice]:
     return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]
 
 
-__all__ = ["KINDS", "TURNS", "Collective", "Exchange", "Places", "combine", "even_slices", "places", "reduce_into", "reducible"]
+__all__ = ["KINDS", "TURNS", "Collective", "Exchange", "combine", "even_slices", "reduce_into", "reducible"]

@@ -32,13 +32,13 @@ import numpy as np
 from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.members import Part
 from dnnc.runtime.codec import Raw, from_user, to_user
-from dnnc.runtime.collectives import places as memory_places
 from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory
 from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.errors import RuntimeFailure
 from dnnc.runtime.parts import assemble
 from dnnc.runtime.processes import DOING, KILLED, StageProcess, ending, last_words, raise_said, spawn
-from dnnc.runtime.wiring import Place, assign_cores, links, output_specs, peers_of, process_places
+from dnnc.runtime.sharing import Places, places
+from dnnc.runtime.wiring import Place, assign_cores, links, output_specs, peers_of, process_places, uses_of
 from dnnc.runtime.worker import FAILED, LOADING, PEER_GONE, RUNNING, STARTING, STATUS_WORDS
 from ir.diagnostics import InvalidInput, UsageError
 
@@ -171,21 +171,21 @@ class Pipeline:
 
     def _start(self) -> None:
         build, options = self.build, self.options
-        places = process_places(build)
-        cores, own = assign_cores([place.device for place in places], options.threads, options.pin)
-        size = 8 * STATUS_WORDS * len(places)
+        processes = process_places(build)
+        cores, own = assign_cores([place.device for place in processes], options.threads, options.pin)
+        size = 8 * STATUS_WORDS * len(processes)
         status = self._own(anonymous_memory(size))
-        self._status = map_memory(status, size).view(np.int64).reshape(-1)[: STATUS_WORDS * len(places)]
-        self._status = self._status.reshape(len(places), STATUS_WORDS)
+        self._status = map_memory(status, size).view(np.int64).reshape(-1)[: STATUS_WORDS * len(processes)]
+        self._status = self._status.reshape(len(processes), STATUS_WORDS)
         self._status[:, 2] = time.monotonic_ns()
-        ends = self._connect(places)
+        ends = self._connect(processes)
         groups = {stage.index: self._gather(stage) for stage in build.stages if stage.members}
-        for number, (place, (receives, sends)) in enumerate(zip(places, ends, strict=True)):
+        for number, (place, (receives, sends)) in enumerate(zip(processes, ends, strict=True)):
             stage = build.stages[place.stage]
             control_read, control_write = map(self._own, os.pipe())
             config = {
                 "process": number,
-                "processes": len(places),
+                "processes": len(processes),
                 "replica": place.first,
                 "replicas": place.step,
                 "receives": receives,
@@ -225,10 +225,10 @@ class Pipeline:
         while not all(stage.ready for stage in self._stages):
             self._turn()
 
-    def _connect(self, places: tuple[Place, ...]) -> list[tuple[list[Any], list[Any]]]:
+    def _connect(self, processes: tuple[Place, ...]) -> list[tuple[list[Any], list[Any]]]:
         """Makes every link; returns of each process the sides that it receives from and sends to: per stage there (per member
         of a mesh) one for each of its replicas, None where they never have a microbatch in common."""
-        sides: list[tuple[dict[Any, list[Any]], dict[Any, list[Any]]]] = [({}, {}) for _ in places]
+        sides: list[tuple[dict[Any, list[Any]], dict[Any, list[Any]]]] = [({}, {}) for _ in processes]
         for link in links(self.build, self.options.slots):
             size = link.sent.slots * link.sent.slot_bytes
             memory = self._memory(size, "what goes to or from the model" if FEEDER in (link.source, link.target) else "a cut")
@@ -239,25 +239,26 @@ class Pipeline:
                 self._turns[id(self._feeds[-1])] = link.first, link.step
             else:
                 end = link.sent.to_json(), (sender.memory, sender.read, sender.write)
-                _note(sides[link.source][1], self.build, places, link.target, end)
+                _note(sides[link.source][1], self.build, processes, link.target, end)
             if link.target == FEEDER:
                 self._sinks.append(Receiver(link.received, receiver))
                 self._turns[id(self._sinks[-1])] = link.first, link.step
-                self._makers[id(self._sinks[-1])] = places[link.source]
+                self._makers[id(self._sinks[-1])] = processes[link.source]
             else:
                 end = link.received.to_json(), (receiver.memory, receiver.read, receiver.write)
-                _note(sides[link.target][0], self.build, places, link.source, end)
+                _note(sides[link.target][0], self.build, processes, link.source, end)
         return [(list(receives.values()), list(sends.values())) for receives, sends in sides]
 
-    def _gather(self, stage: StageProgram) -> tuple[int, dict[tuple[int, int], tuple[int, int]]]:
+    def _gather(self, stage: StageProgram) -> tuple[int, Places, dict[tuple[int, int], tuple[int, int]]]:
         """What the members of a stage share: the memory of their collectives, and pipes for tokens from one to another."""
-        memory = self._memory(memory_places(stage.collectives).size, f"the collectives of stage {stage.index}")
+        shared = places(stage.collectives, uses_of(stage))
+        memory = self._memory(shared.total, f"the collectives of stage {stage.index}")
         pipes = {}
         for member in range(len(stage.members)):
             for peer in peers_of(stage.collectives, member):
                 read, write = map(self._own, os.pipe())
                 pipes[member, peer] = read, write
-        return memory, pipes
+        return memory, shared, pipes
 
     def _mine(self, side: Sender | Receiver) -> tuple[int, int]:
         """The first microbatch of this run that goes through a feed or sink, and the step to the next."""
@@ -535,7 +536,12 @@ def _note(ends: dict[Any, list[Any]], build: Build, places: Sequence[Place], oth
 
 
 def _member_config(
-    stage: StageProgram, member: int, memory: int, pipes: Mapping[tuple[int, int], tuple[int, int]], sends: list[Any]
+    stage: StageProgram,
+    member: int,
+    memory: int,
+    shared: Places,
+    pipes: Mapping[tuple[int, int], tuple[int, int]],
+    sends: list[Any],
 ) -> tuple[dict[str, Any], list[int]]:
     """What a member's process is told besides, and the descriptors that go with it. ``pipes``: by sender and receiver."""
     program = stage.members[member]
@@ -544,6 +550,7 @@ def _member_config(
     config = {
         "member": member,
         "memory": memory,
+        "places": shared.to_json(),
         "peers": peers,
         "collectives": [collective.to_json() for collective in stage.collectives],
         "segments": [

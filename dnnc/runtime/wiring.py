@@ -20,6 +20,7 @@ from dnnc.backend.members import Part
 from dnnc.runtime.collectives import Collective
 from dnnc.runtime.edges import FEEDER, Edge, ValueSpec
 from dnnc.runtime.elements import BY_NAME
+from dnnc.runtime.sharing import NEVER, Uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,23 @@ def peers_of(collectives: Sequence[Collective], member: int) -> tuple[int, ...]:
     return tuple(sorted(found - {member}))
 
 
+def uses_of(stage: StageProgram) -> dict[str, Uses]:
+    """When each value of a stage on a mesh is made and read, over all its members."""
+    made: dict[str, int] = {}
+    level: dict[str, int] = {}
+    number = {collective.operand: n for n, collective in enumerate(stage.collectives)}
+    for member in stage.members:
+        for segment in member.segments:
+            for value in segment.outputs:
+                made[value.name] = min(made.get(value.name, segment.level), segment.level)
+            for name in segment.inputs:
+                level[name] = max(level.get(name, -1), segment.level)
+        for part in (*member.sends, *member.outputs):
+            level[part.value] = NEVER
+    names = {*made, *level, *number, *(collective.result for collective in stage.collectives)}
+    return {name: Uses(made.get(name), level.get(name, -1), number.get(name, -1)) for name in names}
+
+
 def assign_cores(devices: Sequence[str], threads: int, pin: bool = True) -> tuple[list[list[int]], bool]:
     """Cores per stage, given the device of each, and whether they are its device's own: stages of one device share them. Empty
     lists where the system has no affinity or ``pin`` is off."""
@@ -203,4 +221,15 @@ def assign_cores(devices: Sequence[str], threads: int, pin: bool = True) -> tupl
     return [cores for _ in devices], False
 
 
-__all__ = ["Link", "Place", "assign_cores", "build_edges", "links", "output_specs", "peers_of", "process_places", "value_spec"]
+__all__ = [
+    "Link",
+    "Place",
+    "assign_cores",
+    "build_edges",
+    "links",
+    "output_specs",
+    "peers_of",
+    "process_places",
+    "uses_of",
+    "value_spec",
+]

@@ -116,14 +116,16 @@ class Worker:
         options = {key: config[key] for key in ("threads", "spin", "optimize")}
         if "segments" not in config:
             return Program(config["model"], outputs, **options)
-        from dnnc.runtime.collectives import Collective, Exchange, places
+        from dnnc.runtime.collectives import Collective, Exchange
         from dnnc.runtime.member import Member, Piece
+        from dnnc.runtime.sharing import Places
 
         collectives = tuple(map(Collective.from_json, config["collectives"]))
-        memory = map_memory(config["memory"], places(collectives).size)
+        places = Places.from_json(config["places"])
+        memory = map_memory(config["memory"], places.total)
         peers = {peer: (read, write) for peer, read, write in config["peers"]}
         pieces = [Piece(level, Program(model, _specs(specs), **options)) for level, model, specs in config["segments"]]
-        exchange = Exchange(collectives, config["member"], memory, peers)
+        exchange = Exchange(collectives, config["member"], memory, places, peers)
         return Member(pieces, exchange, outputs, lambda meeting: self.mark(MEETING if meeting else RUNNING))
 
     def step(self, program: Program | Member, receivers: list[Receiver], senders: list[Sender]) -> None:

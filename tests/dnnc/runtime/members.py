@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from dnnc.runtime.collectives import Collective, Exchange, places
+from dnnc.runtime.collectives import Collective, Exchange
 from dnnc.runtime.edges import anonymous_memory, map_memory
+from dnnc.runtime.sharing import places
 from dnnc.runtime.wiring import peers_of
 
 Job = Callable[[Exchange], None]
@@ -20,7 +21,7 @@ Job = Callable[[Exchange], None]
 def members(collectives: Sequence[Collective], count: int, job: Job) -> Iterator[tuple[int, ...]]:
     """Starts ``count`` processes that run ``job``; yields their ids; ends and collects them all. An exception in a job is exit
     status 1, a peer that has gone 75."""
-    size = places(collectives).size
+    size = places(collectives).total
     memory = anonymous_memory(size)
     pipes = {(a, b): os.pipe() for a in range(count) for b in peers_of(collectives, a)}
     started = []
@@ -66,7 +67,7 @@ def _run(
             else:
                 os.close(read)
                 os.close(write)
-        job(Exchange(collectives, member, map_memory(memory, size), peers))
+        job(Exchange(collectives, member, map_memory(memory, size), places(collectives), peers))
         status = 0
     except EOFError:
         status = 75

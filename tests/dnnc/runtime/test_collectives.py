@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.runtime.collectives import KINDS, SMALL, Collective, Exchange, combine, even_slices, places
+from dnnc.runtime.collectives import KINDS, SMALL, Collective, Exchange, combine, even_slices
 from dnnc.runtime.elements import BY_NAME, BY_NUMBER, from_carrier, to_carrier, user_dtype
+from dnnc.runtime.sharing import places
 from tests.dnnc.runtime.members import members, shared_array, statuses
 
 
@@ -188,7 +189,7 @@ def test_max() -> None:
 
 
 def test_places_do_not_overlap() -> None:
-    """Operands of all members, results of all groups, both turns; a part that lies in its group's result is inside it."""
+    """Operands of all members, results of all groups, a part that lies in its group's result is inside it."""
     several = [
         collective(kind, (8, 129, 64), groups, split=1, join=join, channel=i)
         for i, (kind, groups, join) in enumerate(
@@ -198,8 +199,8 @@ def test_places_do_not_overlap() -> None:
     found = places(several)
     taken: list[tuple[int, int]] = []
     for number, one in enumerate(several):
-        spans = [(o, one.nbytes(one.operands[m])) for (n, m, _), o in found.operands.items() if n == number]
-        rests = [(o, one.nbytes(one.results[m])) for (n, m, _), o in found.results.items() if n == number]
+        spans = [(o, one.nbytes(one.operands[m])) for (n, m), o in found.operands.items() if n == number]
+        rests = [(o, one.nbytes(one.results[m])) for (n, m), o in found.results.items() if n == number]
         if one.kind == "all_gather" and one.join == 0:
             assert all(any(r <= o and o + size <= r + whole for r, whole in rests) for o, size in spans)
             spans = []
