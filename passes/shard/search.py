@@ -102,7 +102,7 @@ def solve(
         search = TiedSearch(problem, budget)
     else:
         search = QuickSearch(problem, budget, ends)
-        if search.small_one(0.0) is None and FoldedSearch(problem, budget).is_wide():
+        if not search.small_one(0.0).exact and FoldedSearch(problem, budget).is_wide():
             left = reduced(problem)
             if left.problem.choices < problem.choices:
                 rest = ends - time.perf_counter()
@@ -502,27 +502,33 @@ class QuickSearch:
         self.problem, self.budget, self.until = problem, budget, until
         self.small = FoldedSearch(problem, budget, shared=True)
         self.full: FoldedSearch | None = None
-        self.known: dict[float, Found | None] = {}
+        self.known: dict[float, Found] = {}
 
-    def small_one(self, price: float) -> Found | None:
-        """By small tables, where their bound is met."""
+    def small_one(self, price: float) -> Found:
+        """By small tables; exact where their bound is met."""
         if price not in self.known:
             self.small.until = self.until
             found = self.small.run(price)
-            total = self.problem.cost(found.choices) + price * self.problem.memory(found.choices)
-            self.known[price] = replace(found, exact=True) if total <= found.total * (1 + SLACK) else None
+            self.known[price] = replace(found, exact=self.priced(found, price) <= found.total * (1 + SLACK))
         return self.known[price]
+
+    def priced(self, found: Found, price: float) -> float:
+        return self.problem.cost(found.choices) + price * self.problem.memory(found.choices)
 
     def run(self, price: float, *, memory_only: bool = False) -> Found:
         """As ``FoldedSearch.run``."""
         if memory_only:
             return _least_memory(self.problem)
-        found = self.small_one(price)
-        if found is not None:
-            return found
+        small = self.small_one(price)
+        if small.exact:
+            return small
         self.full = self.full or FoldedSearch(self.problem, self.budget)
         self.full.until = self.until
-        return self.full.run(price)
+        full = self.full.run(price)
+        if full.exact:
+            return full
+        best = min(full, small, key=lambda found: self.priced(found, price))
+        return Found(best.choices, max(full.total, small.total), False)
 
 
 class TiedSearch:
