@@ -131,11 +131,14 @@ def kept_layouts(module: Module, index: int, mesh: Mesh) -> dict[str, tuple[Plac
         type_ = types[name]
         if isinstance(type_, TensorType) and type_.layout is not None and type_.layout.mesh == mesh.name:
             found[name] = type_.layout.placements
-    for text in dict(func.attributes)["shard.kept"].value if "shard.kept" in dict(func.attributes) else ():
+    attribute = dict(func.attributes).get("shard.kept")
+    if attribute is not None and not isinstance(attribute.value, tuple):
+        raise InvalidInput(f"{attribute.value!r} found, a list of texts expected", where="shard.kept")
+    for text in attribute.value if attribute else ():
         number, _, rest = str(text).partition(" ")
         name, _, placements = rest.rpartition(f" {quote_symbol(mesh.name)}[")
         if number == str(index):
-            if not name or not placements.endswith("]"):
+            if name not in types or not placements.endswith("]"):
                 raise InvalidInput(f"'{text}' found, 'STAGE @resource {mesh.name}[..]' expected", where="shard.kept")
             found[name] = read_placements(placements[:-1])
     return found

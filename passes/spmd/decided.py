@@ -56,7 +56,7 @@ def decided(module: Module) -> Decided:
         try:
             kept.append(kept_layouts(module, index, mesh))
         except InvalidInput as error:
-            reader.problems += error.diagnostics
+            reader.problems += [told for told in error.diagnostics if told not in reader.problems]
             continue
         for name, lies in kept[-1].items():
             reader.check(name, reader.around.types[name], lies, mesh, name, term=False)
@@ -233,6 +233,9 @@ class _Reader:
         """How results leave: as they are made, or as ``shard.outputs`` says."""
         found = {value.name: self.lies[value.name] for value in func.results if value.name in self.lies}
         attribute = dict(func.attributes).get("shard.outputs")
+        if attribute is not None and not isinstance(attribute.value, tuple):
+            self.fault(f"{attribute.value!r} found, a list of texts expected", "shard.outputs")
+            return found
         for text in attribute.value if attribute else ():
             rest, _, placements = str(text).rpartition("[")
             name, _, mesh = rest.rpartition(" ")
