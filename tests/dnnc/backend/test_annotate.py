@@ -11,7 +11,7 @@ import pytest
 from dnnc.backend.annotate import annotation_faults
 from dnnc.driver import CompileOptions, compile_model
 from ir.module import Mesh, Module, Plan
-from passes.spmd.boxes import box
+from passes.spmd.boxes import box, shape_of
 from passes.spmd.decided import decided
 
 SPEC = "zoo:bert-base,layers=1,hidden=32,heads=4,vocab=64,seq=8,batch=4"
@@ -58,8 +58,10 @@ def test_specs_are_the_boxes_of_the_members(mesh: str, strategy: str, tmp_path: 
                 assert name[1:] not in specs
                 assert name[1:] in {p.key: p.value for p in node.metadata_props}["dnnc.partial"]
                 continue
-            held = shards(specs[name[1:]], types[name].shape)  # type: ignore[union-attr]
-            numbers = np.arange(np.prod(types[name].shape)).reshape(types[name].shape)  # type: ignore[union-attr]
+            shape = shape_of(types[name])
+            assert shape is not None
+            held = shards(specs[name[1:]], shape)
+            numbers = np.arange(np.prod(shape)).reshape(shape)
             assert sorted(held) == list(range(4))
             for member, part in held.items():
                 cut = tuple(slice(start, start + length) for start, length in box(types[name], lies, named, member))
