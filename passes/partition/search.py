@@ -431,8 +431,10 @@ class Search:
                 self._contract(self._keep_on("bound", self.budget.seconds * CONTRACT_SHARE, BUDGETS))
             if not self._near_enough() and applies(self.tables):
                 cells = CellBounds(self.tables, self.value)
-                cells.run(self.value, self._keep_on("cells", self.budget.seconds * CELL_SHARE))
-                self._tell(cells.bound, cells.reason)
+                try:
+                    cells.run(self.value, self._keep_on("cells", self.budget.seconds * CELL_SHARE))
+                finally:  # an interrupt included: what is proven stays so
+                    self._tell(cells.bound, cells.reason)
         if not self._near_enough():
             self._parts(keep_on)
 

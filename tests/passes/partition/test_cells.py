@@ -188,12 +188,27 @@ def test_plans_over_cuts_are_better_than_along_an_order() -> None:
     assert objective.value(best) < objective.value(first)
 
 
-def test_a_search_that_cannot_walk_is_bounded_by_cells() -> None:
+def test_a_search_that_cannot_walk_ends_near_its_bound() -> None:
     problem = series_parallel(7, 200, 6)
     solution = solve(problem, Budget(ideals=1_000, seconds=6.0))
     assert solution.stages is not None
     assert violations(problem, solution.stages) == []
     assert solution.value <= 1.05 * solution.bound
+
+
+def test_an_interrupt_keeps_what_is_proven() -> None:
+    problem = blocks(4, 4)
+    optimum = solve(problem).value
+    bounds = CellBounds(tables_of(problem), 2 * optimum)
+
+    def keep_on(tested: int, part: float) -> bool:
+        if part > 0:
+            raise KeyboardInterrupt
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        bounds.run(2 * optimum, keep_on)
+    assert 0 < bounds.bound <= optimum * (1 + 1e-9)
 
 
 def test_stopped_before_its_start_a_bound_says_nothing() -> None:
