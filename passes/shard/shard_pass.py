@@ -128,7 +128,9 @@ class ShardPass(Pass):
             microbatches=self.microbatches if self.training else 1,
             progress=context.progress,
         )
+        began = time.perf_counter()
         plan = search.search(self.stages, self.time_limit)
+        context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
             raise Infeasible(
                 f"no plan of {self.stages or 'any number of'} stages holds the weights",
