@@ -305,63 +305,20 @@ def search(
             j += 1
             continue
         front = lattice.front_ptr[j + 1] - lattice.front_ptr[j]
-        for c in range(lattice.cover_ptr[j], lattice.cover_ptr[j + 1]):
-            v, i = lattice.cover_node[c], lattice.cover_to[c]
-            if graph.cpu[v] == NEVER:
-                continue
-            wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
-            for y in range(1, wide):
-                u = lattice.front[lattice.front_ptr[i] + y - 1]
-                source[y] = 0 if u == v else place(lattice, j, u)
-            needed = 0
-            for y in range(graph.maker_ptr[v], graph.maker_ptr[v + 1]):
-                waits[needed] = place(lattice, j, graph.makers[y])
-                needed += 1
-            x = pool.head[j]
-            while x >= 0:
-                done += 1
-                if colours_agree(graph, lattice, pool, x, j, i, CPU):
-                    end = 0.0
-                    for y in range(needed):
-                        end = max(end, pool.ready[x, waits[y]])
-                    end += graph.cpu[v]
-                    z = take(pool)
-                    if z < 0:
-                        dropped = min(dropped, pool.promise[x])
-                    else:
-                        inherit(graph, lattice, pool, z, x, j, i, CPU, pool.k[x])
-                        dropped = min(
-                            dropped,
-                            arrive(
-                                graph,
-                                lattice,
-                                pool,
-                                z,
-                                x,
-                                end,
-                                source,
-                                wide,
-                                stride,
-                                start,
-                                tail,
-                                rate,
-                                priced,
-                                most,
-                                width,
-                                slack,
-                                pieces,
-                            ),
-                        )
-                x = pool.after[x]
+        covers = lattice.cover_ptr[j + 1] - lattice.cover_ptr[j]
         count = supersets(graph, lattice, j, most, queue, stamp)
         done += count
-        for q in range(count):
-            i = queue[q]
+        for q in range(covers + count):  # nodes on CPUs first, then pieces
+            single = q < covers
+            v = lattice.cover_node[lattice.cover_ptr[j] + q] if single else -1
+            if single and graph.cpu[v] == NEVER:
+                continue
+            i = lattice.cover_to[lattice.cover_ptr[j] + q] if single else queue[q - covers]
             known = False
             wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
             needed = 0
-            for t in range(kinds):
-                cost = price(graph, lattice, j, i, t, graph.limit[t])
+            for t in range(1 if single else kinds):
+                cost = graph.cpu[v] if single else price(graph, lattice, j, i, t, graph.limit[t])
                 if cost >= most:
                     continue
                 if not known:
@@ -372,11 +329,11 @@ def search(
                         if meets(graph.follow[lattice.front[lattice.front_ptr[j] + y]], lattice.bits[j], lattice.bits[i]):
                             waits[needed] = y + 1
                             needed += 1
-                size = bytes_of(graph, lattice, j, i)
-                tolled = toll(size, graph.limit[t], rate[t])
+                size = np.int64(0) if single else bytes_of(graph, lattice, j, i)
+                tolled = toll(size, graph.limit[t], rate[t]) if size else 0.0
                 x = pool.head[j]
                 while x >= 0:
-                    if digits(pool.k[x], t, stride) == 0:
+                    if not single and digits(pool.k[x], t, stride) == 0:
                         x = pool.after[x]
                         continue
                     done += 1
@@ -386,47 +343,48 @@ def search(
                     if begins + cost >= most:
                         x = pool.after[x]
                         continue
-                    devices = pool.used.shape[1]
+                    devices = 0 if single else pool.used.shape[1]
                     for d in range(max(1, devices)):
                         end = begins + cost
                         if devices:
                             if pool.kind_of[d] != t or pool.used[x, d] == pieces or repeated(pool, x, d):
                                 continue
-                            if pool.bytes[x, d] + size > graph.limit[t] or not colours_agree(graph, lattice, pool, x, j, i, d):
+                            if pool.bytes[x, d] + size > graph.limit[t]:
                                 continue
                             end = max(begins, pool.free[x, d]) + cost
+                        device = CPU if single else d if devices else t
+                        if not colours_agree(graph, lattice, pool, x, j, i, device):
+                            continue
                         z = take(pool)
                         if z < 0:
                             dropped = min(dropped, pool.promise[x])
                             continue
-                        inherit(graph, lattice, pool, z, x, j, i, d if devices else t, pool.k[x] - stride[t])
+                        inherit(graph, lattice, pool, z, x, j, i, device, pool.k[x] - (0 if single else stride[t]))
                         if devices:
                             pool.used[z, d] += 1
                             pool.bytes[z, d] += size
                             pool.free[z, d] = end
                             pool.paid[z, d] += tolled
-                        dropped = min(
-                            dropped,
-                            arrive(
-                                graph,
-                                lattice,
-                                pool,
-                                z,
-                                x,
-                                end,
-                                source,
-                                wide,
-                                stride,
-                                start,
-                                tail,
-                                rate,
-                                priced,
-                                most,
-                                width,
-                                slack,
-                                pieces,
-                            ),
+                        lost = arrive(
+                            graph,
+                            lattice,
+                            pool,
+                            z,
+                            x,
+                            end,
+                            source,
+                            wide,
+                            stride,
+                            start,
+                            tail,
+                            rate,
+                            priced,
+                            most,
+                            width,
+                            slack,
+                            pieces,
                         )
+                        dropped = min(dropped, lost)
                     x = pool.after[x]
         j += 1
     return j, dropped, done
