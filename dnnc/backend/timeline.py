@@ -33,7 +33,7 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
             args = (*args, ("tensor", tensors[action.channel]))
         lane = lane_of(action, comm)
         collectives = exchanged.get(action.stage, ()) if action.kind == COMPUTE else ()
-        end = event.end - sum(seconds for _, seconds in collectives)
+        end = max(event.start, event.end - sum(seconds for _, seconds in collectives))
         found.append(TraceEvent(event.device, name, action.kind, event.start, end, args, "" if lane == "compute" else lane))
         for title, seconds in collectives:
             label = f"{title} {action.stage}.{action.microbatch}"

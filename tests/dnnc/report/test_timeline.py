@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnc.report import TraceEvent, summarize_timeline, table_text, timeline_table, to_perfetto, with_timeline
+from dnnc.report import (
+    TraceEvent,
+    compare_table,
+    summarize_timeline,
+    table_text,
+    timeline_table,
+    to_perfetto,
+    with_timeline,
+)
 
 
 def bar(track: str, kind: str, microbatch: int, start: float, end: float) -> TraceEvent:
@@ -84,3 +92,21 @@ def test_what_a_device_does_at_the_same_time_has_a_track_of_its_own() -> None:
     assert overlaps(trace) == []
     named = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
     assert named == {"cpu0", "cpu0 in"}
+
+
+def test_a_stage_on_a_mesh_is_compared_with_its_collectives_in_a_line_of_their_own() -> None:
+    rows = [
+        {"index": 0, "device": "cpu0", "predicted": 1.0, "measured": 2.0},
+        {
+            "index": 1,
+            "device": "cpu1",
+            "members": ["cpu1", "cpu2"],
+            "predicted": 1.0,
+            "measured": 1.5,
+            "collectives": {"predicted": 0.5, "measured": 1.5},
+        },
+    ]
+    lines = [line.split() for line in table_text(compare_table(rows)).splitlines()[1:]]
+    assert lines[0] == ["0", "cpu0", "1.00", "s", "2.00", "s", "2.00x"]
+    assert lines[1] == ["1", "cpu1", "and", "1", "more", "1.00", "s", "1.50", "s", "1.50x"]
+    assert lines[2] == ["collectives", "500", "ms", "1.50", "s", "3.00x"]
