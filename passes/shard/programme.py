@@ -18,7 +18,7 @@ import numpy as np
 from passes.partition.highs import SAFETY, SCALE, Rows, solve_rows
 from passes.shard.problem import Floats, ShardProblem, ValueNode
 
-MOST_COLUMNS = 300_000
+MOST_COLUMNS = 1_000_000
 """Of pairs; larger programmes are not worth their time."""
 PROVEN = 10 * SAFETY
 """Relative: value and bound that differ by no more are equal to the solver."""
