@@ -329,7 +329,7 @@ def search(
                         if meets(graph.follow[lattice.front[lattice.front_ptr[j] + y]], lattice.bits[j], lattice.bits[i]):
                             waits[needed] = y + 1
                             needed += 1
-                size = np.int64(0) if single else bytes_of(graph, lattice, j, i)
+                size: Any = np.int64(0) if single else bytes_of(graph, lattice, j, i)
                 tolled = toll(size, graph.limit[t], rate[t]) if size else 0.0
                 x = pool.head[j]
                 while x >= 0:
