@@ -15,8 +15,8 @@ A stage on a mesh has the programs of its members in the place of one model (``d
 5. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``trace.json``,
-``stages/stageK.onnx``, or ``stages/stageK/memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
-``stages/weights.data`` (shared) or ``stages/stageK.data`` and ``stages/stageK/memberI.data`` (per stage).
+``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
+``stages/weights.data`` and ``parts.data`` (shared) or ``stageK.data``, ``stageK.memberI.data`` and ``whole.data`` (per stage).
 """
 
 from __future__ import annotations

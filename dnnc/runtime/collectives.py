@@ -295,15 +295,15 @@ class Exchange:
             part = _cuts(collective.join, collective.operands, group)[mine]
             if result[part].ctypes.data != operands[mine].ctypes.data:
                 result[part] = operands[mine]
-            self._meet(group)
+            self.meet(group)
         elif collective.shared:
-            self._meet(group)
+            self.meet(group)
             flat, slices = result.reshape(-1), even_slices(result.size, len(group))
             terms = [term.reshape(-1)[slices[mine]] for term in operands]
             reduce_into(flat[slices[mine]], terms, collective.reduction, collective.element)
-            self._meet(group)
+            self.meet(group)
         else:
-            self._meet(group)
+            self.meet(group)
             combine(collective, self.member, operands, result)
 
     def _view(self, collective: Collective, shape: Shape, offset: int) -> Raw:
@@ -316,7 +316,7 @@ class Exchange:
         offset = places.mine[number, self.member]
         return raw_view(collective.element, shape, self._own[offset : offset + collective.nbytes(shape)])
 
-    def _meet(self, group: Sequence[int]) -> None:
+    def meet(self, group: Sequence[int]) -> None:
         """Waits until every member of the group has come here."""
         for peer in group:
             if peer != self.member:
