@@ -10,7 +10,7 @@ Everything else (kinds, conversions, repeats) is that of the problem of the whol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -47,8 +47,9 @@ class StageInput:
 class Cutter:
     """Cuts stages out of the problem of a function on one mesh."""
 
-    def __init__(self, whole: ShardInput) -> None:
-        self.whole = whole
+    def __init__(self, whole: ShardInput, constants: Collection[int] = ()) -> None:
+        """``constants``: ops of which each stage has its own, so that what they make does not cross."""
+        self.whole, self.constants = whole, constants
         problem, func = whole.problem, whole.func
         self.count = len(func.ops)
         self.name_of: dict[int, str] = dict(whole.kept)
@@ -77,6 +78,7 @@ class Cutter:
         leaving = [
             self.number[value.name]
             for op in ops
+            if op not in self.constants
             for value in self.whole.func.ops[op].results
             if value.name in self.number
             and any(node < self.count and node not in own for node, _ in problem.values[self.number[value.name]].readers)

@@ -135,7 +135,8 @@ class Bounding:
             key = (op.facets, op.name)
             if key not in known:
                 known[key] = max((self.divided(op, type_, share) for type_ in mesh.types), default=0.0)
-            work[self.unit_of[number]] += known[key]
+            if number in self.unit_of:
+                work[self.unit_of[number]] += known[key]
         bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share)
         return self.table_of(work, bytes_, self.limit(mesh))
 
@@ -168,14 +169,14 @@ class Bounding:
             if value.maker[0] in given.kept:
                 size = float(problem.node(value.maker[0]).memory.min()) * min(share, 1.0)
                 before = -1
-                for reader in sorted({self.unit_of[node] for node, _ in value.readers}):
+                for reader in sorted({self.unit_of[node] for node, _ in value.readers if node in self.unit_of}):
                     added[before + 1 : reader + 1, reader + 1 :] += size
                     before = reader
         return added
 
     def equip(self, form: Form, given: ShardInput) -> None:
         """The problem on a form's mesh, and the bounds that it gives without a search."""
-        form.cutter = Cutter(given)
+        form.cutter = Cutter(given, self.units.constants.ops)
         problem = given.problem
         quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
         work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]

@@ -27,7 +27,7 @@ import numpy as np
 
 from ir.facets import Cost, OptimizerState, Time
 from ir.layout_rules import Factor, LayoutRule, Strategy, Surroundings, backward_rule
-from ir.module import Func, Module, Resource
+from ir.module import Func, Module, Resource, Splat
 from ir.opdefs import module_opsets
 from ir.ops import Op
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
@@ -61,6 +61,8 @@ class ShardInput:
     """Operators without a rule, sorted."""
     trained: frozenset[str] = frozenset()
     """In training, values and weights that have a gradient."""
+    filled: frozenset[str] = frozenset()
+    """Resources that repeat one number."""
 
 
 def build(
@@ -351,6 +353,7 @@ class _Builder:
             layouts,
             tuple(sorted(self.unsharded)),
             frozenset(self.trained),
+            frozenset(name for name, resource in self.resources.items() if isinstance(resource.data, Splat)),
         )
 
 

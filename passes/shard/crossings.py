@@ -57,17 +57,17 @@ class Link:
 def volumes_of(given: ShardInput, units: Sequence[Sequence[int]]) -> Volumes:
     """``given``: the problem of the whole function on any mesh."""
     unit_of = {op: unit for unit, ops in enumerate(units) for op in ops}
-    ops, count = len(given.func.ops), len(units)
+    count = len(units)
     tables = [np.zeros((count, count + 1)) for _ in range(6)]
     for value in given.problem.values:
         node, result = value.maker
-        if node >= ops:
+        if node not in unit_of:
             continue
         made = given.func.ops[node].results[result]
         times = 2 if made.name in given.trained else 1  # its gradient comes back
         size = times * (type_bytes(made.type) or 0)
         home = unit_of[node]
-        readers = sorted({unit_of[reader] for reader, _ in value.readers if reader < ops})
+        readers = sorted({unit_of[reader] for reader, _ in value.readers if reader in unit_of})
         # It enters runs that begin behind its maker, from the first of their units that reads it on.
         for before, reader in pairwise([home, *(unit for unit in readers if unit > home)]):
             for table, amount in ((tables[0], size), (tables[1], times)):

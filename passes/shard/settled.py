@@ -25,7 +25,8 @@ from passes.shard.pipeline import StageRun
 from passes.shard.price import Decisions, price
 from passes.shard.problem import Floats
 from passes.shard.search import NoPlanError, ShardPlan, solve
-from passes.shard.written import AGREE, Staged
+from passes.shard.staged import Staged
+from passes.shard.written import AGREE
 from passes.sharded import Crossing, Party, message_bytes
 
 SECONDS = 10.0

@@ -33,9 +33,10 @@ from passes.shard.mesh import mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
 from passes.shard.search import NoPlanError, ShardPlan, solve
+from passes.shard.staged import Staged
 from passes.shard.stages import StageSearch, StagesPlan
 from passes.shard.submeshes import submeshes
-from passes.shard.written import AGREE, Staged, written
+from passes.shard.written import AGREE, written
 
 BOUNDING = 2.0
 """Seconds of a search that only bounds a plan by name."""

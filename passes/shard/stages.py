@@ -33,8 +33,8 @@ from passes.shard.bounding import Bounding
 from passes.shard.pipeline import Sequenced, StageRun, Tables, alike, flush, least, shortest
 from passes.shard.problem import Floats
 from passes.shard.settled import Settled, Settler
+from passes.shard.staged import Staged
 from passes.shard.submeshes import Block, Submeshes
-from passes.shard.written import Staged
 
 Progress = Callable[[str, float | None], None]
 TIGHT = 1e-9

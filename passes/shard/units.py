@@ -5,6 +5,8 @@ the first on is a downset. A *cut* lies where few values cross: in a valley of t
 order; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those that fewest values cross, then
 fewest bytes, are kept. A *run* is a stretch of units, what a stage holds.
 
+Constant ops (``constants``) are in no unit: a run holds what it needs of them.
+
 Two runs with one *key* have equal ops in equal order, wired alike among themselves, and alike in which values enter, are shared
 and leave: so they are the same problem, wherever they lie. Keys say nothing of names and positions.
 """
@@ -20,6 +22,7 @@ from ir.types import type_bytes
 from passes.analyses.memory import reads
 from passes.fold import Folding
 from passes.shard.build import ShardInput
+from passes.shard.constants import constants_of
 
 MOST_CUTS = 256
 
@@ -30,15 +33,17 @@ class Units:
 
     ops: tuple[tuple[int, ...], ...]
     keys: tuple[tuple[int, ...], ...]
+    constants: Constants
 
     @property
     def count(self) -> int:
         return len(self.ops)
 
     def run(self, first: int, behind: int) -> tuple[int, ...]:
-        """Positions of the ops of units ``first .. behind - 1``, unit by unit: a topological order, and the same in all runs of
-        one key."""
-        return tuple(op for unit in self.ops[first:behind] for op in unit)
+        """Positions of the ops of units ``first .. behind - 1``, unit by unit, behind the constant ops that they need: a
+        topological order, and the same in all runs of one key."""
+        own = [op for unit in self.ops[first:behind] for op in unit]
+        return (*self.constants.needed(own), *own)
 
     def key(self, first: int, behind: int) -> int:
         return self.keys[first][behind - first - 1]
@@ -46,20 +51,21 @@ class Units:
 
 def units_of(func: Func, folding: Folding | None, given: ShardInput, most: int = MOST_CUTS) -> Units:
     """``given``: the problem of ``func`` on any mesh, for the kinds of its nodes."""
-    order = list(folding.order) if folding is not None else list(range(len(func.ops)))
+    constants = Constants(given)
+    order = [op for op in (folding.order if folding is not None else range(len(func.ops))) if op not in constants.ops]
     cuts = _cuts(func, order, most)
     bounds = [0, *cuts, len(order)]
     ops = tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if a < b)
-    return Units(ops, _keys(given, ops))
+    return Units(ops, _keys(given, ops, constants), constants)
 
 
 def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
     """Places in ``order`` before which a stage may begin."""
     place = {op: i for i, op in enumerate(order)}
-    made = {value.name: (place[i], type_bytes(value.type) or 0) for i, op in enumerate(func.ops) for value in op.results}
+    made = {value.name: (place[i], type_bytes(value.type) or 0) for i in order for value in func.ops[i].results}
     last = dict.fromkeys(made, -1)
-    for i, op in enumerate(func.ops):
-        for name in reads(op):
+    for i in order:
+        for name in reads(func.ops[i]):
             if name in last:
                 last[name] = max(last[name], place[i])
     count, size = [0] * (len(order) + 1), [0] * (len(order) + 1)
@@ -87,7 +93,7 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
     return found
 
 
-def _keys(given: ShardInput, units: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+def _keys(given: ShardInput, units: Sequence[Sequence[int]], constants: Constants) -> tuple[tuple[int, ...], ...]:
     problem = given.problem
     ops = len(given.func.ops)
     unit_of = {op: unit for unit, members in enumerate(units) for op in members}
@@ -96,10 +102,10 @@ def _keys(given: ShardInput, units: Sequence[Sequence[int]]) -> tuple[tuple[int,
     leaves = [0] * len(problem.values)
     within: list[int | None] = []
     for number, value in enumerate(problem.values):
-        readers = [unit_of[node] for node, _ in value.readers if node < ops]
+        readers = [unit_of[node] for node, _ in value.readers if node in unit_of]
         leaves[number] = max(readers, default=-1)
         maker = value.maker[0]
-        homes = {*readers, *((unit_of[maker],) if maker < ops else ())}
+        homes = {*readers, *((unit_of.get(maker, -1),) if maker < ops else ())}
         within.append(homes.pop() if len(homes) == 1 else None)
         for node, port in value.readers:
             read[node].append((port, number))
@@ -110,7 +116,7 @@ def _keys(given: ShardInput, units: Sequence[Sequence[int]]) -> tuple[tuple[int,
 
     made: list[list[int]] = [[] for _ in units]
     for number, value in enumerate(problem.values):
-        if value.maker[0] < ops:
+        if value.maker[0] in unit_of:
             made[unit_of[value.maker[0]]].append(number)
     outside: list[list[int]] = []
     content: list[int] = []
@@ -127,7 +133,9 @@ def _keys(given: ShardInput, units: Sequence[Sequence[int]]) -> tuple[tuple[int,
                     row.append((port, "w", problem.kinds[maker], slots.setdefault(number, len(slots))))
                 else:
                     kind = problem.values[number].kind
-                    held = problem.kinds[maker] if maker >= ops else -1
+                    held: object = problem.kinds[maker] if maker >= ops else -1
+                    if maker in constants.ops:
+                        held = (constants.form(maker), result)
                     row.append((port, "e", kind, held, slots.setdefault(number, len(slots))))
             rows.append(tuple(row))
         given_out = tuple(
@@ -147,7 +155,7 @@ def _keys(given: ShardInput, units: Sequence[Sequence[int]]) -> tuple[tuple[int,
             slots_told: list[object] = []
             for number in outside[unit]:
                 maker, result = problem.values[number].maker
-                if maker < ops and unit_of[maker] >= first:
+                if unit_of.get(maker, -1) >= first:
                     slots_told.append((unit - unit_of[maker], local[maker], result))
                 else:
                     slots_told.append(seen.setdefault(number, len(seen)))
@@ -159,4 +167,37 @@ def _keys(given: ShardInput, units: Sequence[Sequence[int]]) -> tuple[tuple[int,
     return tuple(keys)
 
 
-__all__ = ["MOST_CUTS", "Units", "units_of"]
+class Constants:
+    """The constant ops of a function, of which a run holds those that it reads."""
+
+    def __init__(self, given: ShardInput) -> None:
+        self.func, self.kinds = given.func, given.problem.kinds
+        self.ops = constants_of(given.func, frozenset(given.kept.values()) - given.filled)
+        self.maker = {value.name: op for op in sorted(self.ops) for value in given.func.ops[op].results}
+        self.forms: dict[int, object] = {}
+
+    def needed(self, ops: Sequence[int]) -> tuple[int, ...]:
+        """The constant ops that ``ops`` read, and those that these read, in the order in which they are first needed."""
+        found: dict[int, None] = {}
+
+        def visit(op: int) -> None:
+            for name in reads(self.func.ops[op]):
+                maker = self.maker.get(name)
+                if maker is not None and maker not in found:
+                    visit(maker)
+                    found[maker] = None
+
+        for op in ops:
+            visit(op)
+        return tuple(found)
+
+    def form(self, op: int) -> object:
+        """What its seconds and layouts depend on."""
+        if op not in self.forms:
+            names = reads(self.func.ops[op])
+            made = tuple(self.form(self.maker[name]) if name in self.maker else name for name in names)
+            self.forms[op] = (self.kinds[op], made)
+        return self.forms[op]
+
+
+__all__ = ["MOST_CUTS", "Constants", "Units", "units_of"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ir.attributes import attributes
 from ir.facets import ShardRule, StageSet
@@ -25,9 +25,9 @@ from passes.analyses.memory import SLOTS, reads, stage_workspace
 from passes.lower import cuts_of, insert_symbols
 from passes.place import largest_load, workload
 from passes.shard.build import SEPARATOR
+from passes.shard.constants import own_copies
 from passes.shard.layouts import Placements, split
-from passes.shard.mesh import DeviceMesh
-from passes.shard.price import Bill, Decisions
+from passes.shard.staged import Staged
 from passes.sharded import message_bytes, parties
 from passes.simulate import edge_slots
 
@@ -35,20 +35,11 @@ AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """One stage: the positions of its ops in the entry function, its mesh, what was decided on it and what that costs."""
-
-    ops: tuple[int, ...]
-    mesh: DeviceMesh
-    decisions: Decisions
-    bill: Bill
-
-
 def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
     """``module`` with the decisions in it; ``plan``, whose stages are still to be filled, says what was proven."""
-    func = module.entry
     module = module.without(Plan, Schedule, Stage)
+    func, stages = own_copies(module.entry, stages, (symbol.name for symbol in module.symbols))
+    module = module.replace(module.entry, func)
     names = _mesh_names(module, stages)
     holder = {position: number for number, stage in enumerate(stages) for position in stage.ops}
     resources, kept = _kept(module, func, stages, names)

@@ -1,0 +1,91 @@
+"""Ops that compute the same in every run (masks, positions): every stage that needs them has its own, so they never cross.
+
+An op is *constant* where it reads nothing but what constant ops make and constants that are small or repeat one number, is not
+random, and no result of it is one of the function or is captured by the body of another op. Such an op belongs to no unit: a
+run holds those it reads.
+Written down, all stages but the first have copies of it, under names of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ir.module import Func
+from ir.names import unique
+from ir.ops import Op, Value
+from passes.analyses.memory import reads
+from passes.shard.staged import Staged
+
+T = TypeVar("T")
+_RANDOM = frozenset(
+    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
+    """Positions of the constant ops of ``func``; ``weights``: resources that are neither small nor repeat one number."""
+    kept = {value.name for value in func.results}
+    for op in func.ops:
+        kept.update(name for name in reads(op) if name not in op.operands)
+    known: set[str] = set()
+    found = set()
+    for position, op in enumerate(func.ops):
+        if op.regions or op.name.rpartition(".")[2] in _RANDOM or not op.name.startswith("onnx."):
+            continue
+        steady = all(name in known or (name.startswith("@") and name not in weights) for name in reads(op))
+        if steady and not any(value.name in kept for value in op.results):
+            found.add(position)
+            known.update(value.name for value in op.results)
+    return frozenset(found)
+
+
+def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tuple[Func, list[Staged]]:
+    """The function in which no op is in two stages, and the stages of it. ``taken``: names that are not to be used."""
+    holders: dict[int, list[int]] = {}
+    for number, stage in enumerate(stages):
+        for position in stage.ops:
+            holders.setdefault(position, []).append(number)
+    if all(len(numbers) == 1 for numbers in holders.values()):
+        return func, list(stages)
+    names = {*taken, *(value.name for op in func.ops for value in op.results)}
+    renamed: list[dict[str, str]] = [{} for _ in stages]
+    ids: list[dict[str, str]] = [{} for _ in stages]
+    own: list[list[int]] = [[] for _ in stages]
+    ops: list[Op] = []
+    for position, op in enumerate(func.ops):
+        for turn, number in enumerate(holders.get(position, ())):
+            changed = renamed[number]
+            if turn:
+                changed.update((v.name, unique(f"{v.name}.stage{number}", names)) for v in op.results if v.name)
+            operands = tuple(changed.get(name, name) for name in op.operands)
+            results = tuple(Value(changed.get(v.name, v.name), v.type) for v in op.results)
+            own[number].append(len(ops))
+            ops.append(replace(op, operands=operands, results=results))
+            ids[number][op.id] = ops[-1].id
+    told = []
+    for number, stage in enumerate(stages):
+        bill, decisions, changed = stage.bill, stage.decisions, renamed[number]
+        told.append(
+            replace(
+                stage,
+                ops=tuple(own[number]),
+                decisions=replace(decisions, strategies={ids[number][i]: s for i, s in decisions.strategies.items()}),
+                bill=replace(
+                    bill,
+                    lies=_under(bill.lies, changed),
+                    asked=_under(bill.asked, changed),
+                    work={ids[number].get(i, i): seconds for i, seconds in bill.work.items()},
+                    collectives=[replace(one, value=changed.get(one.value, one.value)) for one in bill.collectives],
+                ),
+            )
+        )
+    return replace(func, ops=tuple(ops)), told
+
+
+def _under(table: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
+    return {names.get(name, name): row for name, row in table.items()}
+
+
+__all__ = ["constants_of", "own_copies"]

@@ -1,0 +1,21 @@
+"""``Staged``: one stage of a sharded plan as it was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from passes.shard.mesh import DeviceMesh
+from passes.shard.price import Bill, Decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The positions of a stage's ops in the entry function, ascending, its mesh, what was decided on it and what that costs."""
+
+    ops: tuple[int, ...]
+    mesh: DeviceMesh
+    decisions: Decisions
+    bill: Bill
+
+
+__all__ = ["Staged"]
