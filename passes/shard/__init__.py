@@ -18,7 +18,10 @@ The parts, in the order of reading:
 - ``price``: what a plan costs, counted by an independent walk over the function;
 - ``explain``: what a plan costs by layer and by op, and what others would;
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
-- ``shard_pass``: the pass: mesh, layouts and strategies written into the module.
+- ``submeshes``, ``units``, ``constants``: where stages may lie, where a model may be cut, and what no stage is sent;
+- ``borders``, ``crossings``: a stage as a problem of its own, and what its transfers cost at least;
+- ``pipeline``, ``bounding``, ``settled``, ``stages``: cuts, blocks and shardings chosen jointly, with a bound;
+- ``shard_pass``, ``written``: the pass: meshes, layouts, strategies, stages and the plan written into the module.
 
 What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers or few enough
 sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and bound meet. Else value and bound are told.

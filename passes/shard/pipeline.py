@@ -55,19 +55,20 @@ def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
     return list(pairwise(same))
 
 
-def least(tables: Tables, meshes: Submeshes, units: int, stages: int = 0) -> Sequenced:
-    """Least largest seconds; ``stages``: exactly so many, 0 for any."""
-    return _programme(tables, meshes, units, stages, np.maximum)
+def least(tables: Tables, meshes: Submeshes, units: int, stages: int = 0, *, gaps: bool = True) -> Sequenced:
+    """Least largest seconds; ``stages``: exactly so many, 0 for any; ``gaps``: whether devices may stay idle between stages,
+    and not only before the first and behind the last."""
+    return _programme(tables, meshes, units, stages, np.maximum, gaps)
 
 
-def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, stages: int = 0) -> Sequenced:
+def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, stages: int = 0, *, gaps: bool = True) -> Sequenced:
     """Least sum of seconds of stages that each take at most ``limit``."""
 
     def below(block: Block, before: bool, behind: bool) -> Floats:
         table = tables(block, before, behind)
         return np.where(table <= limit, table, np.inf)
 
-    return _programme(below, meshes, units, stages, np.add)
+    return _programme(below, meshes, units, stages, np.add, gaps)
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ def flush(
         def ones(block: Block, before: bool, behind: bool) -> Floats:
             return np.where(tables(block, before, behind) <= limit, 1.0, np.inf)
 
-        return _programme(ones, meshes, units, 0, np.add).runs
+        return _programme(ones, meshes, units, 0, np.add, True).runs
 
     def worth(runs: Sequence[StageRun]) -> float:
         sides = zip(runs, alike(runs), strict=True)
@@ -134,7 +135,12 @@ def flush(
 
 
 def _programme(
-    tables: Tables, meshes: Submeshes, units: int, stages: int, join: Callable[[Floats, Floats], Floats]
+    tables: Tables,
+    meshes: Submeshes,
+    units: int,
+    stages: int,
+    join: Callable[[Floats, Floats], Floats],
+    gaps: bool,
 ) -> Sequenced:
     # With any number of stages there is one layer, which reads itself.
     numbers: dict[tuple[int, ...], int] = {}
@@ -152,7 +158,11 @@ def _programme(
         for d in range(1, meshes.devices + 1):
             if stages and below == 0:
                 cells.setdefault((0, d), cells[0, 0])
-            cell = cells[layer, d] = _copy(cells[layer, d - 1])
+            if gaps:
+                cell = cells[layer, d] = _copy(cells[layer, d - 1])
+            else:
+                cell = cells[layer, d] = _Cell.empty(count, units)
+                cell.value[-1, 0, 0] = cells[layer, 0].value[-1, 0, 0]
             for number in by_end.get(d, ()):
                 block, shape = meshes.blocks[number], shapes[number]
                 source = cells[below, block.first].value
@@ -181,11 +191,12 @@ def _copy(cell: _Cell) -> _Cell:
 
 def _traced(cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int, units: int, shapes: int) -> Sequenced:
     """The best plan, from its last stage to its first."""
-    last = cells[stages, meshes.devices]
-    total = float(last.value[:, 0, units].min())
+    ends = np.array([cells[stages, d].value[:, 0, units] for d in range(meshes.devices + 1)])
+    total = float(ends.min())
     if not math.isfinite(total):
         return Sequenced(total, ())
-    layer, d, j, shape, alike = stages, meshes.devices, units, int(last.value[:, 0, units].argmin()), 0
+    d, shape = (int(number) for number in np.unravel_index(ends.argmin(), ends.shape))
+    layer, j, alike = stages, units, 0
     runs: list[StageRun] = []
     while j:
         cell = cells[layer, d]

@@ -132,11 +132,11 @@ class StageSearch:
         value = self.worth(best.seconds)
         return StagesPlan(staged, value, min(bound, value), *told)
 
-    def best(self, tables: Tables, stages: int, until: float) -> Sequenced:
+    def best(self, tables: Tables, stages: int, until: float, *, gaps: bool = True) -> Sequenced:
         """The best sequence under these seconds."""
         if self.flushes:
             return flush(tables, self.meshes, self.bounding.units.count, self.flushes, stages, until)
-        return least(tables, self.meshes, self.bounding.units.count, stages)
+        return least(tables, self.meshes, self.bounding.units.count, stages, gaps=gaps)
 
     def worth(self, seconds: Sequence[float]) -> float:
         """The value of a plan, given what its stages spend."""
@@ -161,17 +161,23 @@ class StageSearch:
                     known[place[:2]] = max(known[place[:2]], cost)
             return known
 
+        # First without idle devices between stages: bounds take links from the best of them, plans from the last.
+        gaps = self.flushes > 0
         for number in range(MOST_TRIES):
             if best is not None and (time.perf_counter() > ends or self.worth(best.seconds) <= bound * (1 + ENOUGH)):
                 break
+            gaps = gaps or number == MOST_TRIES // 2
             while True:
-                found = self.best(table, stages, ends)
+                found = self.best(table, stages, ends, gaps=gaps)
                 if not found.runs or not bounding.refine(found, ends - time.perf_counter()):
                     break
             if not found.runs or (best is not None and found.value >= self.worth(best.seconds)):
-                break
+                if gaps:
+                    break
+                gaps = True
+                continue
             limit = self.slowest(table, found.runs) * (1 + TIGHT)
-            found = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages)
+            found = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
             self.progress("stages", number / MOST_TRIES)
             made = self.settler.settle(found.runs)
             costs = made.seconds if made is not None else (math.inf,) * len(found.runs)
@@ -184,7 +190,9 @@ class StageSearch:
                 if best is None or self.worth(made.seconds) < self.worth(best.seconds):
                     best = made
             if len(seen) == known:
-                break
+                if gaps:
+                    break
+                gaps = True
         return best
 
     def often(self, made: Settled) -> Floats:

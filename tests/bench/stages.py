@@ -1,4 +1,4 @@
-"""Pipeline only, tensors only, and both chosen jointly: ``python -m tests.bench.stages [MODEL ...]``. CPU seconds of one thread.
+"""Pipeline only, tensors only, and both jointly: ``python -m tests.bench.stages [MODEL ...]``. CPU seconds of one thread.
 
 For each model on 8 and on 64 devices: stages of one device each (``shard{mesh=1, stages=0}``), one mesh over all devices
 (``shard``), and ``shard{stages=0}``; seconds per sample of a stream, bound, gap and seconds of the search. ``ratio``: to the

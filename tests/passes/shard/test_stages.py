@@ -26,7 +26,8 @@ from passes.place import largest_load, workload
 from passes.schedule import SchedulePass
 from passes.shard import ShardPass, build
 from passes.shard.borders import Border, Cutter
-from passes.shard.problem import ShardProblem
+from passes.shard.layouts import Placements
+from passes.shard.problem import Floats, ShardProblem
 from passes.shard.stages import StageSearch
 from passes.shard.submeshes import Block, Submeshes, submeshes
 from passes.shard.units import units_of
@@ -130,7 +131,7 @@ class Oracle:
         self,
         line: list[tuple[int, int, Block]],
         number: int,
-        lies: dict[str, tuple[int, tuple[object, ...]]],
+        lies: dict[str, tuple[int, Placements]],
         spent: list[float],
     ) -> float:
         """The least largest seconds of stages, those before ``number`` being decided."""
@@ -145,7 +146,7 @@ class Oracle:
         for name in entering:
             maker, layout = lies[name]
             alike = parties[maker].sizes == parties[number].sizes
-            arrives[name] = cutter.whole.layouts[name].number(layout if alike else (Replicate(),) * len(block.mesh.axes))  # type: ignore[arg-type]
+            arrives[name] = cutter.whole.layouts[name].number(layout if alike else (Replicate(),) * len(block.mesh.axes))
         readers = {
             name: sorted({home[n] for n, _ in cutter.whole.problem.values[cutter.number[name]].readers if n in home} - {number})
             for name in leaving
@@ -158,8 +159,8 @@ class Oracle:
                 continue
             after, told = list(spent), dict(lies)
             after[number] += own
-            for name, layout in zip(leaving, made, strict=True):
-                placements = cutter.whole.layouts[name].placements[layout]
+            for name, choice in zip(leaving, made, strict=True):
+                placements = cutter.whole.layouts[name].placements[choice]
                 told[name] = number, placements
                 type_ = cutter.types[name].type
                 assert isinstance(type_, TensorType)
@@ -346,20 +347,19 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
     from passes.shard.mesh import Axis, DeviceMesh
     from passes.shard.pipeline import alike, least, shortest
 
-    blocks = []
+    blocks: list[Block] = []
     for first in range(devices):
         for behind in range(first + 1, devices + 1):
             for shape in {(behind - first,), (1, behind - first)}:
                 mesh = DeviceMesh(tuple(Axis("xy"[i], size, 1.0) for i, size in enumerate(shape)))
                 blocks.append(Block(first, behind, len(blocks), mesh))
     meshes = Submeshes(devices, tuple(sorted(blocks, key=lambda b: b.behind)), tuple(b.mesh for b in blocks))
-    tables = {}
+    tables: dict[tuple[Block, bool, bool], Floats] = {}
     for block in blocks:
         for before, behind_ in itertools.product((False, True), repeat=2):
-            table = np.full((units, units + 1), np.inf)
+            tables[block, before, behind_] = np.full((units, units + 1), np.inf)
             for i, j in itertools.combinations(range(units + 1), 2):
-                table[i, j] = random.randint(1, 9)
-            tables[block, before, behind_] = table
+                tables[block, before, behind_][i, j] = random.randint(1, 9)
 
     def sequences(unit: int, device: int) -> Iterator[list[tuple[int, int, Block]]]:
         if unit == units:
@@ -378,7 +378,7 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
-    def table(block: Block, before: bool, behind: bool) -> np.ndarray:
+    def table(block: Block, before: bool, behind: bool) -> Floats:
         return tables[block, before, behind]
 
     found = least(table, meshes, units, stages)
