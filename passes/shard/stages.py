@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -167,17 +167,13 @@ class StageSearch:
             if best is not None and (time.perf_counter() > ends or self.worth(best.seconds) <= bound * (1 + ENOUGH)):
                 break
             gaps = gaps or number == MOST_TRIES // 2
-            while True:
-                found = self.best(table, stages, ends, gaps=gaps)
-                if not found.runs or not bounding.refine(found, ends - time.perf_counter()):
-                    break
+            found = self.refined(table, stages, ends, gaps)
             if not found.runs or (best is not None and found.value >= self.worth(best.seconds)):
                 if gaps:
                     break
                 gaps = True
                 continue
             limit = self.slowest(table, found.runs) * (1 + TIGHT)
-            found = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
             self.progress("stages", number / MOST_TRIES)
             made = self.settler.settle(found.runs)
             costs = made.seconds if made is not None else (math.inf,) * len(found.runs)
@@ -194,6 +190,19 @@ class StageSearch:
                     break
                 gaps = True
         return best
+
+    def refined(self, table: Tables, stages: int, ends: float, gaps: bool) -> Sequenced:
+        """Of the best sequences the one of least sum, once no bound of its runs gets better; its value is the best's."""
+        count = self.bounding.units.count
+        while True:
+            found = self.best(table, stages, ends, gaps=gaps)
+            if not found.runs:
+                return found
+            limit = self.slowest(table, found.runs) * (1 + TIGHT)
+            short = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
+            short = replace(short if short.runs else found, value=found.value)
+            if not self.bounding.refine(short, ends - time.perf_counter()):
+                return short
 
     def often(self, made: Settled) -> Floats:
         """Seconds times devices, beyond one message each, that a run spends on values that several stages read, as a plan had
