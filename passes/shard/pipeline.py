@@ -89,10 +89,16 @@ class _Cell:
 
 
 def flush(
-    tables: Tables, meshes: Submeshes, units: int, microbatches: int, stages: int = 0, until: float = math.inf
+    tables: Tables,
+    meshes: Submeshes,
+    units: int,
+    microbatches: int,
+    stages: int = 0,
+    until: float = math.inf,
+    step: float = STEP,
 ) -> Sequenced:
     """Least seconds of a step that fills the stages, runs ``microbatches`` and drains: ``(microbatches + stages - 1)`` times
-    the slowest. ``value`` is a bound of that, within ``STEP`` of the plan unless the time ``until`` (of
+    the slowest. ``value`` is a bound of that, within ``step`` of the plan unless the time ``until`` (of
     ``time.perf_counter``) was over.
 
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
@@ -114,7 +120,7 @@ def flush(
         slowest = max(float(tables(run.block, *side)[run.first, run.behind]) for run, side in sides)
         return (microbatches + len(runs) - 1) * slowest
 
-    low = fewest(fastest.value * (1 + STEP))
+    low = fewest(fastest.value * (1 + step))
     best = min((low, fastest.runs), key=worth)
     bound = fastest.value * (microbatches + len(low) - 1)
     # (low, high, fewest stages below high); plans slower than the last are worse than the best with any number of stages.
@@ -124,7 +130,7 @@ def flush(
         floor = start * (microbatches + few - 1)
         if floor >= worth(best):
             continue
-        if end <= start * (1 + STEP) or time.perf_counter() > until:
+        if end <= start * (1 + step) or time.perf_counter() > until:
             bound = min(bound, floor)
             continue
         middle = math.sqrt(start * end)
@@ -207,4 +213,4 @@ def _traced(cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int,
     return Sequenced(total, tuple(reversed(runs)))
 
 
-__all__ = ["Sequenced", "StageRun", "Tables", "alike", "flush", "least", "shortest"]
+__all__ = ["STEP", "Sequenced", "StageRun", "Tables", "alike", "flush", "least", "shortest"]

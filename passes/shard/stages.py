@@ -30,7 +30,7 @@ from ir.topology import Topology
 from passes.analyses.network import Network
 from passes.fold import Folding
 from passes.shard.bounding import Bounding
-from passes.shard.pipeline import Sequenced, StageRun, Tables, alike, flush, least, shortest
+from passes.shard.pipeline import STEP, Sequenced, StageRun, Tables, alike, flush, least, shortest
 from passes.shard.problem import Floats
 from passes.shard.settled import Settled, Settler
 from passes.shard.staged import Staged
@@ -43,6 +43,8 @@ ENOUGH = 1e-4
 """Relative gap at which no better plan is looked for."""
 SHARE = 0.7
 """Of the time: what the bound may take; the rest is for the plan."""
+COARSE = 0.05
+"""Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 8
 """Plans that are settled."""
 
@@ -98,6 +100,7 @@ class StageSearch:
             microbatches=microbatches,
             progress=progress,
         )
+        self.step = COARSE
         self.settler = Settler(self.bounding, topology, net)
 
     @property
@@ -119,8 +122,12 @@ class StageSearch:
                 bound = max(bound, found.value)
                 self.progress("stages", None)
                 left = start + SHARE * seconds - time.perf_counter()
-                if left < 0 or not bounding.refine(found, left):
+                if left < 0:
                     break
+                if not bounding.refine(found, left):
+                    if not self.flushes or stages or self.step <= STEP:
+                        break
+                    self.step = max(STEP, self.step / 8)
         except KeyboardInterrupt:
             seconds = 0.0  # the plan at hand
         best = self.settled(bound, stages, start + seconds)
@@ -135,7 +142,7 @@ class StageSearch:
     def best(self, tables: Tables, stages: int, until: float, *, gaps: bool = True) -> Sequenced:
         """The best sequence under these seconds."""
         if self.flushes:
-            return flush(tables, self.meshes, self.bounding.units.count, self.flushes, stages, until)
+            return flush(tables, self.meshes, self.bounding.units.count, self.flushes, stages, until, self.step)
         return least(tables, self.meshes, self.bounding.units.count, stages, gaps=gaps)
 
     def worth(self, seconds: Sequence[float]) -> float:

@@ -2,8 +2,8 @@
 
 Order: that of ``fold``, a topological one in which every copy of a repeated part lies in one stretch; so any run of units from
 the first on is a downset. A *cut* lies where few values cross: in a valley of their number, then of their bytes, along the
-order; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those that fewest values cross, then
-fewest bytes, are kept. A *run* is a stretch of units, what a stage holds.
+order; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those are kept that are the deepest
+within some ops around them, as few as needed. A *run* is a stretch of units, what a stage holds.
 
 Constant ops (``constants``) are in no unit: a run holds what it needs of them.
 
@@ -88,8 +88,18 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
         if crossing[start - 1] > crossing[start] < crossing[behind]:
             found += range(start, behind)
         start = behind
-    if len(found) > most:
-        found = sorted(sorted(found, key=lambda p: (*crossing[p], p))[:most])
+    around = 1
+    while len(found) > most:
+        found = [
+            p
+            for i, p in enumerate(found)
+            if all(
+                (*crossing[p], p) <= (*crossing[q], q)
+                for q in found[max(0, i - around) : i + around + 1]
+                if abs(p - q) <= around
+            )
+        ]
+        around += 1
     return found
 
 
