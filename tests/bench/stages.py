@@ -25,7 +25,7 @@ from passes.shard import ShardPass
 from tests.bench.machine import header
 from tests.passes.shard.models import prepared
 
-MODELS = ("zoo:bert-large", "zoo:t5-large", "zoo:llama-70b", "zoo:gpt3-175b,dtype=f16")
+MODELS = ("zoo:bert-base,layers=24,hidden=1024,heads=16", "zoo:t5-large", "zoo:llama-70b", "zoo:gpt3-175b,dtype=f16")
 TOPOLOGIES = {8: "preset:h200x8", 64: "preset:8xh200x8"}
 TARGETS = {("zoo:t5-large", 8): 5.0, ("zoo:gpt3-175b,dtype=f16", 64): 20.0}
 LIMIT = 60.0
@@ -51,7 +51,7 @@ def planned(module: Module, passes: tuple[Pass, ...]) -> tuple[Plan | None, floa
 
 def main() -> None:
     print(header())
-    print(f"{'model':26} {'devices':>7} {'way':9} {'ms':>9} {'bound':>9} {'gap':>7} {'ratio':>6} {'stages':>6} {'search':>8}")
+    print(f"{'model':44} {'devices':>7} {'way':9} {'ms':>9} {'bound':>9} {'gap':>7} {'ratio':>6} {'stages':>6} {'search':>8}")
     for spec in sys.argv[1:] or MODELS:
         for devices, topology in TOPOLOGIES.items():
             module = insert_symbols(prepared(spec)[0], (load_topology(topology, DiagnosticSink()),))
@@ -59,7 +59,7 @@ def main() -> None:
             for way, passes in WAYS.items():
                 plan, seconds = planned(module, passes)
                 if plan is None:
-                    print(f"{spec:26} {devices:7d} {way:9} does not fit{'':36} {seconds:7.2f}s")
+                    print(f"{spec:44} {devices:7d} {way:9} does not fit{'':36} {seconds:7.2f}s")
                     continue
                 ratio = plan.value / best if way == "joint" and math.isfinite(best) else 1.0
                 if way != "partition":
@@ -67,7 +67,7 @@ def main() -> None:
                 target = TARGETS.get((spec, devices)) if way == "joint" else None
                 verdict = "" if target is None else "  ok" if seconds <= target else f"  ABOVE {target:.0f} s"
                 print(
-                    f"{spec:26} {devices:7d} {way:9} {plan.value * 1e3:9.4f} {plan.bound * 1e3:9.4f} {plan.gap:7.2%} "
+                    f"{spec:44} {devices:7d} {way:9} {plan.value * 1e3:9.4f} {plan.bound * 1e3:9.4f} {plan.gap:7.2%} "
                     f"{ratio:6.3f} {len(plan.stages):6d} {seconds:7.2f}s{verdict}",
                     flush=True,
                 )
