@@ -111,7 +111,7 @@ def contraction_bounds(objective: Objective, bound: float, value: float, max_wor
     relaxer = Relaxer(objective.problem, bound, value)
     seen = set()
     for give, piece, few in EFFORTS:
-        small = _small(relaxer, value, give, piece, few)
+        small = _small(relaxer, value, give, piece, few, keep_on)
         if small is None or (small.relaxed.groups, small.relaxed.rounded) in seen:
             continue
         seen.add((small.relaxed.groups, small.relaxed.rounded))
@@ -152,11 +152,12 @@ def _least(
     return least, last
 
 
-def _small(relaxer: Relaxer, value: float, give: float, piece: float, few: int) -> _Small | None:
-    """The relaxation that merges least of those with few ideals; by bisection, since merging more leaves fewer."""
+def _small(relaxer: Relaxer, value: float, give: float, piece: float, few: int, keep_on: KeepOn) -> _Small | None:
+    """The relaxation that merges least of those with few ideals; by bisection, since merging more leaves fewer. Of those looked
+    at when stopped."""
     best = None
     low, high = 0, len(APART)
-    while low < high:
+    while low < high and keep_on(0, 0.0):
         middle = (low + high) // 2 if best is not None else len(APART) - 1
         relaxed = relaxer.relax(Effort(give, APART[middle], piece))
         branches = symmetric(relaxed.problem)

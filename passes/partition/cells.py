@@ -11,6 +11,7 @@ Slack: sums of weights are rounded, so a range is wider by ``SLACK`` of all weig
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,12 +52,16 @@ class Space:
                 np.maximum(self.ancestors[v], self.ancestors[u], out=self.ancestors[v])
         self.descendants = np.ascontiguousarray(self.ancestors.T)
 
-    def grid(self, windows: int) -> list[Cell]:
-        """The empty ideal, the full one, and so many equal ranges of weight that are not empty."""
+    def grid(self, windows: int) -> Iterator[Cell]:
+        """The empty ideal, the full one, and so many equal ranges of weight that are not empty, one after another."""
         none = np.zeros(len(self.weight), np.bool_)
         ends = np.linspace(0.0, self.total, windows + 1).tolist()
-        cells = [self.narrowed(low, high, none, none) for low, high in itertools.pairwise(ends)]
-        return [Cell(0.0, 0.0, none, ~none), Cell(self.total, self.total, ~none, none), *(c for c in cells if c is not None)]
+        yield Cell(0.0, 0.0, none, ~none)
+        yield Cell(self.total, self.total, ~none, none)
+        for low, high in itertools.pairwise(ends):
+            cell = self.narrowed(low, high, none, none)
+            if cell is not None:
+                yield cell
 
     def narrowed(self, low: float, high: float, inside: Mask, outside: Mask) -> Cell | None:
         """The cell, with all that follows; None where it is empty. ``inside`` is closed under what comes before, ``outside``

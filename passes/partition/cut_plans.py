@@ -9,6 +9,8 @@ least, of other weights, which is what balances the stages; and so on from the p
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from passes.partition.cell_cuts import Cuts, Mask
@@ -45,7 +47,7 @@ class CutPlans:
 
     def along(self, keep_on: KeepOn) -> bool:
         """Minimum cuts all along; False when stopped before."""
-        for cell in self.space.grid(WINDOWS)[2:]:
+        for cell in itertools.islice(self.space.grid(WINDOWS), 2, None):
             if not keep_on(0, 0.0):
                 return False
             for price in PRICES:

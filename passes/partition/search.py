@@ -117,18 +117,16 @@ class Search:
                 self._phase("linear", self._linear)
                 if not self.tight():
                     self._phase("exact", self._exact)
-                if not self.exhausted and not self.tight():
-                    self._phase("cuts", self._cuts)
-                if not self.exhausted and not self.tight():
-                    self._phase("beam", self._chains)
-                if not self.exhausted and not self.tight():
-                    self._phase("bound", self._raise)
-                if not self.exhausted and not self.tight():
-                    self._phase("cuts", self._cuts)
-                if not self.exhausted and not self.tight():
-                    self._phase("coarse", self._coarse)
-                if not self.exhausted and not self.tight():
-                    self._phase("band", self._band)
+                for name, work in (
+                    ("cuts", self._cuts),
+                    ("beam", self._chains),
+                    ("bound", self._raise),
+                    ("cuts", self._cuts),
+                    ("coarse", self._coarse),
+                    ("band", self._band),
+                ):
+                    if not self.exhausted and not self.tight():
+                        self._phase(name, work)
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -369,7 +367,7 @@ class Search:
     def _chains(self) -> None:
         """Plans along chains of minimum cuts, at trial values between the bound and the best plan."""
         rule = self.objective.boundaries()
-        if rule is None or self.best is None or self.objective.problem.size > MOST_NODES:
+        if rule is None or self.best is None or self.objective.problem.size > MOST_NODES or self._left() <= 0:
             return
         until = time.perf_counter() - self.started + max(self._left(), 0.0) * BEAM_SHARE
         keep_on = self._keep_on("beam", until)
@@ -392,7 +390,7 @@ class Search:
         """Plans over many minimum cuts, then over those around the best plan, until no better one is found."""
         rule = self.objective.boundaries()
         known = self.objective.contracts or rule is not None
-        if self.best is None or not known or not applies(self.tables) or self._near_enough():
+        if self.best is None or not known or not applies(self.tables) or self._near_enough() or self._left() <= 0:
             return
         self._narrow()
         until = time.perf_counter() - self.started + max(self._left(), 0.0) * CUT_SHARE
@@ -427,6 +425,8 @@ class Search:
         keep_on = self._keep_on("bound", self.budget.seconds * BOUND_SHARE, BUDGETS)
         if self.objective.contracts:
             self._tell(*hub_bound(self.objective.problem, self.bound))
+            if not keep_on(0, 0.0):
+                return
             if not self._near_enough():
                 self._contract(self._keep_on("bound", self.budget.seconds * CONTRACT_SHARE, BUDGETS))
             if not self._near_enough() and applies(self.tables):
@@ -475,7 +475,7 @@ class Search:
 
     def _coarse(self) -> None:
         objective = self.objective
-        if self.best is None or not objective.contracts:
+        if self.best is None or not objective.contracts or self._left() <= 0:
             return
         groups = contracted(self.tables, self.order, self.best, self.value, min(COARSE_IDEALS, self._visits()))
         if groups is None:

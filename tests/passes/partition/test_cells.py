@@ -53,7 +53,7 @@ def test_cells_hold_every_ideal(seed: int, windows: int) -> None:
     """The first ones together, and the parts of each of them."""
     problem = random_problem(seed, nodes=6)
     space = Space(tables_of(problem))
-    cells = space.grid(windows)
+    cells = list(space.grid(windows))
     assert set().union(*(inside(problem, cell, space.weight) for cell in cells)) == set(ideals(problem))
     for cell in cells:
         held = inside(problem, cell, space.weight)

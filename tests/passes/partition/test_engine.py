@@ -6,7 +6,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.partition import orders
+from passes.partition import search as search_module
 from passes.partition.bounds import node_weights, prices
 from passes.partition.dp import solve_family
 from passes.partition.ideals import BIG, Tables, lattice, members, possible, prefixes
@@ -223,6 +226,26 @@ def test_an_interrupt_before_there_is_a_plan_is_passed_on() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Search(Throughput(blocks(2, 2)), Budget(), progress).run()
+
+
+def test_once_the_time_is_over_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a plan and a bound; what only seconds of work would better is left alone."""
+    begun = []
+    for name in ("CutPlans", "Beam", "contraction_bounds", "CellBounds", "part_bound", "contracted"):
+        called = getattr(search_module, name)
+
+        def watched(*args: Any, name: str = name, called: Callable[..., Any] = called) -> Any:
+            begun.append(name)
+            return called(*args)
+
+        monkeypatch.setattr(search_module, name, watched)
+    problem = blocks(6, 4)
+    found = Search(Throughput(problem), Budget(ideals=100, seconds=0.0), lambda label, fraction: None).run()
+    assert found.stages is not None
+    assert 0.0 < found.bound <= found.value
+    assert begun == []
+    Search(Throughput(problem), Budget(ideals=100), lambda label, fraction: None).run()
+    assert begun
 
 
 def mated_chains(seed: int, count: int, length: int) -> TrainingGraph:
