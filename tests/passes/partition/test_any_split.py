@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from passes.partition import any_split
 from passes.partition.any_reduce import reduce_any, restrict
 from passes.partition.any_split import solve_any
 from passes.partition.problem import COMM, Kind, Problem, plan_costs, violations
@@ -216,7 +217,7 @@ def test_a_known_plan_is_a_start() -> None:
     assert solution.value <= max(cost.load for cost in plan_costs(problem, plan))
 
 
-def test_an_interrupt_returns_the_best_so_far() -> None:
+def test_an_interrupt_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_chains(12)
 
     def progress(label: str, fraction: float | None) -> None:
@@ -226,6 +227,8 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     solution = solve_any(problem, progress=progress)
     assert solution.stages is not None
     assert solution.bound <= brute_force_any(problem) <= solution.value * (1 + 1e-9)
+    # The annealing beside the search may be the first to find a plan, and then there is one to return.
+    monkeypatch.setattr(any_split._Search, "_plain", lambda self: None)
     with pytest.raises(KeyboardInterrupt):
         solve_any(problem, progress=_at_once)
 
