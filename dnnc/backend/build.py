@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dnnc.backend.members import Known, MemberProgram, inside, matches, stage_faults
+from dnnc.backend.members import Known, MemberProgram, in_numbers, inside, matches, stage_faults
 from dnnc.backend.plan_json import plan_from_json
 from dnnc.runtime.collectives import Collective
 from ir.diagnostics import Diagnostic, InvalidInput
@@ -359,7 +359,7 @@ def _crossing_faults(channel: Channel, maker: StageProgram, reader: StageProgram
         if any(left != right for *left, one, two in pairs for right in ([one, two],)):
             yield "a member receives another part than the member of the same number sends"
         return
-    whole = tuple((0, dim) for dim in channel.shape or ())
+    whole = tuple((0, dim) for dim in channel.shape or ()) if in_numbers(channel.shape) else ()
     if any(parts[0].box != whole or parts[0].reduction for parts in given + taken):
         yield "between stages of different shape it must cross whole"
 

@@ -69,18 +69,17 @@ def hold(
     file: PartsFile,
     *,
     stages: Path,
-    folder: Path,
     own: bool,
     written: bool,
 ) -> Held:
-    """What a member holds. ``wholes``: places of whole weights in ``stages``, written there already if ``written``; ``folder``:
-    where those lie that stay in the models; ``own``: whether ``file`` takes all that is in files."""
+    """What a member holds. ``wholes``: places of whole weights in ``stages``, written there already if ``written``; the other
+    ``resources`` have their data in them; ``own``: whether ``file`` takes all that is in files."""
     found: list[Resource] = []
     keys: dict[str, str] = {}
     for part in parts:
         resource = resources[part.name]
         if part.name not in wholes:
-            found.append(_inlined(_boxed(resource, part, resource), folder))
+            found.append(_inlined(_boxed(resource, part, resource), stages))
             continue
         local = _boxed(resource, part, replace(resource, data=wholes[part.name]))
         small = (type_bytes(local.type) or 0) <= INLINE_LIMIT
@@ -103,23 +102,10 @@ def _boxed(resource: Resource, part: Part, stored: Resource) -> Resource:
     first, count = (n * type_.dtype.bits for n in (_index(start, shape), math.prod(length)))
     if isinstance(stored.data, External) and is_contiguous(part.box, shape) and first % 8 == count % 8 == 0:
         data: External | View = External(stored.data.file, stored.data.offset + first // 8, count // 8)
-    elif isinstance(stored.data, View):
-        data = _view_of_view(stored.data, shape, start, length)
     else:
+        assert not isinstance(stored.data, View), "views are in the models or in a file by now"
         data = View(stored.data, shape, start, length)
     return replace(stored, type=part.type, data=data, digest="")
-
-
-def _view_of_view(view: View, shape: tuple[int, ...], start: tuple[int, ...], length: tuple[int, ...]) -> View:
-    """The box of a view whose elements have ``shape``: that of its own box, or without dimensions of one element."""
-    kept = [i for i, n in enumerate(view.length) if n != 1]
-    named = [i for i, n in enumerate(shape) if n != 1]
-    if [view.length[i] for i in kept] != [shape[i] for i in named]:
-        raise AssertionError(f"a part of a view of {view.length} reshaped to {shape}")
-    starts, lengths = list(view.start), list(view.length)
-    for i, j in zip(kept, named, strict=True):
-        starts[i], lengths[i] = starts[i] + start[j], length[j]
-    return View(view.whole, view.shape, tuple(starts), tuple(lengths))
 
 
 def _index(start: Sequence[int], shape: Sequence[int]) -> int:

@@ -10,7 +10,8 @@ Invariants that ``stage_faults`` checks:
 2. each collective is one of its groups: shapes fit each other and the groups hold every member once; what a segment makes for a
    collective has the shape and element type that it states;
 3. boxes lie inside their tensors; what a member sends, or delivers as output, has the shape of its box;
-4. of each output, and of what is sent, the delivered boxes cover the tensor exactly: each element once, or once per term.
+4. of each output, and of what is sent, the delivered boxes cover the tensor exactly: each element once, or once per term;
+   what has no shape in numbers is whole (its box has no ranges) and delivered by one member.
 """
 
 from __future__ import annotations
@@ -210,13 +211,14 @@ def _member_faults(
         if name not in inputs:
             yield f"'{name}' is no input of the model"
             return
-        known[name] = inputs[name]
+        dtype, shape = inputs[name]
+        known[name] = dtype, shape if in_numbers(shape) else None
     for part in member.receives:
         fault = _part_fault(part, borders)
         if fault:
             yield fault
             return
-        known[part.value] = borders[part.name, part.channel][0], part.shape
+        known[part.value] = _held(part, borders)
     levels = [segment.level for segment in member.segments]
     if levels != sorted(set(levels)) or any(level < 0 for level in levels):
         yield f"segments have levels {levels}, each once and ascending expected"
@@ -243,11 +245,22 @@ def _member_faults(
         fault = _part_fault(part, borders)
         if not fault and part.value not in known:
             fault = f"'{part.value}' leaves it as part of '{part.name}', and nothing makes it"
-        if not fault and known[part.value] != (borders[part.name, part.channel][0], part.shape):
+        if not fault and known[part.value] != _held(part, borders):
             fault = f"'{part.value}' is {list(known[part.value][1] or ())}, its box of '{part.name}' {list(part.shape)}"
         if fault:
             yield fault
             return
+
+
+def _held(part: Part, borders: Mapping[tuple[str, int], Known]) -> Known:
+    """What is known of a part that crosses the border."""
+    dtype, shape = borders[part.name, part.channel]
+    return dtype, part.shape if in_numbers(shape) else None
+
+
+def in_numbers(shape: Sequence[int | str | None] | None) -> bool:
+    """Whether a shape is known and every dimension a number."""
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
 
 
 def _part_fault(part: Part, borders: Mapping[tuple[str, int], Known]) -> str:
@@ -255,8 +268,9 @@ def _part_fault(part: Part, borders: Mapping[tuple[str, int], Known]) -> str:
     if (part.name, part.channel) not in borders:
         return f"'{part.name}' does not cross the stage's border on channel {part.channel}"
     dtype, shape = borders[part.name, part.channel]
-    if shape is None or not all(isinstance(dim, int) for dim in shape):
-        return f"'{part.name}' has no shape in numbers"
+    if not in_numbers(shape):
+        return f"'{part.name}' has no shape in numbers, so it cannot cross in parts" if part.box or part.reduction else ""
+    shape = shape or ()
     if len(part.box) != len(shape) or any(
         start < 0 or length < 0 or start + length > int(dim or 0) for (start, length), dim in zip(part.box, shape, strict=True)
     ):
@@ -278,6 +292,10 @@ def _cover_faults(members: Sequence[MemberProgram], borders: Mapping[tuple[str, 
         every = [part for member in members for part in (*member.outputs, *member.sends)]
         parts = [part for part in every if (part.name, part.channel) == (name, channel) and part.delivers]
         shape = borders[name, channel][1] or ()
+        if not in_numbers(borders[name, channel][1]):
+            if [part.box for part in parts] != [()]:
+                yield f"'{name}' has no shape in numbers, and {len(parts)} members deliver it, one expected"
+            continue
         if not covers(
             [part.box for part in parts], tuple(int(dim or 0) for dim in shape), any(part.reduction for part in parts)
         ):
@@ -318,6 +336,7 @@ __all__ = [
     "Part",
     "Segment",
     "covers",
+    "in_numbers",
     "inside",
     "is_whole",
     "matches",

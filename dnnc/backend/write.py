@@ -183,7 +183,7 @@ def _write_models(
     if any(stage.mesh for stage in stages):
         from dnnc.backend.write_members import write_members
 
-        cut = write_members(module, stages, places, target, folder, weights, progress, _save)
+        cut = write_members(kept, stages, places, target, weights, progress, _save)
     anywhere: dict[str, External] = {}
     for of_stage in reversed(places):  # a weight that several stages hold is read from the first
         anywhere.update(of_stage)
@@ -215,8 +215,10 @@ def _resource_names(func: Func) -> Iterable[str]:
 
 
 def _mesh_resources(stage: Stage) -> Iterable[str]:
-    """Resources that the members of a stage read, those of collectives included, in order of first use."""
-    return dict.fromkeys(name for op in stage.ops for name in reads(op) if name[0] == "@")
+    """Resources that the members of a stage read or hand through, those of collectives included, in order of first use."""
+    found = dict.fromkeys(name for op in stage.ops for name in reads(op) if name[0] == "@")
+    found.update(dict.fromkeys(value.name for value in stage.results if value.name[0] == "@"))
+    return found
 
 
 def _refuse_declared(used: list[list[Resource]], weights: str) -> None:

@@ -16,14 +16,13 @@ def write_members(
     stages: tuple[Stage, ...],
     places: list[dict[str, External]],
     target: Path,
-    folder: Path,
     weights: str,
     progress: Progress,
     save: Callable[[Module, Func, Path], None],
 ) -> dict[int, MeshStage]:
     """Writes the members' programs of all stages on meshes to the build at ``target``, in which the whole weights lie at
-    ``places``; returns the stages by index. ``folder``: where the model's own files lie; ``save`` writes an ONNX model. Raises
-    InvalidInput for what cannot be run."""
+    ``places``; returns the stages by index. Resources of no place have their data in the module; ``save`` writes an ONNX model.
+    Raises InvalidInput for what cannot be run."""
     files: dict[str, PartsFile] = {}
     written: dict[int, MeshStage] = {}
     holders: list[tuple[Stage, MeshStage, list[Held]]] = []
@@ -33,7 +32,7 @@ def write_members(
             continue
         progress(f"cut stage {stage.index} into segments", None)
         written[stage.index] = cut = cut_stage(module, stage, meshes[stage.mesh], target)
-        holders.append((stage, cut, _holds(module, stage, cut, wholes, target, folder, weights, files)))
+        holders.append((stage, cut, _holds(module, stage, cut, wholes, target, weights, files)))
     for file in files.values():
         if weights != "none":
             file.write(target / "stages", progress)
@@ -50,7 +49,6 @@ def _holds(
     cut: MeshStage,
     wholes: Mapping[str, External],
     target: Path,
-    folder: Path,
     weights: str,
     files: dict[str, PartsFile],
 ) -> list[Held]:
@@ -65,7 +63,6 @@ def _holds(
             wholes,
             file,
             stages=target / "stages",
-            folder=folder,
             own=weights == "per-stage",
             written=weights != "none",
         )

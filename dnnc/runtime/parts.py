@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import EllipsisType
 
 import numpy as np
 
@@ -12,14 +13,14 @@ from dnnc.runtime.collectives import reduce_into
 from dnnc.runtime.elements import BY_NUMBER
 
 
-def inside(box: Box) -> tuple[slice, ...]:
-    """The box as an index."""
-    return tuple(slice(start, start + length) for start, length in box)
+def inside(box: Box) -> tuple[slice | EllipsisType, ...]:
+    """The box as an index, which gives a view of a scalar too."""
+    return *(slice(start, start + length) for start, length in box), ...
 
 
 def part_of(whole: Raw, box: Box) -> Raw:
-    """A copy of what lies in the box; the tensor itself where that is all of it."""
-    if is_whole(box, whole.shape):
+    """A copy of what lies in the box; the tensor itself where that is all of it (a box of no ranges is)."""
+    if not box or is_whole(box, whole.shape):
         return whole
     return Raw(whole.element, tuple(length for _, length in box), np.ascontiguousarray(whole.data[inside(box)]))
 
@@ -31,9 +32,9 @@ def assemble(shape: Sequence[int], pieces: Iterable[tuple[Part, Raw]]) -> Raw:
     for part, raw in pieces:
         held.setdefault(part.box, []).append((part, raw))
     first = next(iter(held.values()))
-    element = first[0][1].element
     if len(held) == 1 and len(first) == 1:
         return first[0][1]
+    element = first[0][1].element
     data = np.empty(tuple(shape), np.dtype(BY_NUMBER[element].carrier))
     for box, terms in held.items():
         if len(terms) == 1:

@@ -510,7 +510,8 @@ class Collector:
             if not part.delivers:
                 continue
             parts, value = self._parts[part.name], values[part.value]
-            parts[maker.position] = part, Raw(value.element, value.shape, value.data.copy())
+            own = Raw(value.element, value.shape, value.data.copy()) if isinstance(value, Raw) else value
+            parts[maker.position] = part, own
             wanted = [
                 i for i, member in enumerate(stage.members) if any(p.name == part.name and p.delivers for p in member.outputs)
             ]

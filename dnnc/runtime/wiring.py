@@ -181,8 +181,8 @@ def _sides(edge: Edge, maker: StageProgram | None, reader: StageProgram | None, 
 
 
 def _of_part(edge: Edge, part: Part, name: str) -> ValueSpec:
-    element = next(value.element for value in edge.values if value.name == part.name)
-    return ValueSpec(name, element, part.shape)
+    whole = next(value for value in edge.values if value.name == part.name)
+    return ValueSpec(name, whole.element, None if whole.shape is None else part.shape)
 
 
 def peers_of(collectives: Sequence[Collective], member: int) -> tuple[int, ...]:

@@ -31,6 +31,13 @@ def test_equal_elements_are_measured_over_their_size() -> None:
     assert compare(from_user(np.zeros(3)), from_user(np.full(3, 2.0))).value == pytest.approx(2)
 
 
+def test_nearly_equal_elements_may_differ_in_their_last_places() -> None:
+    """Averages of what a softmax gives are all the same but for rounding: their range is no measure."""
+    expected = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(1)), 0.5], np.float32)
+    assert compare(from_user(expected), from_user(expected[::-1] - np.float32(1.2e-7))).ok
+    assert not compare(from_user(expected), from_user(expected + np.float32(1e-6))).ok
+
+
 @pytest.mark.parametrize(
     ("expected", "found", "same"),
     [
