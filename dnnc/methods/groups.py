@@ -80,9 +80,11 @@ def _plan(
     problem: Problem, hierarchy: Hierarchy, options: SolveOptions, progress: Progress
 ) -> tuple[Solution, GroupPlan | None]:
     """The search with every link as fast as inside, and the plan on both speeds; None where there is none."""
+    from passes.partition.bounds import best_bound, prices
     from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups, supported
     from passes.partition.hierarchy import best_along
     from passes.partition.interrupts import interruptible
+    from passes.partition.replicas import replicate
 
     assert options.hierarchy is not None
     began = time.perf_counter()
@@ -90,18 +92,26 @@ def _plan(
     count, size = options.hierarchy
     replicas = min(options.replicas, size)
     flat = _flat(problem, 1, FLAT_SHARE * seconds / (1 if replicas == 1 else 2), progress)
-    bounding = flat if replicas == 1 or flat.interrupted else _flat(problem, replicas, FLAT_SHARE * seconds / 2, progress)
     if flat.stages is None:
         # Replicas hold what one device would: where no plan without them fits, none does.
         return flat, None
-    interrupted = flat.interrupted or bounding.interrupted
     stages: Stages = flat.stages
-    bound = bounding.bound if replicas == 1 or bounding is not flat else 0.0
+    interrupted, bounding = flat.interrupted, flat
+    if replicas > 1 and not interrupted:
+        try:
+            bounding = _flat(problem, replicas, FLAT_SHARE * seconds / 2, progress)
+        except KeyboardInterrupt:  # before it had a plan; there is one
+            interrupted = True
+    interrupted = interrupted or bounding.interrupted
+    bound, reason = bounding.bound, bounding.reason
+    if replicas > 1 and (bounding is flat or bounding.stages is None):
+        wide = replicate(problem, replicas)
+        bound, reason = best_bound(wide, prices(wide))
     if not interrupted:
-        progress("partition: groups", None)
-        left = seconds - (time.perf_counter() - began)
         try:
             with interruptible():
+                progress("partition: groups", None)
+                left = seconds - (time.perf_counter() - began)
                 stages, _ = best_along(problem, hierarchy, stages, bound, left)
         except KeyboardInterrupt:
             interrupted = True
@@ -112,8 +122,7 @@ def _plan(
         shared = [(_replicas(kind, replicas), nodes) for kind, nodes in bounding.stages]
         candidates += [found for found in [packed(shared, size, count)] if found is not None]
     value, best = min(((group_value(problem, hierarchy, found), found) for found in candidates), key=lambda pair: pair[0])
-    reason = f"{bounding.reason}, every link as fast as inside a group"
-    plan = GroupPlan(best, value, min(bound, value), reason, interrupted=interrupted)
+    plan = GroupPlan(best, value, min(bound, value), f"{reason}, every link as fast as inside a group", interrupted=interrupted)
     if not interrupted and supported(problem):
         left = seconds - (time.perf_counter() - began)
         plan = solve_groups(problem, hierarchy, count, plan, replicas=replicas, seconds=max(0.0, left), progress=progress)

@@ -45,6 +45,32 @@ def test_a_border_between_groups_is_dearer(tmp_path: Path) -> None:
     assert "the load of acc1 is 6, not 9 as claimed" in verify(text_of(data), wrong, limits).violations
 
 
+@pytest.mark.parametrize("at", range(1, 25))
+def test_an_interrupt_keeps_a_plan_and_a_bound(tmp_path: Path, at: int) -> None:
+    """At any moment once there is a plan; whatever of the searches with and without replicas is over by then."""
+    data = chain([4.0, 1.0, 3.0, 2.0, 5.0, 2.0], maxFPGAs=4)
+    options: dict[str, Any] = {"hierarchy": (2, 2), "inner_bandwidth": 1e6, "bandwidth": 2.5e5, "replicas": 2}
+    best = solve(tmp_path, data, **options)
+    told_of, searches = 0, 0
+
+    def progress(label: str, fraction: float | None) -> None:
+        nonlocal told_of, searches
+        told_of += 1
+        searches += label == "partition: linear"
+        if told_of == at:
+            raise KeyboardInterrupt
+
+    given = SolveOptions(str(tmp_path / "workload"), **options)
+    try:
+        result = solve_file(given, sink=DiagnosticSink(), progress=progress)
+    except KeyboardInterrupt:
+        assert searches <= 1, "the first search had found a plan"
+        return
+    assert result.interrupted == (told_of == at)
+    assert 0.0 < result.bound <= best.objective <= result.objective
+    assert (result.status == "optimal") == (result.bound == result.objective)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),
