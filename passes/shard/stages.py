@@ -130,7 +130,11 @@ class StageSearch:
                     self.step = max(STEP, self.step / 8)
         except KeyboardInterrupt:
             seconds = 0.0  # the plan at hand
-        best = self.settled(bound, stages, start + seconds)
+        # Plans of all kinds, then those of blocks of one size, which the search above may have passed by.
+        best: Settled | None = None
+        for only in (0, *sorted({block.behind - block.first for block in self.meshes.blocks})):
+            if best is None or not (self.worth(best.seconds) <= bound * (1 + ENOUGH) or time.perf_counter() > start + seconds):
+                best = self.settled(bound, stages, start + seconds, best, only)
         if best is None:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
@@ -154,14 +158,15 @@ class StageSearch:
         sides = zip(runs, alike(runs), strict=True)
         return max(float(tables(run.block, *side)[run.first, run.behind]) for run, side in sides)
 
-    def settled(self, bound: float, stages: int, ends: float) -> Settled | None:
-        """The best of some plans as they really cost."""
-        best: Settled | None = None
+    def settled(self, bound: float, stages: int, ends: float, best: Settled | None, only: int) -> Settled | None:
+        """The best of some plans as they really cost, and of ``best``; ``only``: on blocks of so many devices, 0 for any."""
         bounding, count = self.bounding, self.bounding.units.count
         seen: dict[Place, float] = {}
-        often = np.zeros((count, count + 1))
+        often, nowhere = np.zeros((count, count + 1)), np.full((count, count + 1), np.inf)
 
         def table(block: Block, before: bool, behind: bool) -> Floats:
+            if only and block.behind - block.first != only:
+                return nowhere
             known = bounding.table(block, before, behind) + often / math.prod(block.mesh.sizes)
             for place, cost in seen.items():
                 if place[2:] == (block, before, behind):
