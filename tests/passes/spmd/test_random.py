@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from ir.module import Module
+from ir.module import Mesh, Module, Stage
+from ir.types import type_bytes
 from passes.cost import CostPass
 from passes.shard.written import Staged
-from passes.spmd import count
+from passes.spmd import count, local_programs
 from tests.passes.spmd.graphs import random_module
 from tests.passes.spmd.planning import check_runs, lowered, random_plan, through
 
@@ -64,6 +65,45 @@ def test_the_count_is_the_bill(seed: int, ops: int, sizes: tuple[int, ...]) -> N
     module = random_module(seed, ops)
     decided, (staged,) = random_plan(module, [sizes], np.random.default_rng(seed))
     check_count(lowered(decided), staged)
+
+
+def spec_seconds(module: Module) -> list[tuple[str, str, float]]:
+    """Kind, axis and seconds of the collectives of stage 0 by the formulas of the specification, from the bytes that one member
+    really holds and the hosts of the devices in ``planning.topology``: nothing of what ``count`` computes them by."""
+    (stage,), (mesh,) = module.of_type(Stage), module.of_type(Mesh)
+    devices = [int(device[1:]) for device in mesh.devices]
+    axes = [axis for axis, _ in mesh.axes]
+    crossing = dict.fromkeys(axes, False)
+    programs = local_programs(module, stage)
+    for program in programs:
+        for exchange, op in zip(program.exchanges, [op for op in program.ops if op.dialect == "comm"], strict=True):
+            pairs = zip(exchange.group, (*exchange.group[1:], exchange.group[0]), strict=True)
+            crossing[op.get("axis")] |= any(devices[a] // 2 != devices[b] // 2 for a, b in pairs)
+    program = programs[0]
+    types = {value.name: value.type for op in program.ops for value in op.results}
+    types |= {part.name: part.type for part in program.parts} | {arg.name: arg.type for arg in program.args}
+    found = []
+    for exchange, op in zip(program.exchanges, [op for op in program.ops if op.dialect == "comm"], strict=True):
+        n = len(exchange.group)
+        before, after = type_bytes(types[exchange.operand]) or 0, type_bytes(types[exchange.result]) or 0
+        full = {"all_gather": after, "all_to_all": n * before}.get(exchange.kind, before)
+        bandwidth, latency = (3e9, 12e-9) if crossing[op.get("axis")] else (1e10, 2e-9)
+        share = {"all_reduce": 2 * (n - 1) / n, "all_to_all": (n - 1) / n**2}.get(exchange.kind, (n - 1) / n)
+        steps = 2 * (n - 1) if exchange.kind == "all_reduce" else n - 1
+        found.append((exchange.kind, str(op.get("axis")), share * full / bandwidth + steps * latency))
+    return found
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), st.integers(1, 15), st.sampled_from([*SHAPES, (8,), (2, 2, 2)]))
+def test_the_count_is_by_the_formulas(seed: int, ops: int, sizes: tuple[int, ...]) -> None:
+    module = random_module(seed, ops)
+    decided, _ = random_plan(module, [sizes], np.random.default_rng(seed))
+    result = lowered(decided)
+    expected = spec_seconds(result)
+    counted = [(one.kind, one.axis, one.seconds) for one in count(result)]
+    assert [one[:2] for one in counted] == [one[:2] for one in expected]
+    assert [one[2] for one in counted] == pytest.approx([one[2] for one in expected], rel=1e-9)
 
 
 ODD = """
