@@ -41,6 +41,8 @@ TIGHT = 1e-9
 """Relative: values that count as equal."""
 ENOUGH = 1e-4
 """Relative gap at which no better plan is looked for."""
+NEAR = 1e-2
+"""Relative gap at which plans of one size of block are not looked for."""
 SHARE = 0.7
 """Of the time: what the bound may take; the rest is for the plan."""
 COARSE = 0.05
@@ -133,7 +135,7 @@ class StageSearch:
         # Plans of all kinds, then those of blocks of one size, which the search above may have passed by.
         best: Settled | None = None
         for only in (0, *sorted({block.behind - block.first for block in self.meshes.blocks})):
-            if best is None or not (self.worth(best.seconds) <= bound * (1 + ENOUGH) or time.perf_counter() > start + seconds):
+            if best is None or not (self.worth(best.seconds) <= bound * (1 + NEAR) or time.perf_counter() > start + seconds):
                 best = self.settled(bound, stages, start + seconds, best, only)
         if best is None:
             return None
