@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from dnnc.driver import pass_context
 from ir import parse_module, print_module, verify
-from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
+from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.module import Mesh, Module, Plan, Schedule
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
@@ -432,7 +432,7 @@ def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"mesh": "2x2", "stages": 3}, InvalidInput, "need 12 devices"),
+        ({"mesh": "2x2", "stages": 3}, DnncError, "need 12 devices"),
         ({"stages": -1}, UsageError, "stages is -1"),
         ({"stages": 2, "training": True, "microbatches": 0}, UsageError, "microbatches is 0"),
         ({"stages": 2, "tied": True}, UsageError, "tied is for one mesh"),
