@@ -8,11 +8,13 @@ The parts, in the order of reading:
 - ``build``: from a function to that problem: layout rules, seconds by shard, gradients, memory, all that is assumed;
 - ``cells``, ``structure``: the repeated parts that ``fold`` finds, and which of them meet their neighbours alike;
 - ``charges``, ``model``: a value's conversions as tables, once per (value, layout) however many readers;
-- ``reduce``: choices that no cheapest plan needs go before wide searches;
+- ``reduce``: choices that no cheapest plan needs go;
 - ``elimination``, ``powers``: least sums of tables, and of equal steps in O(log r) products;
+- ``marginals``: the way back, which tells what plans cost at least that take a choice, so that more choices go;
+- ``folded``, ``descent``: one search over what repeats, at a price of memory; a plan bettered node by node;
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
 - ``mixed``: plans between one that is too large and one that fits;
-- ``search``: ``solve``, which puts it together: untied copies, memory by a Lagrangian, a bound always;
+- ``search``: ``solve``, which puts it together: growing tables, fewer choices, memory by a Lagrangian, a bound always;
 - ``programme``: the integer programme, which certifies what tables leave open;
 - ``ways``: the cheapest chain of collectives step by step, found by another algorithm than ``layouts`` has;
 - ``price``: what a plan costs, counted by an independent walk over the function;

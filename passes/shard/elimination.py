@@ -42,21 +42,30 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class Bucket:
+    """A variable that was eliminated: the factors that had it, in parts, and what was left of each part."""
+
+    variable: int
+    parts: tuple[tuple[Factor, ...], ...]
+    messages: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Eliminated:
-    """``left``: factors over the variables that were kept; ``buckets``: what ``trace`` needs, in order of elimination."""
+    """``left``: factors over the variables that were kept; ``buckets``: what the ways back need, in order of elimination."""
 
     left: tuple[Factor, ...]
-    buckets: tuple[tuple[int, tuple[Factor, ...]], ...]
+    buckets: tuple[Bucket, ...]
     exact: bool
 
     def trace(self, values: dict[int, int]) -> None:
         """Given values of the variables kept, adds the best ones of those eliminated (where exact; else good ones)."""
-        for variable, factors in reversed(self.buckets):
+        for bucket in reversed(self.buckets):
             total: Floats | float = 0.0
-            for factor in factors:
-                index = tuple(slice(None) if v == variable else values[v] for v in factor.scope)
+            for factor in (factor for part in bucket.parts for factor in part):
+                index = tuple(slice(None) if v == bucket.variable else values[v] for v in factor.scope)
                 total = total + factor.table[index]
-            values[variable] = int(np.argmin(total))
+            values[bucket.variable] = int(np.argmin(total))
 
 
 def join(factors: Iterable[Factor], scope: Scope, sizes: Mapping[int, int]) -> Floats:
@@ -102,7 +111,7 @@ def eliminate(
     heap = [(width(variable), variable) for variable in having if variable not in kept]
     heapq.heapify(heap)
     done: set[int] = set()
-    buckets: list[tuple[int, tuple[Factor, ...]]] = []
+    buckets: list[Bucket] = []
     exact = True
     while heap:
         wide, variable = heapq.heappop(heap)
@@ -117,11 +126,13 @@ def eliminate(
         parts = _parts(bucket, variable, sizes, budget if time.perf_counter() < until else min(budget, HASTY))
         exact = exact and len(parts) == 1
         neighbours = near.pop(variable) - {variable}
+        messages = []
         for part in parts:
             scope = tuple(sorted({v for factor in part for v in factor.scope} - {variable}))
-            add(Factor(scope, _least(part, scope, variable, sizes)), made)
+            messages.append(Factor(scope, _least(part, scope, variable, sizes)))
+            add(messages[-1], made)
             made += 1
-        buckets.append((variable, tuple(bucket)))
+        buckets.append(Bucket(variable, tuple(map(tuple, parts)), tuple(messages)))
         for other in neighbours:
             near[other] = {other}.union(*(factor.scope for factor in having[other].values()))
             if other not in kept:
@@ -196,4 +207,4 @@ def _parts(bucket: Sequence[Factor], variable: int, sizes: Mapping[int, int], bu
     return [part for _, part in parts]
 
 
-__all__ = ["BUDGET", "Eliminated", "Factor", "Scope", "eliminate", "fits", "join"]
+__all__ = ["BUDGET", "PIECE", "Bucket", "Eliminated", "Factor", "Scope", "eliminate", "fits", "join"]

@@ -56,7 +56,11 @@ def power(step: Floats, count: int) -> Power:
 
 
 def _product(one: Power, two: Power) -> Power:
-    left, right = one.table, two.table
+    return Power(one.count + two.count, product(one.table, two.table), (one, two))
+
+
+def product(left: Floats, right: Floats) -> Floats:
+    """The min-plus product ``[u, p, r]`` of ``[u, p, q]`` and ``[u, q, r]``."""
     states, last = left.shape[1], right.shape[2]
     table = np.empty((len(left), states, last))
     apart = max(1, _AT_ONCE // (states * last))
@@ -70,7 +74,7 @@ def _product(one: Power, two: Power) -> Power:
                 np.add(before[:, :, middle, None], behind[:, middle, None, :], out=through)
                 np.minimum(found, through, out=found)
             table[u : u + apart, start : start + rows] = found
-    return Power(one.count + two.count, table, (one, two))
+    return table
 
 
-__all__ = ["Power", "power"]
+__all__ = ["Power", "power", "product"]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from passes.shard.problem import Floats, Integers, NodeKind, ShardProblem, ValueNode
 
@@ -54,11 +55,38 @@ class Reduced:
         pairs = zip(self.problem.kinds, choices, strict=True)
         return tuple(int(self.kept[kind][choice]) for kind, choice in pairs)
 
+    def nearest(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Choices of the problem given as those of the reduced one; for one that is gone, the cheapest by itself."""
+        known = [{int(choice): number for number, choice in enumerate(kept)} for kept in self.kept]
+        cheapest = [int(np.argmin(kind.seconds)) if len(kind.seconds) else 0 for kind in self.problem.node_kinds]
+        pairs = zip(self.problem.kinds, choices, strict=True)
+        return tuple(known[kind].get(choice, cheapest[kind]) for kind, choice in pairs)
+
+    def then(self, further: Reduced) -> Reduced:
+        """With a reduction of the reduced problem."""
+        kept = tuple(kept[more] for kept, more in zip(self.kept, further.kept, strict=True))
+        return Reduced(further.problem, kept)
+
+
+def whole(problem: ShardProblem) -> Reduced:
+    """Nothing is gone."""
+    return Reduced(problem, tuple(np.arange(len(kind.seconds)) for kind in problem.node_kinds))
+
+
+def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced:
+    """The problem without the choices ``gone[node kind]``; a kind whose choices would all go stays as it is."""
+    alive = tuple(
+        np.arange(len(kind.seconds)) if all_gone.all() else np.flatnonzero(~all_gone)
+        for kind, all_gone in zip(problem.node_kinds, gone, strict=True)
+    )
+    kinds = tuple(_of(kind, left) for kind, left in zip(problem.node_kinds, alive, strict=True))
+    return Reduced(replace(problem, node_kinds=kinds), alive)
+
 
 def reduced(problem: ShardProblem) -> Reduced:
     """The problem without choices that are never needed; the same cheapest cost."""
     if not all(np.isfinite(value.weights).all() for value in problem.value_kinds):
-        return Reduced(problem, tuple(np.arange(len(kind.seconds)) for kind in problem.node_kinds))
+        return whole(problem)
     return _Reduction(problem).run()
 
 
@@ -219,4 +247,4 @@ def _ports(value: ValueNode) -> dict[int, tuple[int, ...]]:
     return ports
 
 
-__all__ = ["Reduced", "reduced"]
+__all__ = ["Reduced", "reduced", "whole", "without"]

@@ -1,0 +1,84 @@
+"""What plans cost at least that take a choice: against brute force, exact where tables are, a bound where they are not."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from passes.shard import ShardProblem, search, solve
+from passes.shard.folded import FoldedSearch
+from passes.shard.problem import Floats
+from passes.shard.reduce import whole
+from passes.shard.search import searched
+from tests.passes.shard.exact import brute_force
+from tests.passes.shard.problems import random_graph, random_layers
+
+
+def least_by_choice(problem: ShardProblem, price: float = 0.0) -> list[Floats]:
+    """By kind and choice, of all assignments in which a node of the kind takes it."""
+    found = [np.full(len(kind.seconds), np.inf) for kind in problem.node_kinds]
+    for choices in itertools.product(*(range(len(problem.node(node).seconds)) for node in range(problem.size))):
+        cost = problem.cost(choices) + price * problem.memory(choices)
+        for node, choice in enumerate(choices):
+            kind = problem.kinds[node]
+            found[kind][choice] = min(found[kind][choice], cost)
+    return found
+
+
+@pytest.mark.parametrize("price", [0.0, 0.75])
+@pytest.mark.parametrize("seed", range(30))
+def test_graphs(seed: int, price: float) -> None:
+    check(random_graph(seed, 2 + seed % 4), price)
+
+
+@pytest.mark.parametrize("price", [0.0, 0.75])
+@pytest.mark.parametrize("seed", range(20))
+def test_layers(seed: int, price: float) -> None:
+    check(random_layers(seed, 4, 1), price)
+
+
+def test_layers_are_runs() -> None:
+    """Else the test above would not go back through powers."""
+    assert sum(len(FoldedSearch(random_layers(seed, 4, 1)).structure.runs) for seed in range(20)) >= 10
+
+
+def check(problem: ShardProblem, price: float) -> None:
+    exact = least_by_choice(problem, price)
+    full = FoldedSearch(problem)
+    assert full.run(price).exact
+    for bound, least in zip(full.least(price), exact, strict=True):
+        assert np.allclose(bound, least)
+    for budget, shared in ((16, False), (1 << 20, True), (16, True)):
+        for bound, least in zip(FoldedSearch(problem, budget, shared=shared).least(price), exact, strict=True):
+            assert (bound <= least + 1e-9).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_better_plan_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From searches with the smallest tables, with and without a limit of memory."""
+    monkeypatch.setattr(search, "RUNGS", (4, 8, 16, 32))
+    problem = random_graph(seed, 6) if seed % 2 else random_layers(seed, 4, 1)
+    loose = solve(problem)
+    for limit in (None, loose.memory - 2):
+        exact = brute_force(problem, limit)
+        if exact < np.inf:
+            plan = solve(problem, memory=limit, gap=0.0)
+            assert plan.status == "optimal"
+            assert plan.value == problem.cost(plan.choices) == exact
+            assert limit is None or problem.memory(plan.choices) <= limit
+
+
+def test_choices_go() -> None:
+    """With the cost of the best plan many do; what is left costs the same."""
+    before = after = 0
+    for seed in range(10):
+        problem = random_graph(seed, 20)
+        tables = FoldedSearch(problem, 64, shared=True)
+        plan, price = searched(problem, tables, None, np.inf, lambda label, fraction: None)
+        best = solve(problem).value
+        left = search.without_dearer(whole(problem), tables, price, best, None)
+        assert solve(left.problem).value == best <= plan.value
+        before, after = before + problem.choices, after + left.problem.choices
+    assert after < 0.8 * before
