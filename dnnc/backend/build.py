@@ -203,7 +203,7 @@ class Build:
             raise InvalidInput("it holds a plan only, no programs", where=str(folder), hint=hint)
         try:
             build = _from_manifest(folder, manifest)
-            problems = [*_missing_files(folder, manifest), *_broken_channels(build), *_broken_meshes(build)]
+            problems = [*_missing_files(folder, manifest), *(_broken_channels(build) or _broken_meshes(build))]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
             raise InvalidInput(

@@ -4,6 +4,7 @@ nothing but the caller reads, small parts of fused weights.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import ir
 from dnnc.backend import Build, write_build
 from dnnc.runtime import Pipeline, check_build
+from ir.diagnostics import InvalidInput
 from ir.module import Module
 from passes.cost import CostPass
 from passes.schedule import SchedulePass
@@ -68,11 +70,16 @@ module @m {opset.onnx = 20} {
 """
 
 
-def right(module: Module, shapes: list[tuple[int, ...]], seed: int, folder: Path, weights: str = "shared") -> None:
-    """A build by random decisions checks, and its processes give what the module does."""
+def written(module: Module, shapes: list[tuple[int, ...]], seed: int, folder: Path, weights: str = "shared") -> Path:
+    """A build by random decisions."""
     decided, _ = random_plan(module, shapes, np.random.default_rng(seed))
     write_build(lowered(through(decided, SchedulePass())), folder, "", folder / "build", weights=weights)
-    build = Build.open(folder / "build")
+    return folder / "build"
+
+
+def right(module: Module, shapes: list[tuple[int, ...]], seed: int, folder: Path, weights: str = "shared") -> None:
+    """A build by random decisions checks, and its processes give what the module does."""
+    build = Build.open(written(module, shapes, seed, folder, weights))
     report = check_build(build)
     assert report.passed, report.error()
     inputs = [inputs_of(module, number) for number in range(2)]
@@ -111,3 +118,12 @@ def test_interleaved_heads_are_split(width: int, weights: str, tmp_path: Path) -
     assert sum(op.name == "onnx.MatMul" for op in module.entry.ops) == 3
     for seed in range(2):
         right(module, [(2,)], seed, tmp_path, weights)
+
+
+def test_a_channel_to_no_stage_is_refused(tmp_path: Path) -> None:
+    path = written(parsed(SCALAR), [(2,), (2,)], 0, tmp_path) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["stages"][1]["receives"][0]["target"] = 10**12
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InvalidInput, match="channel 0 does not pair up"):
+        Build.open(path.parent)
