@@ -20,6 +20,7 @@ CPUS = "cpus"
 def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """The least time of one sample; exact search over the lattice of ideals."""
     from passes.partition.latency import LatencyBudget, TooManyKindsError, solve_latency
+    from passes.partition.limits import at_least_a_plan
 
     topology = topology_of(module)
     start = time.perf_counter()
@@ -27,7 +28,7 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
     loaded = time.perf_counter()
     budget = LatencyBudget() if options.time_limit is None else LatencyBudget(seconds=options.time_limit)
     try:
-        solution = solve_latency(built.problem, budget, progress)
+        solution = at_least_a_plan(lambda given: solve_latency(built.problem, given, progress), budget)
     except TooManyKindsError as error:
         raise UsageError(str(error), where=topology.name, hint="use fewer kinds of accelerators, or fewer --pieces") from None
     found = time.perf_counter()

@@ -291,3 +291,24 @@ def test_order_and_ids_do_not_matter(tmp_path_factory: pytest.TempPathFactory, s
     first, second = solve(folder, data), solve(folder, data | {"nodes": nodes, "edges": edges})
     assert (first.status, first.nodes) == (second.status, second.nodes)
     assert second.objective == pytest.approx(first.objective, rel=1e-12)
+
+
+SHORT: dict[str, dict[str, Any]] = {
+    "throughput": {},
+    "any": {"split": "any"},
+    "latency": {"objective": "latency"},
+    "latency, pieces": {"objective": "latency", "pieces": 2},
+    "groups": {"hierarchy": (2, 2), "inner_bandwidth": 2e6, "bandwidth": 1e6},
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_no_limit_is_too_short_for_a_plan_or_a_proof_that_there_is_none(tmp_path: Path, name: str) -> None:
+    """A second search ends with one where the first had no time; seeds with memory that binds and few CPUs among them."""
+    for seed in range(30):
+        data = random_placement(seed)
+        longer, short = (solve(tmp_path, data, **SHORT[name], time_limit=limit) for limit in (60.0, 0.0))
+        assert longer.status == "optimal" or longer.status == short.status == "infeasible"
+        if longer.status == "optimal":
+            assert short.status in ("optimal", "feasible")
+            assert short.bound <= longer.objective <= short.objective
