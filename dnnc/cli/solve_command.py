@@ -111,7 +111,12 @@ def solve(
         ),
     ] = None,
     microbatches: Annotated[
-        int | None, typer.Option(min=1, metavar="M", help="pipedream: microbatches between two flushes (flush, gpipe).")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="M",
+            help="pipedream (flush, gpipe), training with replicas: microbatches between two flushes.",
+        ),
     ] = None,
     replicas: Annotated[
         int,

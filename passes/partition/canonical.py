@@ -6,8 +6,8 @@ those of their neighbours; where some stay alike, one is made different and the 
 alike are nearly always interchangeable, and then it does not matter which one that is. (Graphs whose unlike nodes refinement
 cannot tell apart exist; workloads are none. Beyond ``MOST_WORK`` what is left alike keeps the given order.)
 
-Colours are 64-bit sums of mixed numbers, the same on every machine. Seconds are rounded to nine digits first: sums over the
-nodes of a colour class come in the file's order.
+Colours are 64-bit sums of mixed numbers, the same on every machine. Seconds are rounded to seven digits first (four-byte floats):
+sums over the nodes of a colour class come in the file's order.
 """
 
 from __future__ import annotations
@@ -130,10 +130,12 @@ def _first_alike(colour: Colours) -> int:
 
 
 def _digits(rows: Floats) -> list[Ints]:
-    """Each row rounded to nine digits, as whole numbers."""
+    """Each row rounded, as whole numbers; what is beyond the range of a four-byte float is at its ends."""
     finite = np.where(np.isfinite(rows), rows, -1.0)
-    scale = 10.0 ** np.floor(np.log10(np.where(finite == 0, 1.0, np.abs(finite))))
-    rounded = np.round(finite / scale, 8) * scale
+    size = np.maximum(np.where(finite == 0, 1.0, np.abs(finite)), 1e-300)
+    scale = 10.0 ** np.floor(np.log10(size))
+    most = float(np.finfo(np.float32).max)
+    rounded = np.clip(np.round(finite / scale, 8) * scale, -most, most)
     return [np.ascontiguousarray(row).astype(np.float32).view(np.int32).astype(np.int64) for row in rounded]
 
 

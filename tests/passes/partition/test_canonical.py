@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -44,6 +45,17 @@ def test_branches_that_are_alike_do_not_matter_either() -> None:
         one, two = (permuted(p, canonical_order(p)) for p in (problem, other))
         one.check()
         assert numbers(one) == numbers(two)
+
+
+def test_numbers_of_any_size_make_an_order() -> None:
+    """Without a warning, and the same whatever the numbering."""
+    problem = random_problem(5, nodes=8)
+    far = np.array([0.0, 5e-324, 1e-200, 1.0, 1e39, 1e200, 1.7e308, np.inf])
+    problem = replace(problem, seconds=np.resize(far, problem.seconds.shape))
+    other = permuted(problem, random_order(problem, 3))
+    with np.errstate(over="raise", divide="raise", invalid="raise"):
+        one, two = (permuted(p, canonical_order(p)) for p in (problem, other))
+    assert numbers(one) == numbers(two)
 
 
 def test_what_columns_and_nets_say_counts() -> None:
