@@ -6,8 +6,8 @@ those of their neighbours; where some stay alike, one is made different and the 
 alike are nearly always interchangeable, and then it does not matter which one that is. (Graphs whose unlike nodes refinement
 cannot tell apart exist; workloads are none. Beyond ``MOST_WORK`` what is left alike keeps the given order.)
 
-Colours are 64-bit sums of mixed numbers, the same on every machine. Seconds are rounded to seven digits first (four-byte floats):
-sums over the nodes of a colour class come in the file's order.
+Colours are 64-bit sums of mixed numbers, the same on every machine. Seconds are rounded to seven digits first (a
+four-byte float): sums over the nodes of a colour class come in the file's order.
 """
 
 from __future__ import annotations
