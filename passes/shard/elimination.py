@@ -140,35 +140,6 @@ def eliminate(
     return Eliminated(tuple(left[number] for number in sorted(left)), tuple(buckets), exact)
 
 
-def fits(scopes: Iterable[Scope], sizes: Mapping[int, int], keep: Iterable[int] = (), budget: int = BUDGET) -> bool:
-    """Whether ``eliminate`` would be exact for factors of these scopes: the same order, without tables."""
-    kept = set(keep)
-    near: dict[int, set[int]] = {}
-    for scope in scopes:
-        for variable in scope:
-            near.setdefault(variable, set()).update(scope)
-
-    def width(variable: int) -> tuple[bool, int]:
-        entries = math.prod(sizes[other] for other in near[variable])
-        return entries > budget or entries // sizes[variable] > KEPT or len(near[variable]) > MOST_DIMS, entries
-
-    heap = [(width(variable), variable) for variable in near if variable not in kept]
-    heapq.heapify(heap)
-    while heap:
-        wide, variable = heapq.heappop(heap)
-        if variable not in near or wide != width(variable):
-            continue
-        if wide[0]:
-            return False
-        neighbours = near.pop(variable) - {variable}
-        for other in neighbours:
-            near[other] |= neighbours
-            near[other].discard(variable)
-            if other not in kept:
-                heapq.heappush(heap, (width(other), other))
-    return True
-
-
 def _least(factors: Sequence[Factor], scope: Scope, variable: int, sizes: Mapping[int, int]) -> Floats:
     """The sum of ``factors`` minimised over ``variable``, in pieces along the longest dimension of ``scope``."""
     entries = math.prod(sizes[v] for v in scope) * sizes[variable]
@@ -207,4 +178,4 @@ def _parts(bucket: Sequence[Factor], variable: int, sizes: Mapping[int, int], bu
     return [part for _, part in parts]
 
 
-__all__ = ["BUDGET", "PIECE", "Bucket", "Eliminated", "Factor", "Scope", "eliminate", "fits", "join"]
+__all__ = ["BUDGET", "PIECE", "Bucket", "Eliminated", "Factor", "Scope", "eliminate", "join"]

@@ -77,16 +77,18 @@ def solve(
     seconds: float = 60.0,
     budget: int = BUDGET,
     gap: float = ENOUGH_PROVEN,
+    beaten: float = math.inf,
     progress: Progress = lambda label, fraction: None,
 ) -> ShardPlan:
     """The cheapest plan that needs at most ``memory`` bytes per device. ``tie``: all copies of a chain choose alike; the bound
     is then one of such plans. ``gap``: relative; no more is proven than that value and bound are so near, though often they
-    meet. Raises NoPlanError where nothing fits."""
+    meet. ``beaten``: seconds of a plan of another problem: once the bound says that none here is better, any plan will do.
+    Raises NoPlanError where nothing fits."""
     ends = time.perf_counter() + seconds
     if tie:
         return searched(problem, TiedSearch(problem, budget, ends), memory, ends, progress)[0]
-    left, plan = _narrowed(problem, memory, ends, budget, gap, progress)
-    if plan.gap <= gap or time.perf_counter() > ends:
+    left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
+    if plan.gap <= gap or plan.bound >= beaten or time.perf_counter() > ends:
         return plan
     search = QuickSearch(left.problem, budget, ends)
     found, price = searched(left.problem, search, memory, ends, progress)
@@ -98,10 +100,16 @@ def solve(
 
 
 def _narrowed(
-    problem: ShardProblem, memory: float | None, ends: float, budget: int, gap: float, progress: Progress
+    problem: ShardProblem,
+    memory: float | None,
+    ends: float,
+    budget: int,
+    gap: float,
+    beaten: float,
+    progress: Progress,
 ) -> tuple[Reduced, ShardPlan]:
     """What is left of the problem after searches with growing tables, and the best plan with the best bound: an optimal one,
-    unless the two are within the ``gap``, or time is over, or tables of the whole budget do not suffice."""
+    unless the two are within the ``gap``, none is better than ``beaten``, time is over, or the whole budget is too little."""
     rungs = [*(rung for rung in RUNGS if rung < budget), budget]
     left, number = whole(problem), 0
     plan: ShardPlan | None = None
@@ -110,7 +118,7 @@ def _narrowed(
         search.until = ends
         found, price = searched(left.problem, search, memory, ends, progress)
         plan = found if plan is None else _better(plan, left, found)
-        if plan.status == "optimal" or time.perf_counter() > ends:
+        if plan.status == "optimal" or plan.bound >= beaten or time.perf_counter() > ends:
             return left, plan
         before = left.problem.choices
         left = without_dearer(left, search, price, plan.value, memory)
@@ -343,4 +351,14 @@ class TiedSearch:
 Search: TypeAlias = FoldedSearch | QuickSearch | TiedSearch
 
 
-__all__ = ["FoldedSearch", "NoPlanError", "QuickSearch", "ShardPlan", "TiedSearch", "searched", "solve", "without_dearer"]
+__all__ = [
+    "ENOUGH_PROVEN",
+    "FoldedSearch",
+    "NoPlanError",
+    "QuickSearch",
+    "ShardPlan",
+    "TiedSearch",
+    "searched",
+    "solve",
+    "without_dearer",
+]

@@ -32,7 +32,7 @@ from passes.shard.decide import decisions_of
 from passes.shard.mesh import mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
-from passes.shard.search import NoPlanError, ShardPlan, solve
+from passes.shard.search import ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
 from passes.shard.staged import Staged
 from passes.shard.stages import StageSearch, StagesPlan
 from passes.shard.submeshes import submeshes
@@ -57,6 +57,7 @@ class ShardPass(Pass):
     the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
     may differ in length. ``memory``: bytes of weights per device at most; 0: those of the topology; -1: no limit.
     ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found.
+    ``gap``: relative, between value and bound, at which a search ends; 0: only an optimal plan or the time limit ends it.
     ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as
     are best. ``microbatches``: of a training step in stages.
     """
@@ -68,6 +69,7 @@ class ShardPass(Pass):
     uneven: bool = False
     memory: int = 0
     time_limit: float = 60.0
+    gap: float = ENOUGH_PROVEN
     strategy: str = ""
     stages: int = 1
     microbatches: int = 8
@@ -80,6 +82,8 @@ class ShardPass(Pass):
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         if not self.time_limit > 0:
             raise UsageError(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
+        if not 0 <= self.gap < math.inf:
+            raise UsageError(f"gap is {self.gap}, expected a relative distance of 0 or more", where=self.name)
         if self.memory < -1:
             raise UsageError(f"memory is {self.memory}, expected bytes, 0 or -1", where=self.name)
         if self.strategy not in ("", *STRATEGIES):
@@ -174,12 +178,21 @@ class ShardPass(Pass):
             began = time.perf_counter()
             try:
                 most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
-                plan = solve(given.problem, memory=limit, tie=self.tied, seconds=most, progress=context.progress)
+                beaten = best[1].value if best is not None and not self.strategy else math.inf
+                plan = solve(
+                    given.problem,
+                    memory=limit,
+                    tie=self.tied,
+                    seconds=most,
+                    gap=self.gap,
+                    beaten=beaten,
+                    progress=context.progress,
+                )
                 if self.strategy:
                     plan = named_plan(
                         module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
                     )
-                elif not self.tied:
+                elif not self.tied and plan.bound < beaten:
                     rest = max(0.1, left - (time.perf_counter() - began))
                     plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=rest)
             except UnfitError as error:

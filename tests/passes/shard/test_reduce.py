@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from passes.shard import elimination, solve
-from passes.shard.elimination import Factor, eliminate, fits
+from passes.shard import solve
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.reduce import reduced
 from tests.passes.shard.exact import brute_force, integer_programme
@@ -54,14 +53,3 @@ def test_a_choice_that_one_surrounding_needs_stays() -> None:
     assert [len(kept) for kept in reduced(problem(3.0)).kept] == [2, 2]
     assert [len(kept) for kept in reduced(problem(9.0)).kept] == [1, 1]
     assert brute_force(reduced(problem(9.0)).problem) == brute_force(problem(9.0)) == 1.0
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_fits_says_whether_an_elimination_is_exact(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = np.random.default_rng(seed)
-    sizes = {variable: int(random.integers(2, 4)) for variable in range(7)}
-    scopes = [tuple(sorted(random.choice(7, size=int(random.integers(1, 4)), replace=False).tolist())) for _ in range(9)]
-    factors = [Factor(scope, random.random([sizes[v] for v in scope])) for scope in scopes]
-    monkeypatch.setattr(elimination, "KEPT", 20)
-    found = {budget: eliminate(factors, sizes, (0,), budget).exact for budget in (8, 27, 60, 1000)}
-    assert found == {budget: fits(scopes, sizes, (0,), budget) for budget in found}

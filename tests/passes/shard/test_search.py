@@ -162,3 +162,13 @@ def test_shares_of_layers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charges, "HELD", 2)
     plan = solve(problem, seconds=5.0)
     assert plan.bound <= exact <= plan.value
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_beaten_problem_says_so(seed: int) -> None:
+    """What it returns is a plan with a valid bound, and the bound tells that nothing better is there."""
+    problem = random_graph(seed, 12)
+    exact = solve(problem, gap=0.0)
+    rough = solve(problem, gap=0.0, beaten=exact.value / 2)
+    assert exact.value / 2 <= rough.bound <= exact.value <= rough.value == problem.cost(rough.choices)
+    assert solve(problem, gap=0.0, beaten=exact.value + 1).value == exact.value
