@@ -260,7 +260,11 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
         )
     if changes and not any(step.name == "partition" for step in pipeline):
         given = ", ".join(_FLAGS[name] for name in changes)
-        raise UsageError(f"{given}: the pipeline has no pass 'partition' that could follow it", where="--passes")
+        raise UsageError(
+            f"{given}: the pipeline has no pass 'partition' that could follow it",
+            where="--passes",
+            hint=f"add partition to the pipeline, or leave --passes or {given} out",
+        )
     pipeline = tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
     if options.time_limit is not None:
         limit = {"time_limit": options.time_limit}
@@ -275,7 +279,11 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
     if not any(step.name == "shard" for step in pipeline):
         flag = "--mesh" if options.mesh else "--strategy" if options.strategy else "--uneven"
         if options.pipeline or options.mesh:
-            raise UsageError(f"{flag}: the pipeline has no pass 'shard' that could follow it", where="--passes")
+            raise UsageError(
+                f"{flag} needs the pass 'shard', which the pipeline does not have",
+                where="--passes",
+                hint=f"add shard to the pipeline, or leave --passes or {flag} out",
+            )
         raise UsageError(f"{flag} says how tensors are split over a mesh", hint="add --mesh auto, or a shape such as --mesh 8")
     given = {
         "--cut": options.cuts,
@@ -293,7 +301,11 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
             hint="leave --mesh out to place whole ops on devices",
         )
     if options.objective not in ("", "throughput", "training"):
-        raise UsageError(f"--mesh minimises throughput or training, not {options.objective}", where="--objective")
+        raise UsageError(
+            f"--mesh minimises throughput or training, not {options.objective}",
+            where="--objective",
+            hint="leave --objective out for throughput, or --mesh for latency",
+        )
     training = options.objective == "training" or any(getattr(step, "training", False) for step in pipeline)
     if training and not options.plan_only:
         raise UsageError(

@@ -199,8 +199,7 @@ class Build:
         folder = Path(folder)
         manifest = read_manifest(folder)
         if manifest.get("stages") == []:
-            hint = f"compile again without --plan-only; --plan {folder / 'plan.json'} keeps this plan"
-            raise InvalidInput("it holds a plan only, no programs", where=str(folder), hint=hint)
+            raise InvalidInput("it holds a plan only, no programs", where=str(folder), hint=_programs_hint(folder))
         try:
             build = _from_manifest(folder, manifest)
             problems = [*_missing_files(folder, manifest), *(_broken_channels(build) or _broken_meshes(build))]
@@ -234,6 +233,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         raise InvalidInput(f"schema {schema!r} found, '{SCHEMA}' expected", where=str(path), hint=REBUILD)
     return dict(manifest)
+
+
+def _programs_hint(folder: Path) -> str:
+    """How programs are made of a plan alone: ``--plan`` replays stages on single devices, for inference."""
+    try:
+        plan = plan_from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")), str(folder / "plan.json"))
+    except (OSError, ValueError, RecursionError, InvalidInput):
+        return REBUILD
+    if plan.objective == "training":
+        return "programs for training are not generated yet; compile again without --objective training and --plan-only"
+    kept = "" if any(stage.mesh for stage in plan.stages) else f"; --plan {folder / 'plan.json'} keeps this plan"
+    return f"compile again without --plan-only{kept}"
 
 
 def digest_file(path: Path) -> str:

@@ -13,9 +13,11 @@ from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from ir.diagnostics import DiagnosticSink
+from ir.facets import ShardRule
 
 if TYPE_CHECKING:
     from dnnc.driver import CompileOptions, CompileResult
+    from ir.ops import Op
 
 
 class Objective(StrEnum):
@@ -250,6 +252,29 @@ def _print_explanation(result: CompileResult) -> None:
     put("")
 
 
+def _advice(result: CompileResult, options: CompileOptions) -> str:
+    """What to try where a mesh that the search was free on gains nothing over one device; empty where it gains, or where
+    the plan was asked for by name."""
+    plan = result.plan
+    if not options.mesh or options.strategy or plan.value < plan.single * (1 - 1e-9):
+        return ""
+    if plan.value > plan.single * (1 + 1e-6):  # unequal devices, or weights that do not fit each of them whole
+        if plan.objective == "training":
+            return "  slower than one device; a smaller mesh may be faster"
+        joint = options.mesh == "auto" and options.stages == 0
+        return "" if joint else "  slower than one device; --mesh auto --stages auto may leave devices out"
+    if not any(stage.mesh for stage in plan.stages) or any(_is_split(op) for op in result.module.entry.ops):
+        return ""
+    even = "" if options.uneven else ", or --uneven where nothing divides evenly,"
+    return f"  no split is worth its exchange; more samples at a time{even} may help"
+
+
+def _is_split(op: Op) -> bool:
+    """Whether an axis splits the op."""
+    shard = op.facet(ShardRule)
+    return shard is not None and any(name.strip() != "replicate" for name in shard.rule.split(";"))
+
+
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, stages_table
@@ -259,8 +284,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     print_table(stages_table(result.plan, mesh_axes(result.module)))
     put("")
     put(plan_headline(result.plan))
-    if options.mesh and not options.uneven and result.plan.value >= result.plan.single * (1 - 1e-9):
-        put("  no split is worth its exchange; more samples at a time, or --uneven where nothing divides evenly, may help")
+    if advice := _advice(result, options):
+        put(advice)
     if options.plan is not None:
         asked = "the replayed plan leaves them out"
     else:

@@ -105,9 +105,10 @@ def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
         hint = (
             f"bind the symbolic dimensions, for example: {flags}"
             if flags
-            else "their sizes depend on data or on unknown operators"
+            else "sizes that depend on data or on unknown operators are not known before running"
         )
-        sink.warn(f"{len(unknown)} values have no complete shape: {shown}", where=where, hint=hint)
+        count = "1 value has" if len(unknown) == 1 else f"{len(unknown)} values have"
+        sink.warn(f"{count} no complete shape: {shown}", where=where, hint=hint)
 
 
 class _Translator:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ir.diagnostics import InvalidInput
+from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Mesh
 from ir.topology import Device, DeviceType, Topology
 from passes.analyses.network import Network, Unreachable
@@ -65,18 +65,22 @@ class DeviceMesh:
 
 
 def read_shape(text: str, devices: int) -> tuple[int, ...]:
-    """``8`` or ``2x4``. Raises InvalidInput: no such numbers, an axis of 1 beside others, more places than devices."""
+    """``8`` or ``2x4``. Raises UsageError for anything else, and for an axis of 1 beside others; Infeasible for more places
+    than devices."""
     parts = text.lower().split("x")
     if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
-        raise InvalidInput(f"mesh is '{text}', expected sizes of axes such as 8 or 2x4", where="shard")
+        raise UsageError(f"mesh is '{text}', expected sizes of axes such as 8 or 2x4", where="shard")
     sizes = tuple(map(int, parts))
     if len(sizes) > len(AXIS_NAMES):
-        raise InvalidInput(f"mesh {text} has {len(sizes)} axes, expected at most {len(AXIS_NAMES)}", where="shard")
+        raise UsageError(f"mesh {text} has {len(sizes)} axes, expected at most {len(AXIS_NAMES)}", where="shard")
     if min(sizes) < 1 or (len(sizes) > 1 and min(sizes) < 2):
-        raise InvalidInput(f"mesh {text} has an axis of {min(sizes)}, expected at least 2 members", where="shard")
+        raise UsageError(f"mesh {text} has an axis of {min(sizes)}, expected at least 2 members", where="shard")
     if math.prod(sizes) > devices:
-        places = math.prod(sizes)
-        raise InvalidInput(f"mesh {text} has {places} places but the topology {devices} devices", where="shard")
+        raise Infeasible(
+            f"mesh {text} has {math.prod(sizes)} places, the topology {devices} device{'s' if devices != 1 else ''}",
+            where="shard",
+            hint="use a smaller mesh or more devices",
+        )
     return sizes
 
 

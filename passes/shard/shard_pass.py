@@ -117,7 +117,8 @@ class ShardPass(Pass):
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:
             needs = f"{self.stages} stages on meshes {self.mesh} need {math.prod(sizes) * self.stages} devices"
-            raise InvalidInput(f"{needs}, the topology has {count}", where=self.name)
+            hint = "use fewer stages, a smaller mesh or more devices"
+            raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
         net = context.analyses.get(network, topology)
         found = context.analyses.get(folding, module.entry, module)
         meshes = submeshes(topology, net, sizes)

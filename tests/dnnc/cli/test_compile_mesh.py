@@ -18,6 +18,35 @@ MLP = "zoo:mlp,batch=8,hidden=64"
 FOUR = "preset:cpu-4,cores=4"
 
 
+UNEQUAL = """
+version = 1
+
+[types.fast]
+kind = "cpu"
+rates = { f32 = "200 GFLOP/s" }
+memory = "4 GiB"
+memory_bandwidth = "40 GB/s"
+
+[types.slow]
+like = "fast"
+rates = { f32 = "2 GFLOP/s" }
+memory_bandwidth = "1 GB/s"
+
+[[devices]]
+name = "fast"
+type = "fast"
+
+[[devices]]
+name = "slow"
+type = "slow"
+
+[[links]]
+ends = ["fast", "slow"]
+bandwidth = "1 MB/s"
+latency = "1 ms"
+"""
+
+
 def dnnc(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     code = main(list(map(str, arguments)))
     out, err = capsys.readouterr()
@@ -146,20 +175,21 @@ def test_contradictions(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code", "words"),
     [
-        (("--mesh", "8"), ("8 places", "4 devices")),
-        (("--mesh", "2y"), ("2y", "2x4")),
-        (("--mesh", "1x4"), ("axis of 1",)),
-        (("--mesh", "2x2x2x2"), ("4 axes",)),
-        (("--mesh", "4", "--strategy", "expert"), ("expert", "no experts")),
-        (("--mesh", "2", "--stages", "3"), ("6 devices",)),
+        (("--mesh", "8"), 4, ("8 places", "4 devices", "smaller mesh")),
+        (("--mesh", "2y"), 2, ("2y", "2x4")),
+        (("--mesh", "1x4"), 2, ("axis of 1",)),
+        (("--mesh", "2x2x2x2"), 2, ("4 axes",)),
+        (("--mesh", "4", "--strategy", "expert"), 3, ("expert", "no experts")),
+        (("--mesh", "2", "--stages", "3"), 4, ("6 devices", "fewer stages")),
     ],
 )
 def test_meshes_that_there_are_not(
-    options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], code: int, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compile", MLP, "-t", FOUR, "-o", str(tmp_path / "b"), *options]) == 3
+    """The exit code is that of stages without a mesh: more than there are devices is infeasible."""
+    assert main(["compile", MLP, "-t", FOUR, "-o", str(tmp_path / "b"), *options]) == code
     said = capsys.readouterr().err
     assert all(word in said for word in words), said
     assert not (tmp_path / "b").exists()
@@ -169,7 +199,37 @@ def test_a_split_that_is_not_worth_it_says_so(tmp_path: Path, capsys: pytest.Cap
     """Nothing divides by three."""
     out = dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", tmp_path / "b", "--mesh", "3", "--plan-only")
     assert "--uneven" in out
+    assert "no split is worth its exchange" in out
     assert "not used: cpu3 (--mesh 3 was asked for)" in out
+
+
+@pytest.mark.parametrize("strategy", ["megatron", "replicate"])
+def test_a_plan_by_name_is_not_advised_on(strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was not searched for, and Megatron's is split."""
+    arguments = (MLP, "-t", FOUR, "-o", tmp_path / "b", "--mesh", "2", "--plan-only", "--strategy", strategy)
+    assert "worth its exchange" not in dnnc(capsys, "compile", *arguments)
+
+
+def test_a_mesh_slower_than_one_device_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slow device in the mesh sets its pace, and the link is too slow to leave it less."""
+    topology = tmp_path / "unequal.toml"
+    topology.write_text(UNEQUAL)
+    out = dnnc(capsys, "compile", MLP, "-t", topology, "-o", tmp_path / "b", "--mesh", "2", "--plan-only")
+    assert "slower than one device; --mesh auto --stages auto" in out
+    assert "worth its exchange" not in out
+
+
+@pytest.mark.parametrize(("objective", "words"), [("throughput", "without --plan-only"), ("training", "not generated yet")])
+def test_a_mesh_plan_alone_does_not_advise_to_replay_it(
+    objective: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--plan`` refuses it."""
+    out = tmp_path / "b"
+    dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", out, "--mesh", "2", "--plan-only", "--objective", objective)
+    assert main(["run", str(out)]) == 3
+    said = capsys.readouterr().err
+    assert words in said
+    assert "keeps this plan" not in said
 
 
 def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
