@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ir.facets import ShardRule
-from ir.module import Mesh, Resource
+from ir.module import Func, Mesh, Resource
+from ir.names import quote_symbol
 from ir.ops import Op
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type
 from ir.verifier.findings import Findings
@@ -20,14 +21,27 @@ def check_collectives(findings: Findings) -> None:
         mesh = findings.meshes.get(stage.mesh) if stage.mesh else None
         if mesh is None:
             continue
+        elsewhere = _kept(findings, stage.index, mesh)
         types: dict[str, Type] = {value.name: value.type for value in stage.args}
         for op in stage.ops:
-            for fault in _faults(op, mesh, types, resources):
+            for fault in _faults(op, mesh, types, resources, elsewhere):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
             types.update((value.name, value.type) for value in op.results)
 
 
-def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Type]) -> Iterator[str]:
+def _kept(findings: Findings, index: int, mesh: Mesh) -> frozenset[str]:
+    """Resources of which ``shard.kept`` says how a stage keeps them on its mesh: otherwise than their types."""
+    found = set()
+    for func in findings.module.of_type(Func):
+        attribute = dict(func.attributes).get("shard.kept")
+        for text in attribute.value if attribute is not None and isinstance(attribute.value, tuple) else ():
+            number, _, rest = str(text).partition(" ")
+            if number == str(index):
+                found.add(rest.rpartition(f" {quote_symbol(mesh.name)}[")[0])
+    return frozenset(found)
+
+
+def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Type], elsewhere: frozenset[str]) -> Iterator[str]:
     for value in op.results:
         layout = value.type.layout if isinstance(value.type, TensorType) else None
         if layout is not None and layout.mesh != mesh.name:
@@ -50,7 +64,14 @@ def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Typ
         return
     if (given.dtype, given.shape) != (made.dtype, made.shape):
         yield f"{op.id} makes {made} of {given}; only the layout may change"
-    yield from _layout_faults(op, kind, axes.index(op.get("axis")), _placements(given, mesh), _placements(made, mesh))
+    beyond = [
+        key for key in ("dim", "split_dim", "concat_dim") if made.shape is not None and op.get(key, -1) >= len(made.shape)
+    ]
+    if beyond:
+        yield f"{op.id} has {beyond[0]} {op.get(beyond[0])}, but {made} has {len(made.shape or ())} dimensions"
+    yield from _layout_faults(
+        op, kind, axes.index(op.get("axis")), _placements(given, mesh), _placements(made, mesh), elsewhere
+    )
 
 
 def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
@@ -60,7 +81,9 @@ def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
     return type_.layout.placements
 
 
-def _layout_faults(op: Op, kind: str, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...]) -> Iterator[str]:
+def _layout_faults(
+    op: Op, kind: str, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...], elsewhere: frozenset[str]
+) -> Iterator[str]:
     reduction = Partial(op.get("reduction", "sum"))
     before, after = {
         "all_gather": (Shard(op.get("dim", 0)), Replicate()),
@@ -72,7 +95,7 @@ def _layout_faults(op: Op, kind: str, axis: int, given: tuple[Placement, ...], m
     }[kind]
     if len(given) != len(made) or axis >= len(made):
         return  # INV07 tells
-    kept = op.operands[0][:1] == "@"  # ``shard.kept`` may say more than the type of a resource
+    kept = op.operands[0] in elsewhere
     expected = (*given[:axis], after, *given[axis + 1 :])
     if not kept and (given[axis] != before or made != expected):
         yield f"{op.id} is {kind} of [{_text(given)}] to [{_text(made)}]; on its axis it makes {after} of {before}, no more"
