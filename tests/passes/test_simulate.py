@@ -146,8 +146,14 @@ def test_the_stream_reaches_the_period_of_the_formula(comm: str) -> None:
     @settings(deadline=None, max_examples=40)
     def check(load: Workload) -> None:
         formula = largest_load(load)
-        # Filling lasts longer the closer the two largest loads are; the period is an average over 40 samples.
-        assert steady_period(load, stream(load, formula)) == pytest.approx(formula, rel=1e-6)
+        samples = 100
+        schedule = stream(load, formula)
+        # The last stage may be ahead of the bottleneck until the buffers between them are full, but never behind: the
+        # bottleneck works on every sample.
+        end = max(event.end for event in run_rows(load, unrolled(schedule, samples)))
+        whole = samples - samples % max(map(len, load.replicas))  # replicas take samples in turn
+        assert whole * formula * (1 - 1e-9) <= end
+        assert steady_period(load, schedule) <= formula * (1 + 1e-6)
 
     check()
 
