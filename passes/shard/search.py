@@ -27,7 +27,7 @@ from passes.shard.problem import ShardProblem
 from passes.shard.reduce import Reduced, reduced, whole, without
 from passes.shard.shares import Shares
 
-RUNGS = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
+RUNGS = (1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 25)
 """Entries of tables in searches before that with the whole budget."""
 SHRUNK = 0.9
 """Of its choices: a problem that kept more is as large as before."""
