@@ -69,7 +69,8 @@ StoredData: TypeAlias = External | Inline | Splat | Random | Declared
 @dataclass(frozen=True, slots=True)
 class View:
     """A part of another tensor: ``whole`` holds one of ``shape`` and of the same element type, and the elements are those of
-    the box from ``start`` on, ``length`` long in each dimension, row by row. Their shape here is that of the resource's type."""
+    the box from ``start`` on, ``length`` long in each dimension, row by row. Their shape here is that of the resource's
+    type."""
 
     whole: StoredData
     shape: tuple[int, ...]
