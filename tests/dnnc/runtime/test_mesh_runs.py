@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -23,7 +21,7 @@ from dnnc.backend.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
 from ir.diagnostics import InvalidInput
 from tests.dnnc.runtime.mesh_builds import expected, graph, pair
-from tests.dnnc.runtime.test_pipeline import children
+from tests.dnnc.runtime.test_pipeline import children, end_starter
 
 ENDLESS = 1 << 40
 
@@ -177,18 +175,7 @@ def test_interrupted_and_killed_starters_leave_nothing(tmp_path: Path) -> None:
         """
     )
     for number in (signal.SIGINT, signal.SIGKILL):
-        starter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert starter.stdout is not None
-        members = [int(word) for word in starter.stdout.readline().split()]
-        assert len(members) == 4
-        time.sleep(0.3)
-        starter.send_signal(number)
-        starter.wait(20)
-        starter.stdout.close()
-        deadline = time.monotonic() + 10
-        while any(Path(f"/proc/{member}").exists() for member in members) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(Path(f"/proc/{member}").exists() for member in members)
+        assert end_starter(["-c", script], number) == 4
 
 
 def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:

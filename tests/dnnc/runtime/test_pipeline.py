@@ -280,24 +280,25 @@ with Pipeline(slow_build(Path(sys.argv[1]))) as pipeline:
 """
 
 
+def end_starter(arguments: list[str], how: signal.Signals) -> int:
+    """Starts Python with ``arguments``, a program that prints the numbers of its processes and runs on; ends it by a signal.
+    Returns how many processes it had; all must be gone soon after."""
+    root = Path(__file__).resolve().parents[3]
+    starter = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root)
+    assert starter.stdout is not None
+    processes = [int(pid) for pid in starter.stdout.readline().split()]
+    time.sleep(0.3)
+    starter.send_signal(how)
+    starter.wait(20)
+    starter.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+    return len(processes)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_starter_ends(tmp_path: Path, how: signal.Signals) -> None:
     """Whatever ends the process that started the run, the stages end too, even in the middle of a microbatch."""
-    root = Path(__file__).resolve().parents[3]
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(ALONE), str(tmp_path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=root,
-    )
-    assert process.stdout is not None
-    stages = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(stages) == 2
-    time.sleep(0.2)
-    process.send_signal(how)
-    process.wait(10)
-    process.stdout.close()
-    deadline = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in stages) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in stages)
+    assert end_starter(["-c", textwrap.dedent(ALONE), str(tmp_path)], how) == 2
