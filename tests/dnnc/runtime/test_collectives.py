@@ -18,16 +18,13 @@ from dnnc.runtime.collectives import KINDS, SMALL, Collective, Exchange, combine
 from dnnc.runtime.elements import BY_NAME, BY_NUMBER, from_carrier, to_carrier, user_dtype
 from dnnc.runtime.sharing import places
 from tests.dnnc.runtime.members import members, shared_array, statuses
+from tests.dnnc.runtime.processes import nothing_left
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    before, open_before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/dev/shm")) <= before
-    assert len(os.listdir("/proc/self/fd")) <= open_before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    with nothing_left():
+        yield
 
 
 def lengths_of(total: int, parts: int) -> list[int]:

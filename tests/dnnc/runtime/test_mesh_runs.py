@@ -21,18 +21,15 @@ from dnnc.backend.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
 from ir.diagnostics import InvalidInput
 from tests.dnnc.runtime.mesh_builds import expected, graph, pair
-from tests.dnnc.runtime.test_pipeline import children, end_starter
+from tests.dnnc.runtime.processes import end_starter, nothing_left
 
 ENDLESS = 1 << 40
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    before, open_before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
-    yield
-    assert children(os.getpid()) == []
-    assert set(os.listdir("/dev/shm")) <= before
-    assert len(os.listdir("/proc/self/fd")) <= open_before
+    with nothing_left():
+        yield
 
 
 def inputs(count: int, rows: int = 4) -> list[dict[str, np.ndarray]]:

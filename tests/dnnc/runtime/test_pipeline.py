@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -21,6 +19,7 @@ from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
 from dnnc.runtime.wiring import build_edges
 from ir.diagnostics import ExitCode, InvalidInput, UsageError
 from tests.dnnc.runtime.builds import make_build
+from tests.dnnc.runtime.processes import end_starter, nothing_left
 
 SPLIT = (
     "g (float[2,3] x) => (float[2,3] h, float[2,3] skip) { h = Neg(x)  skip = Add(x,x) }",
@@ -38,25 +37,8 @@ ENDLESS = 1 << 40
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """No test leaves a child process, a descriptor or a named segment of shared memory."""
-    before, open_before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
-    yield
-    assert children(os.getpid()) == []
-    assert set(os.listdir("/dev/shm")) <= before
-    assert len(os.listdir("/proc/self/fd")) <= open_before
-
-
-def children(parent: int) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                stat = Path(f"/proc/{name}/stat").read_text()
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == parent:
-                found.append(int(name))
-    return found
+    with nothing_left():
+        yield
 
 
 def floats(*shape: int, seed: int = 0) -> np.ndarray:
@@ -278,24 +260,6 @@ with Pipeline(slow_build(Path(sys.argv[1]))) as pipeline:
     print(*pipeline.processes, flush=True)
     pipeline.run([{"x": np.zeros(4, np.float32)}] * 3)
 """
-
-
-def end_starter(arguments: list[str], how: signal.Signals) -> int:
-    """Starts Python with ``arguments``, a program that prints the numbers of its processes and runs on; ends it by a signal.
-    Returns how many processes it had; all must be gone soon after."""
-    root = Path(__file__).resolve().parents[3]
-    starter = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root)
-    assert starter.stdout is not None
-    processes = [int(pid) for pid in starter.stdout.readline().split()]
-    time.sleep(0.3)
-    starter.send_signal(how)
-    starter.wait(20)
-    starter.stdout.close()
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
-    return len(processes)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
