@@ -48,10 +48,13 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tup
     from dnnc.driver import pass_context
     from dnnc.frontends import load_model
     from ir.facets import Cost
+    from ir.module import Func
     from passes.manager import PassManager
     from passes.pipeline import parse_pipeline
 
     module = load_model(subject, dims, sink, allow_missing_weights=True).module
+    if module.first(Func) is None:
+        raise InvalidInput("the module has no function, so there is nothing to tell of it", where=subject)
     if any(op.facet(Cost) for op in module.entry.ops):
         return module, module
     try:
@@ -60,10 +63,15 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tup
         return module, module
 
 
-def _read_plan(folder: Path) -> Module:
-    from ir import parse_module, read_text
+def _load_plan(folder: Path, sink: DiagnosticSink) -> Module:
+    """The module of a plan without programs, verified."""
+    from ir.module import Plan
 
-    return parse_module(read_text(folder / "plan.ir"), str(folder / "plan.ir"))
+    path = folder / "plan.ir"
+    module, _ = _load(str(path), {}, sink)
+    if module.first(Plan) is None:
+        raise InvalidInput("the module has no plan", where=str(path), hint="make it again with 'dnnc compile --plan-only'")
+    return module
 
 
 def _print_module(module: Module, costed: Module | None, json: bool) -> None:
@@ -92,10 +100,15 @@ def _inspect_build(folder: Path, json: bool) -> None:
     from dnnc.backend import Build, read_manifest
     from dnnc.report import plan_headline, print_table, stages_table
 
-    if not read_manifest(folder)["stages"]:  # --plan-only: what there is to know is in the plan
-        _print_module(_read_plan(folder), None, json)
+    if read_manifest(folder).get("stages") == []:  # --plan-only: what there is to know is in the plan
+        _print_module(_load_plan(folder, DiagnosticSink()), None, json)
         return
     build = Build.open(folder)
+    damaged = build.damaged()
+    if damaged:  # before anything is printed
+        raise InvalidInput(
+            f"files differ from what was written: {', '.join(damaged)}", where=str(folder), hint="compile the model again"
+        )
     if json:
         put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.manifest)})
         return
@@ -106,11 +119,6 @@ def _inspect_build(folder: Path, json: bool) -> None:
     if build.channels:
         put("")
         print_table(_channel_table(build))
-    damaged = build.damaged()
-    if damaged:
-        raise InvalidInput(
-            f"files differ from what was written: {', '.join(damaged)}", where=str(folder), hint="compile the model again"
-        )
 
 
 def _build_text(build: Build) -> str:

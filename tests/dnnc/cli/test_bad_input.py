@@ -221,6 +221,28 @@ def test_unparsable_ir(text: bytes, words: tuple[str, ...], tmp_path: Path, caps
             assert word in err
 
 
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_inspect_prints_nothing_of_a_broken_build(
+    json: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cut short, not verified, without its plan or its function: found before the first line is printed."""
+    for plan_only in ((), ("--plan-only",)):
+        folder = tmp_path / "".join(("build", *plan_only))
+        common = ("-t", "preset:cpu-2,cores=2", "--stages", "2", "-q")
+        assert main(["compile", "zoo:mlp,hidden=16,inputs=8,batch=1", "-o", str(folder), *common, *plan_only]) == 0
+        path = folder / "plan.ir"
+        text = path.read_text()
+        assert main(["inspect", str(folder), *json]) == 0
+        assert capsys.readouterr().out
+        whole = text[: text.index("  plan @")] + "}\n"
+        for broken in (text[:300], text.replace("index = 1", "index = 7"), whole, "module @m {\n}\n"):
+            path.write_text(broken)
+            assert main(["inspect", str(folder), *json]) == 3
+            out, err = capsys.readouterr()
+            assert out == ""
+            assert "plan.ir" in err
+
+
 def test_ir_without_passes_asks_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.ir"
     path.write_text("module @m {\n}\n")
