@@ -2,7 +2,8 @@
 
 A result that says ``replicas`` R (in its options) may have up to R devices of one kind with one number of ``stage``: they hold
 the same nodes and take samples in turn, so each is busy for its share of the load. At training they average their gradients:
-4 (r-1) W / (B r), W the bytes of the forward nodes, after each minibatch of their own, or once in so many ``microbatches``.
+4 (r-1) W / (B r), W the bytes of the forward nodes, after each minibatch of their own, or once in so many ``microbatches``;
+more replicas than these would leave some without one.
 
 A result that says ``hierarchy`` GxS has its stages, by number, in groups of S: what is made and read in one group costs what it
 does at ``inner_bandwidth``. Numbers are those of devices: some may be left out, and replicas take one each."""
@@ -33,7 +34,8 @@ def verify_devices(
     rows = _rows(devices, options.get("replicas"))
     leaders = [row[0] for row in rows]
     home, wrong = _homes(workload, leaders)
-    wrong += _replica_faults(rows, options.get("replicas"))
+    flush = microbatches_of(options) if statement["kind"] == "training" else None
+    wrong += _replica_faults(rows, options.get("replicas"), flush)
     wrong += _machine_faults(workload, devices)
     wrong += _color_faults(workload, leaders, home)
     members = [{id_ for id_, at in home.items() if at == index} for index in range(len(rows))]
@@ -142,7 +144,7 @@ def _rows(devices: Sequence[Device], replicas: object) -> list[list[Device]]:
     return list(rows.values())
 
 
-def _replica_faults(rows: Sequence[Sequence[Device]], most: object) -> Iterable[str]:
+def _replica_faults(rows: Sequence[Sequence[Device]], most: object, microbatches: int | None) -> Iterable[str]:
     for row in rows:
         first = row[0]
         for other in row[1:]:
@@ -152,6 +154,8 @@ def _replica_faults(rows: Sequence[Sequence[Device]], most: object) -> Iterable[
                 yield f"{other.name} and {first.name} are replicas and hold different nodes"
         if len(row) > 1 and (not isinstance(most, int) or len(row) > most):
             yield f"stage {first.stage} has {len(row)} replicas, the result says at most {most}"
+        if microbatches is not None and len(row) > microbatches:
+            yield f"stage {first.stage} has {len(row)} replicas; microbatches between two flushes: {microbatches}"
 
 
 def _sync(workload: Workload, kind: str, inside: set[Id], replicas: int, statement: Mapping[str, Any]) -> Fraction:

@@ -127,3 +127,20 @@ def test_synchronisation_needs_the_verifiers_bandwidth(tmp_path: Path) -> None:
     assert verify(text_of(data), told, Limits(bandwidth=2e8)).violations
     with pytest.raises(UsageError, match="links of unknown speed"):
         verify(text_of(data), told, Limits())
+
+
+def test_fewer_microbatches_than_replicas(tmp_path: Path) -> None:
+    """Replicas that no microbatch of a flush falls to: the solver makes none, the verifier takes none, load right or not."""
+    nodes = [node(0, 4.0, size=1e4, colorClass=0), node(1, 4.0, size=0.0, colorClass=0, isBackwardNode=True)]
+    data = placement(nodes, [edge(0, 1)])
+    words = "stage 0 has 2 replicas; microbatches between two flushes: 1"
+    for microbatches, replicas in ((2, 2), (1, 1)):
+        told = solve(tmp_path, data, replicas=2, bandwidth=1e8, microbatches=microbatches).to_json()
+        assert sum(1 for device in told["devices"] if device["nodes"]) == replicas
+        assert verify(text_of(data), told, Limits(bandwidth=1e8)).violations == []
+        if replicas == 2:
+            load = 4.2  # 8 ms on two devices, and 4 * 10 kB / (100 kB/ms * 2) in each minibatch
+            devices = [device | {"load": load} for device in told["devices"]]
+            wrong = told | {"options": told["options"] | {"microbatches": 1}, "devices": devices, "objective": load}
+            found = verify(text_of(data), wrong | {"bound": load, "gap": 0.0}, Limits(bandwidth=1e8))
+            assert found.violations == [words]
