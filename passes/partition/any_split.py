@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 from passes.partition.any_reduce import reduce_any, restrict
 from passes.partition.bounds import best_bound, lower_bound, prices
 from passes.partition.dp import Stages
+from passes.partition.highs import PROVEN, SAFETY, Watch
 from passes.partition.interrupts import interruptible
 from passes.partition.local_search import (
     Assignment,
@@ -50,13 +51,12 @@ from passes.partition.reduce import Groups, ordered, quotient, reduce
 from passes.partition.throughput import Budget, Progress, Solution, Statistics, solve
 
 if TYPE_CHECKING:
-    from passes.partition.highs import Watch
     from passes.partition.milp import MilpResult
 
 STEPS = (0.0095, 0.002)
 """Relative distances of the first trials below the best value."""
-DISTINCT = 1e-8
-"""Relative difference of values that the mixed-integer solver can tell apart; what is called optimal is so to this."""
+DISTINCT = SAFETY
+"""Relative difference of values that the mixed-integer solver can tell apart."""
 _PROPOSALS = 3_000
 """Of the annealing, for each place of each node."""
 _SHARE = 0.1
@@ -196,7 +196,7 @@ class _Search:
         self.progress(f"partition: {name}", known)
 
     def _tight(self) -> bool:
-        return self.value <= self.bound * (1 + 3 * DISTINCT) or self.value == self.bound == 0
+        return self.value <= self.bound * (1 + PROVEN) or self.value == self.bound == 0
 
     def _left(self) -> float:
         return self.budget.seconds - (time.perf_counter() - self.started)
@@ -309,7 +309,6 @@ class _Search:
 
     def _trial(self, below: float, value: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
-        from passes.partition.highs import SAFETY
         from passes.partition.milp import decided
         from passes.partition.milp_process import solve_watched
 

@@ -17,6 +17,8 @@ import numpy as np
 SCALE = 1000.0
 SAFETY = 1e-8
 """Relative: the solver's feasibility tolerance of 1e-6 on values scaled to ``SCALE``, ten times over."""
+PROVEN = 10 * SAFETY
+"""Relative: a value and a bound from here that differ by no more are equal to the solver, and the plan is called optimal."""
 
 Watch = Callable[[float, float], bool]
 """Told the best value and the bound so far, in seconds; returns whether to go on."""
@@ -145,4 +147,4 @@ def solve_rows(
     return Answer("optimal" if done else "feasible", tuple(values), bound, nodes)
 
 
-__all__ = ["SAFETY", "SCALE", "Answer", "Rows", "Watch", "solve_rows"]
+__all__ = ["PROVEN", "SAFETY", "SCALE", "Answer", "Rows", "Watch", "solve_rows"]

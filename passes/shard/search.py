@@ -150,7 +150,8 @@ def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
 
 def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:
     """The plan with what the integer programme finds in what is left of the problem, and proves."""
-    from passes.shard.programme import PROVEN, certified
+    from passes.partition.highs import PROVEN
+    from passes.shard.programme import certified
 
     found = certified(left.problem, left.nearest(plan.choices), plan.value, memory, ends, gap)
     if found.choices and (memory is None or left.problem.memory(found.choices) <= memory):

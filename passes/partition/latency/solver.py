@@ -21,6 +21,7 @@ from functools import cache
 
 import numpy as np
 
+from passes.partition.highs import PROVEN
 from passes.partition.interrupts import interruptible
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass, TooManyKindsError
@@ -110,6 +111,7 @@ class _Search:
         self.reason = "no time was left for a bound"
         self.infeasible = self.interrupted = False
         self.proves = True
+        self.equal = TIGHT
         self.statistics = Statistics()
 
     def run(self) -> LatencySolution:
@@ -182,6 +184,7 @@ class _Search:
         if found.pieces is not None and not faults(self.problem, found.pieces):
             self._accept(found.pieces)
         self._lower(found.bound, "the mixed-integer programme")
+        self.equal = PROVEN  # its bounds are given less than the truth by nearly that
 
     def _accept_single(self) -> None:
         """The best plan of one piece per accelerator is one of several, and soon found."""
@@ -312,7 +315,7 @@ class _Search:
         return time.perf_counter() > self.until
 
     def _tight(self) -> bool:
-        return self.bound >= self.value * (1 - TIGHT)
+        return self.bound >= self.value * (1 - self.equal)
 
     def _keep_on(self, label: str) -> Callable[[float], bool]:
         def keep_on(part: float) -> bool:

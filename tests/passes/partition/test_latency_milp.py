@@ -137,7 +137,7 @@ def test_a_choice_of_bytes_is_left_to_the_programme(seed: int, pieces: int) -> N
     problem = random_latency(seed, nodes=8, pieces=pieces, kinds=3 if pieces == 2 else 2, devices=4 if pieces == 2 else 3)
     found = solve_latency(problem, LatencyBudget(seconds=60))
     check_plan(problem, solve_latency_milp(problem), found.value)
-    assert found.bound == pytest.approx(found.value, rel=1e-6)
+    assert (found.status, found.bound) == ("optimal", found.value), "closed to the solver's tolerance is optimal"
 
 
 def test_many_kinds_of_accelerators() -> None:
@@ -158,7 +158,7 @@ def test_many_kinds_of_accelerators() -> None:
     found = solve_latency(problem, LatencyBudget(seconds=60))
     assert found.schedule is not None
     assert faults(problem, found.schedule.pieces) == []
-    assert found.bound == pytest.approx(found.value, rel=1e-6)
+    assert (found.status, found.bound) == ("optimal", found.value)
     wider = replace(problem, kinds=tuple(Kind(f"k{t}", tuple(f"d{t}{i}" for i in range(9)), 2) for t in range(kinds)))
     with pytest.raises(TooManyKindsError):
         solve_latency(wider, LatencyBudget(seconds=60))
