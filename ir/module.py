@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar
 from ir.attributes import Attributes, Dense
 from ir.facets import Facets
 from ir.ops import Op, Value
+from ir.shares import Shares, equal
 from ir.topology import Topology
 from ir.types import Type
 
@@ -105,11 +106,24 @@ class Func:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Named axes over an ordered list of devices (row-major); ``topology`` is implied by the module."""
+    """Named axes over an ordered list of devices (row-major); ``topology`` is implied by the module.
+
+    ``shares``: for each axis the shares of its members in what is cut along it (``ir.shares``), in lowest terms; empty where
+    all are 1."""
 
     name: str
     axes: tuple[tuple[str, int], ...]
     devices: tuple[str, ...]
+    shares: tuple[Shares, ...] = ()
+
+    def along(self, axis: int) -> Shares:
+        """The shares along axis number ``axis``."""
+        return self.shares[axis] if self.shares else equal(self.axes[axis][1])
+
+    @property
+    def cuts(self) -> tuple[Shares, ...]:
+        """The shares along each axis."""
+        return tuple(self.along(axis) for axis in range(len(self.axes)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,10 @@ class _Printer:
             case Topology():
                 self.topology(symbol, indent)
             case Mesh():
-                axes = ", ".join(f"{quote_key(axis)} = {size}" for axis, size in symbol.axes)
+                axes = ", ".join(
+                    f"{quote_key(axis)} = {size if max(shares) == 1 else list(shares)}"
+                    for (axis, size), shares in zip(symbol.axes, symbol.shares or ((1,),) * len(symbol.axes), strict=True)
+                )
                 self.lines.append(f"{indent}mesh {quote_name(symbol.name)} [{axes}] on {words_text(symbol.devices)}")
             case Schedule():
                 self.schedule(symbol, indent)

@@ -40,6 +40,7 @@ from ir.module import (
 from ir.names import unquote_text
 from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
 from ir.records import RecordFault, Table, read_record
+from ir.shares import Shares
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.types import UNKNOWN, DType, TensorType, Type
 
@@ -485,13 +486,23 @@ class Reader:
 
     def mesh(self, children: list[Any]) -> Mesh:
         name, *axes, devices = children
-        sizes = []
+        sizes: list[tuple[str, int]] = []
+        shares: list[Shares | None] = []
         for field in axes[0] if axes else ():
-            if type(field.value) is not int:
-                self.fault(field.token, f"the size of axis '{field.key}' must be an integer")
+            value = field.value
+            if type(value) is int:
+                sizes.append((field.key, value))
+                shares.append(None)
+            elif isinstance(value, tuple) and value and all(type(share) is int for share in value):
+                sizes.append((field.key, len(value)))
+                shares.append(value)
             else:
-                sizes.append((field.key, field.value))
-        return self.placed(name, Mesh(self.name(name), tuple(sizes), self.words(name, devices)))
+                message = f"axis '{field.key}' needs its size, an integer, or the shares of its members such as [3, 1]"
+                self.fault(field.token, message)
+        mesh = Mesh(self.name(name), tuple(sizes), self.words(name, devices))
+        if any(given and set(given) != {1} for given in shares) and math.prod(size for _, size in sizes) == len(mesh.devices):
+            mesh = replace(mesh, shares=tuple(given or mesh.along(axis) for axis, given in enumerate(shares)))
+        return self.placed(name, mesh)
 
     def row(self, children: list[Any]) -> Row:
         device, *actions = children

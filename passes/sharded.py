@@ -1,9 +1,9 @@
 """What passes between stages that are meshes: who sends what to whom, and what it costs.
 
 A stage with a mesh is one program on all its devices; each sample is work of all of them. A value that crosses from a stage to
-another of the same mesh shape goes as it lies: member i sends its part to member i. Between stages of different shape (a single
-device is one of its own) it goes whole: member i of the reader gets it from member ``i mod n`` of the n of the maker, which
-brings it to all its members first.
+another of the same mesh shape and shares goes as it lies: member i sends its part to member i. Between stages of different
+shape (a single device is one of its own) it goes whole: member i of the reader gets it from member ``i mod n`` of the n of the
+maker, which brings it to all its members first.
 
 Cost, as everywhere (``place``): bytes over the bandwidth of the route plus its latency, at both ends; a member that sends to
 several members of one stage pays the bytes for each and the longest latency once; a device with free transfers pays
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ir.diagnostics import InvalidInput
 from ir.facets import StageSet
 from ir.module import Mesh, Module, Plan, Resource
 from ir.names import quote_symbol
+from ir.shares import Shares, equal, largest
 from ir.topology import Topology
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.analyses.memory import SLOTS, reads
@@ -35,14 +35,16 @@ _PLACEMENT = re.compile(r"S\((\d{1,4})\)|R|P\((sum|max)\)")
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """The devices of a stage and the sizes of its mesh's axes (none for a single device)."""
+    """The devices of a stage and the sizes of its mesh's axes (none for a single device); ``shares`` along each, none where all
+    are equal."""
 
     devices: tuple[str, ...]
     sizes: tuple[int, ...] = ()
+    shares: tuple[Shares, ...] = ()
 
     def matches(self, other: Party) -> bool:
         """Whether values cross to ``other`` as they lie."""
-        return self.sizes == other.sizes
+        return (self.sizes, self.shares) == (other.sizes, other.shares)
 
 
 def pairs(maker: Party, reader: Party) -> tuple[tuple[int, int], ...]:
@@ -51,25 +53,25 @@ def pairs(maker: Party, reader: Party) -> tuple[tuple[int, int], ...]:
     return tuple((member % count, member) for member in range(len(reader.devices)))
 
 
-def part_bytes(type_: Type, sizes: Sequence[int]) -> int:
-    """Bytes of the largest part of a value that lies as its type says on a mesh of ``sizes``."""
+def part_bytes(type_: Type, party: Party) -> int:
+    """Bytes of the largest part of a value that lies as its type says on the mesh of ``party``."""
     size = type_bytes(type_) or 0
     if not isinstance(type_, TensorType) or type_.layout is None or type_.shape is None:
         return size
-    counts: dict[int, int] = {}
-    for placement, count in zip(type_.layout.placements, sizes, strict=True):
+    cuts: dict[int, list[Shares]] = {}
+    for placement, shares in zip(type_.layout.placements, party.shares or map(equal, party.sizes), strict=True):
         if isinstance(placement, Shard):
-            counts[placement.dim] = counts.get(placement.dim, 1) * count
-    for dim, count in counts.items():
+            cuts.setdefault(placement.dim, []).append(shares)
+    for dim, axes in cuts.items():
         length = type_.shape[dim]
         if isinstance(length, int) and length:
-            size = size // length * -(-length // count)
+            size = size // length * largest(length, axes)
     return size
 
 
 def message_bytes(type_: Type, maker: Party, reader: Party) -> int:
     """Bytes of one message of a value between two parties."""
-    return part_bytes(type_, maker.sizes) if maker.matches(reader) else type_bytes(type_) or 0
+    return part_bytes(type_, maker) if maker.matches(reader) else type_bytes(type_) or 0
 
 
 class Crossing:
@@ -158,8 +160,10 @@ def read_placements(text: str) -> tuple[Placement, ...]:
 
 def parties(plan: Plan, meshes: dict[str, Mesh]) -> list[Party]:
     """Of each stage of a plan."""
+    on = [meshes.get(stage.mesh, Mesh("", (), ())) for stage in plan.stages]
     return [
-        Party(stage.devices, tuple(size for _, size in meshes[stage.mesh].axes) if stage.mesh else ()) for stage in plan.stages
+        Party(stage.devices, tuple(size for _, size in mesh.axes), mesh.shares)
+        for stage, mesh in zip(plan.stages, on, strict=True)
     ]
 
 

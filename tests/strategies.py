@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -121,6 +122,14 @@ def dims(draw: st.DrawFn) -> Dim:
             st.integers(0, 5), st.integers(0, 1 << 40), st.none(), st.sampled_from(["batch", "2*seq + 1", "x", "f32"]), words
         )
     )
+
+
+@st.composite
+def shares(draw: st.DrawFn, axes: Sequence[tuple[str, int]]) -> tuple[tuple[int, ...], ...]:
+    """Shares of the members along each axis, in lowest terms; none where all are 1."""
+    drawn = [draw(st.lists(st.integers(1, 4), min_size=size, max_size=size)) for _, size in axes]
+    found = tuple(tuple(share // math.gcd(*given) for share in given) for given in drawn)
+    return found if any(max(given) > 1 for given in found) else ()
 
 
 @st.composite
@@ -538,7 +547,7 @@ def modules(draw: st.DrawFn, machines: bool = True) -> Module:
         devices = tuple(device.name for device in topology.devices)
         axis = draw(words)
         axes = draw(st.sampled_from([((axis, len(devices)),), ((axis, 1), (axis + "2", len(devices)))]))
-        mesh = Mesh(draw(symbols(taken)), axes, devices)
+        mesh = Mesh(draw(symbols(taken)), axes, devices, draw(shares(axes)))
     weights = tuple(draw(resources(draw(symbols(taken)), mesh)) for _ in range(draw(st.integers(0, 2))))
     stages = draw(st.integers(1, 3)) if topology is not None and draw(st.booleans()) else 0
     found += weights

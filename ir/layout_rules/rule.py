@@ -24,6 +24,7 @@ import enum
 from dataclasses import dataclass
 
 from ir.layout_rules.adapt import Adapt
+from ir.shares import cut, equal
 from ir.types import Partial, Placement, Replicate, Shard
 
 
@@ -66,9 +67,7 @@ class Factor:
         Raises ValueError where a shard would be empty."""
         if not 1 <= count <= self.size:
             raise ValueError(f"factor '{self.name}' has {self.size} units, which cannot be cut into {count}")
-        least, more = divmod(self.size, count)
-        lengths = [least + (shard < more) for shard in range(count)]
-        return tuple((sum(lengths[:shard]), length) for shard, length in enumerate(lengths))
+        return tuple(cut(self.size, equal(count), shard) for shard in range(count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ Data and machines
 - INV13  A resource's data fits its type; an external file stays in the model's folder; a digest is ``sha256:`` and 64 digits.
 - INV14  Device types, devices, hosts, switches and links of a topology have distinct names, what they refer to exists,
          numbers are in range, and a route's links connect its ends.
-- INV15  A mesh has axes of size >= 1 with distinct names, as many distinct devices as places, all of the topology.
+- INV15  A mesh has axes of size >= 1 with distinct names, as many distinct devices as places, all of the topology; shares are
+         from 1 to 1000, in lowest terms, one for each member along an axis.
 Programs and plans
 - INV16  Stages are numbered 0, 1, .. in order; their devices are those of the topology, of their mesh and of the plan.
 - INV17  A channel is one ``comm.send`` and one ``comm.recv`` of the same type in the two stages that name each other as

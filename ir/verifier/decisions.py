@@ -100,16 +100,16 @@ def _check_channels(findings: Findings) -> None:
 
 def _same_parts(sent: Type, received: Type | None, findings: Findings) -> bool:
     """Whether what members send is what the members of the other stage's mesh receive: layouts may differ in the mesh alone,
-    if its axes have the same sizes."""
+    if its axes have the same sizes and shares."""
     if sent == received:
         return True
     if not isinstance(sent, TensorType) or not isinstance(received, TensorType) or not (sent.layout and received.layout):
         return False
     meshes = [findings.meshes.get(layout.mesh) for layout in (sent.layout, received.layout)]
-    sizes = [[size for _, size in mesh.axes] for mesh in meshes if mesh is not None]
+    cuts = [([size for _, size in mesh.axes], mesh.shares) for mesh in meshes if mesh is not None]
     return (
-        len(sizes) == 2
-        and sizes[0] == sizes[1]
+        len(cuts) == 2
+        and cuts[0] == cuts[1]
         and sent.layout.placements == received.layout.placements
         and replace(received, layout=sent.layout) == sent
     )

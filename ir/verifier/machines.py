@@ -13,6 +13,8 @@ from ir.verifier.findings import Findings, Part
 
 Fault: TypeAlias = tuple[Part | None, str]
 """What is wrong, and with which part of the topology (None: with it as a whole)."""
+MOST_SHARE = 1000
+"""Shares are small: an order of as many turns as their sum is kept for each axis."""
 
 
 def check_machines(findings: Findings) -> None:
@@ -123,6 +125,13 @@ def _mesh_faults(mesh: Mesh, topology: Topology | None) -> Iterable[str]:
     places = math.prod(size for _, size in mesh.axes)
     if places != len(mesh.devices):
         yield f"its axes have {places} places for {len(mesh.devices)} devices"
+    for (axis, _), shares in zip(mesh.axes, mesh.shares, strict=False):
+        if not all(1 <= share <= MOST_SHARE for share in shares):
+            yield f"axis '{axis}' has shares {list(shares)}, integers from 1 to {MOST_SHARE} expected"
+        elif math.gcd(*shares) > 1:
+            yield f"axis '{axis}' has shares {list(shares)}, which {[share // math.gcd(*shares) for share in shares]} says too"
+    if mesh.shares and [len(shares) for shares in mesh.shares] != [size for _, size in mesh.axes]:
+        yield f"its shares {list(map(list, mesh.shares))} are not one for each member along each axis"
     for device in _twice(mesh.devices):
         yield f"device '{device}' stands twice"
     known = {device.name for device in topology.devices} if topology else set(mesh.devices)

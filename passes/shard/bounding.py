@@ -127,14 +127,16 @@ class Bounding:
         return (self.volumes.receive(devices, best, True) + self.volumes.send(devices, best, True)) * (1 + TIGHT)
 
     def cheapest(self, mesh: DeviceMesh) -> Floats:
-        """Without the problem on the mesh: every op divided evenly, every weight too."""
+        """Without the problem on the mesh: every op divided evenly, every weight too. Where parts may differ, a slow device may
+        have less than others: then all devices work as the quickest."""
         share = 1.0 / math.prod(mesh.sizes)
+        slowest = min if self.uneven else max
         known: dict[object, float] = {}
         work = [0.0] * self.units.count
         for number, op in enumerate(self.module.entry.ops):
             key = (op.facets, op.name)
             if key not in known:
-                known[key] = max((self.divided(op, type_, share) for type_ in mesh.types), default=0.0)
+                known[key] = slowest((self.divided(op, type_, share) for type_ in mesh.types), default=0.0)
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
         bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share)

@@ -6,15 +6,17 @@ is kept; other layouts are made from it in every run. A result may leave in any 
 
 What is free: arguments arrive in whatever layouts are asked for, and small constants stand on every device.
 
-Seconds of an op under a choice: those of ``passes.analyses.seconds`` (the op alone, not fused) for the largest shard's flops
-and bytes, on the slowest type of the mesh. In training, the backward pass is priced likewise, with the flops of both gradients
-and twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they
-are, and each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation.
-What the forward pass gathered stays for the backward pass. Nothing overlaps: communication adds to computation.
+Seconds of an op under a choice: those of ``passes.analyses.seconds`` (the op alone, not fused) for a member's own shard, flops
+and bytes, on its own type of device; of the members the longest. In training, the backward pass is priced likewise, with the
+flops of both gradients and twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout
+are added where they are, and each sum is brought to where the maker wants it: for a weight, where it is kept, which is its
+synchronisation. What the forward pass gathered stays for the backward pass. Nothing overlaps: communication adds to
+computation.
 
 Memory: weights where they are kept; in training also their gradients and the optimizer's state (``OptimizerState``, or two
-32-bit numbers per element, as Adam keeps). Activations are not counted.
-"""
+32-bit numbers per element, as Adam keeps). Activations are not counted. A choice takes what its fullest member holds, in bytes
+of the smallest device: of a device with twice the memory half its bytes. Sums of these are exact where one member is the
+fullest in all (equal devices, equal shares), else no less than what any device needs."""
 
 from __future__ import annotations
 
@@ -30,13 +32,14 @@ from ir.layout_rules import Factor, LayoutRule, Strategy, Surroundings, backward
 from ir.module import Func, Module, Resource, Splat
 from ir.opdefs import module_opsets
 from ir.ops import Op
+from ir.shares import Shares, nested_cut, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.analyses.memory import reads
 from passes.analyses.seconds import op_seconds
 from passes.fold import Folding
 from passes.shard.cells import cells_of
-from passes.shard.layouts import Layouts, Placements, coherent, layouts_of, split
-from passes.shard.mesh import DeviceMesh
+from passes.shard.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
+from passes.shard.mesh import DeviceMesh, Member
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.sharded import SEPARATOR
 
@@ -230,20 +233,20 @@ class _Builder:
         options = [
             [
                 back
-                for back in backward_rule(rule, size)
-                if self.uneven or back.strategy.factor is None or back.strategy.factor.size % size == 0
+                for back in backward_rule(rule, axis.size)
+                if self.uneven or back.strategy.factor is None or proportional(back.strategy.factor.size, [axis.shares])
             ]
-            for size in self.mesh.sizes
+            for axis in self.mesh.axes
         ]
         for picked in itertools.product(*options):
-            parts: dict[str, int] = {}
-            for back, size in zip(picked, self.mesh.sizes, strict=True):
+            cuts: dict[str, list[Shares]] = {}
+            for back, axis in zip(picked, self.mesh.axes, strict=True):
                 if back.strategy.factor:
-                    parts[back.strategy.name] = parts.get(back.strategy.name, 1) * size
+                    cuts.setdefault(back.strategy.name, []).append(axis.shares)
             factors = {factor.name: factor for back in picked if (factor := back.strategy.factor)}
-            if any(factors[name].size < count for name, count in parts.items()):
+            if not all(none_empty(factors[name].size, axes) for name, axes in cuts.items()):
                 continue
-            odd = [factors[name] for name, count in parts.items() if factors[name].size % count]
+            odd = [factors[name] for name, axes in cuts.items() if not proportional(factors[name].size, axes)]
             if odd and not (self.uneven and all(_by_elements(factor, (*operands, *results)) for factor in odd)):
                 continue
             gradients: list[Placements | None] = []
@@ -270,7 +273,7 @@ class _Builder:
                 NodeKind(
                     tuple(_text(layouts.placements[i]) for i in kept),
                     np.zeros(len(kept)),
-                    np.array([size * split(resource.type, layouts.placements[i], self.mesh) for i in kept]),
+                    np.array([size * fullest(resource.type, layouts.placements[i], self.mesh) for i in kept]),
                     makes=(np.array(kept, np.int64),),
                 )
             )
@@ -320,16 +323,26 @@ class _Builder:
     def seconds(
         self, op: Op, operands: Sequence[Type | None], strategies: Sequence[Strategy | None], lies: Sequence[Placements]
     ) -> float:
-        """Of the largest shard, forward and, in training, backward."""
+        """Of the member that takes longest, forward and, in training, backward."""
         cost = op.facet(Cost)
         if cost is None or op.facet(Time) is not None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
-        local = _local_cost(op, cost, operands, lies, share_of(strategies, self.mesh), self.mesh)
+        return max((self.member_seconds(op, cost, operands, strategies, lies, m) for m in self.mesh.members), default=0.0)
+
+    def member_seconds(
+        self,
+        op: Op,
+        cost: Cost,
+        operands: Sequence[Type | None],
+        strategies: Sequence[Strategy | None],
+        lies: Sequence[Placements],
+        member: Member,
+    ) -> float:
+        local = _local_cost(op, cost, operands, lies, share_of(strategies, self.mesh, member.place), self.mesh, member.place)
         works = [local]
         if self.training and cost.input_grad + cost.weight_grad:
             works.append(replace(local, flops=local.input_grad, read=2 * local.read, write=2 * local.write))
-        types = self.mesh.types
-        return max((sum(op_seconds(op.with_facets(work), type_) for work in works) for type_ in types), default=0.0)
+        return sum(op_seconds(op.with_facets(work), member.type) for work in works)
 
     def finish(self, folding: Folding | None) -> ShardInput:
         values = [
@@ -357,14 +370,13 @@ class _Builder:
         )
 
 
-def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh) -> float:
-    """Part of the op's flops that the busiest member works."""
-    parts: dict[str, tuple[Strategy, int]] = {}
-    for strategy, axis in zip(strategies, mesh.axes, strict=True):
-        if strategy is not None and strategy.factor is not None:
-            _, count = parts.get(strategy.name, (strategy, 1))
-            parts[strategy.name] = (strategy, count * axis.size)
-    return math.prod(strategy.share(count) for strategy, count in parts.values())
+def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh, place: Sequence[int]) -> float:
+    """Part of the op's flops that the member at ``place`` works."""
+    cuts: dict[str, tuple[Factor, list[tuple[Shares, int]]]] = {}
+    for strategy, axis, at in zip(strategies, mesh.axes, place, strict=True):
+        if strategy is not None and strategy.factor is not None and strategy.factor.divided:
+            cuts.setdefault(strategy.name, (strategy.factor, []))[1].append((axis.shares, at))
+    return math.prod(nested_cut(factor.size, along)[1] / factor.size for factor, along in cuts.values())
 
 
 def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
@@ -391,25 +403,31 @@ def gradient_layout(placements: Placements) -> Placements:
 
 
 def _local_cost(
-    op: Op, cost: Cost, operands: Sequence[Type | None], lies: Sequence[Placements], share: float, mesh: DeviceMesh
+    op: Op,
+    cost: Cost,
+    operands: Sequence[Type | None],
+    lies: Sequence[Placements],
+    share: float,
+    mesh: DeviceMesh,
+    place: Sequence[int],
 ) -> Cost:
-    """The cost of the largest shard. Bytes read are divided as the operands are where the op reads all of them, else (a
-    Gather from a table) as the results are. ``input_grad`` is that of both gradients."""
+    """The cost of the shard of the member at ``place``. Bytes read are divided as the operands are where the op reads all of
+    them, else (a Gather from a table) as the results are. ``input_grad`` is that of both gradients."""
 
-    def part(names: Sequence[str], types: Sequence[Type | None], lies: Sequence[Placements]) -> tuple[int, float]:
+    def parts(names: Sequence[str], types: Sequence[Type | None], lies: Sequence[Placements]) -> tuple[int, float]:
         whole, local = 0, 0.0
         for name, type_, placements in zip(names, types, lies, strict=True):
             size = (type_bytes(type_) or 0) if name and type_ is not None else 0
             whole += size
-            local += size * split(type_, placements, mesh) if size and type_ is not None else 0.0
+            local += size * part(type_, placements, mesh, place) if size and type_ is not None else 0.0
         return whole, local
 
     count = len(operands)
-    made, made_here = part([v.name for v in op.results], [v.type for v in op.results], lies[count:])
+    made, made_here = parts([v.name for v in op.results], [v.type for v in op.results], lies[count:])
     results = made_here / made if made else 1.0
-    given, given_here = part(op.operands, operands, lies[:count])
+    given, given_here = parts(op.operands, operands, lies[:count])
     held = [i for i, name in enumerate(op.operands) if name[:1] == "@"]
-    weight, weight_here = part([op.operands[i] for i in held], [operands[i] for i in held], [lies[i] for i in held])
+    weight, weight_here = parts([op.operands[i] for i in held], [operands[i] for i in held], [lies[i] for i in held])
     read = given_here / given if given and cost.read >= given else results
     kept = weight_here / weight if weight and cost.weight >= weight else results
     return replace(

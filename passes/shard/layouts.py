@@ -2,18 +2,18 @@
 
 A layout is one placement per mesh axis. A step changes one axis by one collective: all-gather ``S -> R``, all-reduce
 ``P -> R``, reduce-scatter ``P -> S``, all-to-all ``S -> S'``; ``R -> S`` is a local slice and ``R -> P`` stands on one member
-(of a maximum: on all), both free. Its bytes are those of the value as the *other* axes leave it. Where several axes split one
-dimension, the later splits what the earlier left, so only the last of them may be changed. A conversion is the cheapest chain
-of steps: a shortest path over layouts.
+(of a maximum: on all), both free. Its seconds are those of the largest part that it moves (``mesh``), as the *other* axes leave
+it. Where several axes split one dimension, the later splits what the earlier left, so only the last of them may be changed. A
+conversion is the cheapest chain of steps: a shortest path over layouts.
 
-Invariants: terms of a sum and of a maximum do not meet in one layout; a dimension is split evenly unless ``uneven`` is allowed,
-and never into empty parts.
-"""
+Invariants: terms of a sum and of a maximum do not meet in one layout; a dimension is split in the exact proportion of the
+shares unless ``uneven`` is allowed, and never into empty parts."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -21,8 +21,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ir.shares import Shares, largest, nested_cut, none_empty, proportional
 from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
-from passes.shard.mesh import Axis, DeviceMesh
+from passes.shard.mesh import DeviceMesh
 
 Placements: TypeAlias = tuple[Placement, ...]
 Seconds: TypeAlias = NDArray[np.float64]
@@ -52,23 +53,35 @@ def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False) -> Layouts:
     """The layouts of a type; what is no tensor of known shape is replicated."""
     found = tuple(sorted(_possible(type_, mesh, uneven), key=lambda placements: _order(placements, mesh)))
     size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
-    return Layouts(found, _closure(found, mesh, size))
+    return Layouts(found, _closure(found, mesh, type_, size))
 
 
 def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
     """Part of a tensor that its largest shard holds."""
+    return part(type_, placements, mesh, mesh.foremost)
+
+
+def part(type_: Type, placements: Placements, mesh: DeviceMesh, place: Sequence[int]) -> float:
+    """Part of a tensor that the member at ``place`` holds."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return 1.0
-    parts: dict[int, int] = {}
-    for placement, axis in zip(placements, mesh.axes, strict=True):
+    cuts: dict[int, list[tuple[Shares, int]]] = {}
+    for placement, axis, at in zip(placements, mesh.axes, place, strict=True):
         if isinstance(placement, Shard):
-            parts[placement.dim] = parts.get(placement.dim, 1) * axis.size
+            cuts.setdefault(placement.dim, []).append((axis.shares, at))
     share = 1.0
-    for dim, count in parts.items():
+    for dim, along in cuts.items():
         length = type_.shape[dim]
         assert isinstance(length, int)
-        share *= -(-length // count) / length
+        share *= nested_cut(length, along)[1] / length
     return share
+
+
+def fullest(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
+    """Part of a tensor that a member holds, over the room of its device, where that is most: no device is fuller than the
+    smallest would be with that part."""
+    parts = (part(type_, placements, mesh, member.place) / member.room for member in mesh.members)
+    return max(parts, default=split(type_, placements, mesh))
 
 
 def coherent(placements: Placements) -> bool:
@@ -89,8 +102,8 @@ def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
     for placements in itertools.product(options, repeat=len(mesh.axes)):
         fits = True
         for dim, length in enumerate(shape):
-            parts = math.prod(axis.size for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim))
-            fits = fits and parts <= max(length, 1) and (uneven or length % parts == 0)
+            axes = [axis.shares for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim)]
+            fits = fits and (not axes or (none_empty(length, axes) and (uneven or proportional(length, axes))))
         if fits and coherent(placements):
             found.append(placements)
     return found
@@ -102,43 +115,47 @@ def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
     return (-parts, tuple(map(str, placements)))
 
 
-def _closure(found: tuple[Placements, ...], mesh: DeviceMesh, size: float) -> Seconds:
+def _closure(found: tuple[Placements, ...], mesh: DeviceMesh, type_: Type, size: float) -> Seconds:
     """Shortest paths (Floyd, Warshall)."""
     number = _numbers(found)
     convert: Seconds = np.full((len(found), len(found)), np.inf)
     np.fill_diagonal(convert, 0.0)
     options = sorted({p for placements in found for p in placements}, key=str)
+    held = [size * split(type_, placements, mesh) for placements in found]
     for one, placements in enumerate(found):
         for position, axis in enumerate(mesh.axes):
-            rest = size
-            for other, (placement, along) in enumerate(zip(placements, mesh.axes, strict=True)):
-                if other != position and isinstance(placement, Shard):
-                    rest /= along.size
+            source = placements[position]
             locked = {p for p in placements[position + 1 :] if isinstance(p, Shard)}
             for target in options:
-                if placements[position] in locked or target in locked or target == placements[position]:
+                if source in locked or target in locked or target == source:
                     continue
                 two = number.get((*placements[:position], target, *placements[position + 1 :]))
-                if two is not None:
-                    convert[one, two] = _step(placements[position], target, axis, rest)
+                if two is None:
+                    continue
+                match source, target:
+                    case Replicate(), _:
+                        convert[one, two] = 0.0
+                    case Shard(), Replicate():
+                        convert[one, two] = axis.gather(held[one])
+                    case Shard(), Shard():
+                        before, after = (_largest_range(type_, lies, target.dim, mesh) for lies in (placements, found[two]))
+                        convert[one, two] = axis.gather(held[one] * after / before)
+                    case Partial(), Replicate():
+                        convert[one, two] = axis.reduce(held[one])
+                    case Partial(), Shard():
+                        convert[one, two] = axis.gather(held[two])
     for middle in range(len(found)):
         np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
     return convert
 
 
-def _step(source: Placement, target: Placement, axis: Axis, size: float) -> float:
-    match source, target:
-        case Replicate(), _:
-            return 0.0
-        case Shard(), Replicate():
-            return axis.gather(size)
-        case Shard(), Shard():
-            return axis.exchange(size)
-        case Partial(), Replicate():
-            return axis.reduce(size)
-        case Partial(), Shard():
-            return axis.gather(size)
-    return math.inf
+def _largest_range(type_: Type, placements: Placements, dim: int, mesh: DeviceMesh) -> int:
+    """The longest range of a dimension that a member has."""
+    shape = type_.shape if isinstance(type_, TensorType) else None
+    assert shape is not None
+    length = shape[dim]
+    assert isinstance(length, int)
+    return largest(length, (axis.shares for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim)))
 
 
-__all__ = ["Layouts", "Placements", "Seconds", "coherent", "layouts_of", "split"]
+__all__ = ["Layouts", "Placements", "Seconds", "coherent", "fullest", "layouts_of", "part", "split"]

@@ -4,20 +4,27 @@ An axis is as fast as its slowest link: the least bandwidth and the greatest lat
 rings that lie along it. Devices are numbered row by row, so the last axis joins neighbours. Collectives of different rings of
 an axis run at once and are taken not to disturb each other, on shared links too.
 
-Seconds of a collective over the n members of an axis, b the bytes of the tensor as it would be without this axis, B bandwidth,
-L latency, rings (Thakur, Rabenseifner, Gropp 2005): ``(n-1) (b / (n B) + L)`` for all-gather and reduce-scatter, twice that for
-all-reduce, ``(n-1) (b / (n^2 B) + L)`` for all-to-all; a local slice is free.
+Seconds of a collective over the n members of an axis, B bandwidth, L latency, rings (Thakur, Rabenseifner, Gropp 2005): n-1
+steps, each of which waits for the largest part that a member passes on, ``part / B + L``. The part is, of an all-gather or
+reduce-scatter, what a member has of the tensor or gets of it; of an all-reduce, which cuts the tensor anew, an n-th, and there
+are two rounds; of an all-to-all, what one member gives another. Where parts are equal and b are the bytes of the tensor as it
+would be without this axis, they are ``b / n``, ``b / n``, ``b / n^2``. A local slice is free.
+
+An axis has *shares* (``ir.shares``): devices that work faster get more of what is split. Each op takes as long as the member
+that takes longest for its own part, on its own type of device.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Mesh
+from ir.shares import Shares, equal, foremost
 from ir.topology import Device, DeviceType, Topology
 from passes.analyses.network import Network, Unreachable
 
@@ -26,39 +33,73 @@ AXIS_NAMES = ("x", "y", "z")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: bytes per second and seconds of its slowest link."""
+    """One axis: bytes per second and seconds of its slowest link; ``shares`` of its members, all 1 unless given."""
 
     name: str
     size: int
     bandwidth: float
     latency: float = 0.0
+    shares: Shares = ()
 
-    def gather(self, size: float) -> float:
-        """Seconds of an all-gather or reduce-scatter of ``size`` bytes."""
-        return (self.size - 1) * (size / (self.size * self.bandwidth) + self.latency)
+    def __post_init__(self) -> None:
+        if not self.shares:
+            object.__setattr__(self, "shares", equal(self.size))
+
+    def gather(self, part: float) -> float:
+        """Seconds of an all-gather or reduce-scatter whose largest part has ``part`` bytes, or of an all-to-all in which no
+        member gives another more."""
+        return (self.size - 1) * (part / self.bandwidth + self.latency)
 
     def reduce(self, size: float) -> float:
-        """Seconds of an all-reduce."""
-        return 2.0 * self.gather(size)
+        """Seconds of an all-reduce of ``size`` bytes."""
+        return 2.0 * self.gather(size / self.size)
 
-    def exchange(self, size: float) -> float:
-        """Seconds of an all-to-all."""
-        return (self.size - 1) * (size / (self.size**2 * self.bandwidth) + self.latency)
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member by its place along each axis, the type of its device, and the memory of that over that of the smallest."""
+
+    place: tuple[int, ...]
+    type: DeviceType
+    room: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMesh:
-    """``devices`` row by row; ``types`` those of its devices: seconds are those of the slowest. ``memory``: bytes of the
-    smallest device, None without a limit."""
+    """``devices`` row by row; ``types`` those of its devices. ``memory``: bytes of the smallest device, None without a limit.
+
+    ``members``: those that may be the busiest or the fullest. Of members alike in type and room others are left out that have
+    no larger part of anything. Unless given, the one with the largest parts, on a device of each type."""
 
     axes: tuple[Axis, ...]
     devices: tuple[str, ...] = ()
     types: tuple[DeviceType, ...] = ()
     memory: int | None = None
+    members: tuple[Member, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            object.__setattr__(self, "members", tuple(Member(self.foremost, type_) for type_ in self.types))
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(axis.size for axis in self.axes)
+
+    @property
+    def foremost(self) -> tuple[int, ...]:
+        """The place with the largest parts of everything."""
+        return tuple(foremost(axis.shares) for axis in self.axes)
+
+    @property
+    def shares(self) -> tuple[Shares, ...]:
+        """Those along each axis; empty where all are equal."""
+        found = tuple(axis.shares for axis in self.axes)
+        return found if any(max(shares) > 1 for shares in found) else ()
+
+    def limited(self, memory: int | None) -> DeviceMesh:
+        """The mesh with that many bytes on every device, None without a limit."""
+        members = tuple(dict.fromkeys(replace(member, room=1.0) for member in self.members))
+        return replace(self, memory=memory, members=members)
 
     def __str__(self) -> str:
         return "x".join(map(str, self.sizes))
@@ -99,11 +140,15 @@ def shapes(devices: int, most_axes: int = 2) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def mesh_of(topology: Topology, net: Network, sizes: tuple[int, ...], first: int = 0) -> DeviceMesh:
-    """The mesh over consecutive devices of ``topology``, from number ``first`` on. Raises InvalidInput where two of an axis
-    cannot reach each other."""
+def mesh_of(
+    topology: Topology, net: Network, sizes: tuple[int, ...], first: int = 0, shares: Sequence[Shares] = ()
+) -> DeviceMesh:
+    """The mesh over consecutive devices of ``topology``, from number ``first`` on; ``shares`` along each axis, equal ones
+    unless given. Raises InvalidInput where two of an axis cannot reach each other."""
     axes = tuple(zip(AXIS_NAMES, sizes, strict=False))
-    return _mesh(topology, net, axes, topology.devices[first : first + math.prod(sizes)])
+    return _mesh(
+        topology, net, axes, shares or [equal(size) for size in sizes], topology.devices[first : first + math.prod(sizes)]
+    )
 
 
 def mesh_over(topology: Topology, net: Network, mesh: Mesh) -> DeviceMesh:
@@ -112,10 +157,12 @@ def mesh_over(topology: Topology, net: Network, mesh: Mesh) -> DeviceMesh:
     for device in mesh.devices:
         if device not in known:
             raise InvalidInput(f"'{device}' is not a device of the topology {topology.name}", where=mesh.name)
-    return _mesh(topology, net, mesh.axes, tuple(known[device] for device in mesh.devices))
+    return _mesh(topology, net, mesh.axes, mesh.cuts, tuple(known[device] for device in mesh.devices))
 
 
-def _mesh(topology: Topology, net: Network, named: Sequence[tuple[str, int]], devices: Sequence[Device]) -> DeviceMesh:
+def _mesh(
+    topology: Topology, net: Network, named: Sequence[tuple[str, int]], shares: Sequence[Shares], devices: Sequence[Device]
+) -> DeviceMesh:
     axes = []
     sizes = tuple(size for _, size in named)
     for number, (name, size) in enumerate(named):
@@ -131,11 +178,38 @@ def _mesh(topology: Topology, net: Network, named: Sequence[tuple[str, int]], de
                 except Unreachable as error:
                     raise InvalidInput(f"no mesh axis: {error}", where=topology.name) from error
                 bandwidth, latency = min(bandwidth, path.bandwidth), max(latency, path.latency)
-        axes.append(Axis(name, size, bandwidth, latency))
-    limits = [limit for device in devices if (limit := topology.memory(device)) is not None]
+        axes.append(Axis(name, size, bandwidth, latency, shares[number]))
+    least = min((limit for device in devices if (limit := topology.memory(device)) is not None), default=None)
     used = {device.type for device in devices}
     types = tuple(type_ for type_ in topology.types if type_.name in used)
-    return DeviceMesh(tuple(axes), tuple(device.name for device in devices), types, min(limits, default=None))
+    places = itertools.product(*map(range, sizes))
+    members = [
+        Member(place, topology.type(device.type), _room(topology.memory(device), least))
+        for place, device in zip(places, devices, strict=True)
+    ]
+    return DeviceMesh(tuple(axes), tuple(device.name for device in devices), types, least, _foremost(members, shares))
+
+
+def _room(memory: int | None, least: int | None) -> float:
+    if memory is None:
+        return 1.0 if least is None else math.inf
+    return memory / least if least else 1.0
+
+
+def _foremost(members: Iterable[Member], shares: Sequence[Shares]) -> tuple[Member, ...]:
+    """Members without those that another of their type and room leaves behind: along each axis it has the greater share, or of
+    equal ones comes first (``ir.shares``)."""
+
+    def ranks(member: Member) -> tuple[tuple[int, int], ...]:
+        return tuple((-along[place], place) for along, place in zip(shares, member.place, strict=True))
+
+    found: list[Member] = []
+    for member in sorted(members, key=ranks):
+        mine = ranks(member)
+        alike = (other for other in found if (other.type, other.room) == (member.type, member.room))
+        if not any(all(map(operator.le, ranks(other), mine)) for other in alike):
+            found.append(member)
+    return tuple(found)
 
 
 def _ring_starts(sizes: tuple[int, ...], axis: int) -> list[int]:
@@ -145,4 +219,4 @@ def _ring_starts(sizes: tuple[int, ...], axis: int) -> list[int]:
     return [sum(p * s for p, s in zip(place, strides, strict=True)) for place in itertools.product(*others)]
 
 
-__all__ = ["AXIS_NAMES", "Axis", "DeviceMesh", "mesh_of", "mesh_over", "read_shape", "shapes"]
+__all__ = ["AXIS_NAMES", "Axis", "DeviceMesh", "Member", "mesh_of", "mesh_over", "read_shape", "shapes"]

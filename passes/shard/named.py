@@ -149,7 +149,8 @@ class ByHand:
         tensor = [axis for axis in range(count) if axis not in data]
         split = self.by_pairs(self.size_of(tensor))
         if not split.names:
-            raise UnfitError(f"no product's columns stay split over {self.size_of(tensor)} devices up to another product")
+            devices = math.prod(self.mesh.sizes[axis] for axis in tensor)
+            raise UnfitError(f"no product's columns stay split over {devices} devices up to another product")
         batch = self.by_batch(data) if data else Split()
         yield [batch if axis in data else split for axis in range(count)]
 
@@ -167,7 +168,8 @@ class ByHand:
     # -- parts of plans ------------------------------------------------------------------------------------------------
 
     def size_of(self, axes: Sequence[int]) -> int:
-        return math.prod(self.mesh.axes[axis].size for axis in axes)
+        """The sum of the shares of the members along ``axes``: what it divides is cut in their proportion."""
+        return math.prod(sum(self.mesh.axes[axis].shares) for axis in axes)
 
     def batch(self) -> int:
         """The leading dimension of the first argument that has one; 1 where there is none."""

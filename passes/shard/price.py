@@ -15,10 +15,11 @@ from ir.facets import Cost, OptimizerState, Time
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.ops import Op
+from ir.shares import cut
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.analyses.memory import reads
 from passes.analyses.seconds import op_seconds
-from passes.shard.mesh import DeviceMesh
+from passes.shard.mesh import DeviceMesh, Member
 from passes.shard.ways import FREE, Lies, Ways
 
 
@@ -51,8 +52,9 @@ class Collective:
 @dataclass(slots=True)
 class Bill:
     """``compute`` and ``communication`` seconds; ``memory`` bytes of weights per device (with their gradients and optimizer
-    state in training). ``work``: seconds of compute by op. ``lies``: the layout in which each value is made or kept; ``asked``:
-    those in which it is needed."""
+    state in training), each weight by the member that holds most of it, as a part of what its device has (``build``). ``work``:
+    seconds of compute by op. ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is
+    needed."""
 
     compute: float = 0.0
     memory: float = 0.0
@@ -117,7 +119,7 @@ class _Walk:
         for op, rule in rules(module, func):
             self.types.update((value.name, value.type) for value in op.results)
             if rule is None:
-                self.compute(op, [whole] * len(op.operands), [whole] * len(op.results), 1.0)
+                self.compute(op, [whole] * len(op.operands), [whole] * len(op.results), [])
                 for name in reads(op):
                     self.ask(name, whole, None)
                 self.lies.update((value.name, whole) for value in op.results)
@@ -149,7 +151,7 @@ class _Walk:
         if learns:
             self.trained.add(name)
             size = 2 * size + (state[0] if state else 8 * type_.elements)
-        self.bill.memory += size * self.part(type_, self.lies[name])
+        self.bill.memory += size * max((self.part(type_, self.lies[name], m) / m.room for m in self.mesh.members), default=1.0)
 
     def backs(self, rule: LayoutRule, size: int) -> dict[str, Backward]:
         """The strategies of a rule by name; equal ops share their rule."""
@@ -164,15 +166,12 @@ class _Walk:
             backs.append(self.backs(rule, axis.size)[name])
         operands = [tuple(back.strategy.operands[i] for back in backs) for i in range(len(op.operands))]
         results = [tuple(back.strategy.results[i] for back in backs) for i in range(len(op.results))]
-        counts: dict[str, int] = {}
-        for back, axis in zip(backs, self.mesh.axes, strict=True):
+        cuts: dict[str, list[int]] = {}
+        for number, back in enumerate(backs):
             factor = back.strategy.factor
             if factor is not None and factor.divided:
-                counts[factor.name] = counts.get(factor.name, 1) * axis.size
-        share = 1.0
-        for name, count in counts.items():
-            size = rule.factor(name).size
-            share *= math.ceil(size / count) / size
+                cuts.setdefault(factor.name, []).append(number)
+        share = [(rule.factor(name).size, axes) for name, axes in cuts.items()]
         self.compute(op, operands, results, share)
         flows = any(name in self.trained for name in op.operands)
         for i, name in enumerate(op.operands):
@@ -183,51 +182,60 @@ class _Walk:
             if flows and rule.differentiable[1][i]:
                 self.trained.add(value.name)
 
-    def compute(self, op: Op, operands: list[Lies], results: list[Lies], share: float) -> None:
-        seconds = self.seconds(op, operands, results, share)
+    def compute(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> None:
+        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it."""
+        seconds = self.seconds(op, operands, results, divided)
         self.bill.compute += seconds
         self.bill.work[op.id] = seconds
 
-    def seconds(self, op: Op, operands: list[Lies], results: list[Lies], share: float) -> float:
+    def seconds(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> float:
         cost = op.facet(Cost)
         if cost is None or op.facet(Time) is not None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
         given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
         made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
         held = [row for row in given if row[2].startswith("@")]
-        written = self.ratio(made)
-        read = self.ratio(given) if cost.read >= self.total(given) > 0 else written
-        kept = self.ratio(held) if cost.weight >= self.total(held) > 0 else written
-        here = replace(
-            cost,
-            flops=round(cost.flops * share),
-            read=round(cost.read * read),
-            write=round(cost.write * written),
-            weight=round(cost.weight * kept),
-        )
-        works = [here]
         gradients = cost.input_grad + cost.weight_grad
-        if self.training and gradients:
-            works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
-        per_type = [math.fsum(op_seconds(op.with_facets(work), type_) for work in works) for type_ in self.mesh.types]
-        return max(per_type, default=0.0)
+        longest = 0.0
+        for member in self.mesh.members:
+            share = 1.0
+            for units, axes in divided:
+                mine = units
+                for axis in axes:
+                    mine = cut(mine, self.mesh.axes[axis].shares, member.place[axis])[1]
+                share *= mine / units
+            written = self.ratio(made, member)
+            read = self.ratio(given, member) if cost.read >= self.total(given) > 0 else written
+            kept = self.ratio(held, member) if cost.weight >= self.total(held) > 0 else written
+            here = replace(
+                cost,
+                flops=round(cost.flops * share),
+                read=round(cost.read * read),
+                write=round(cost.write * written),
+                weight=round(cost.weight * kept),
+            )
+            works = [here]
+            if self.training and gradients:
+                works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
+            longest = max(longest, math.fsum(op_seconds(op.with_facets(work), member.type) for work in works))
+        return longest
 
     @staticmethod
     def total(rows: list[tuple[Type, Lies, str]]) -> int:
         return sum(type_.nbytes or 0 for type_, _, _ in rows if isinstance(type_, TensorType))
 
-    def ratio(self, rows: list[tuple[Type, Lies, str]]) -> float:
+    def ratio(self, rows: list[tuple[Type, Lies, str]], member: Member) -> float:
         whole = self.total(rows)
-        here = sum((t.nbytes or 0) * self.part(t, lies) for t, lies, _ in rows if isinstance(t, TensorType))
+        here = sum((t.nbytes or 0) * self.part(t, lies, member) for t, lies, _ in rows if isinstance(t, TensorType))
         return here / whole if whole else 1.0
 
-    def part(self, type_: TensorType, lies: Lies) -> float:
-        """What the largest shard holds of a tensor."""
+    def part(self, type_: TensorType, lies: Lies, member: Member) -> float:
+        """What a member holds of a tensor."""
         shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
         local = list(shape)
-        for placement, axis in zip(lies, self.mesh.axes, strict=True):
+        for placement, axis, at in zip(lies, self.mesh.axes, member.place, strict=True):
             if isinstance(placement, Shard):
-                local[placement.dim] = math.ceil(local[placement.dim] / axis.size)
+                local[placement.dim] = cut(local[placement.dim], axis.shares, at)[1]
         return math.prod(local) / math.prod(shape) if math.prod(shape) else 1.0
 
     def ask(self, name: str, lies: Lies, gradient: Lies | None) -> None:

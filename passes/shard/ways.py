@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ir.shares import cut
 from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from passes.shard.mesh import DeviceMesh
 
@@ -33,7 +34,7 @@ FREE = frozenset({"slice", "term"})
 @dataclass(frozen=True, slots=True)
 class Step:
     """One link of a chain: it makes layout ``after`` by changing axis number ``axis``. ``size``: bytes of the tensor as the
-    other axes leave it."""
+    other axes leave it, of the largest where these differ."""
 
     kind: str
     axis: int
@@ -82,10 +83,7 @@ class Ways:
             before, later = lies[position], lies[position + 1 :]
             if isinstance(before, Shard) and before in later:
                 continue  # a later axis cuts its shards: it must be joined first
-            size = float(type_.nbytes or 0)
-            for other, placement in enumerate(lies):
-                if other != position and isinstance(placement, Shard):
-                    size /= self.mesh.axes[other].size
+            size = self.bytes(type_, shape, (*lies[:position], Replicate(), *later))
             afters: Lies = (*map(Shard, range(len(shape))), Replicate(), Partial("sum"), Partial("max"))
             for after in afters:
                 if after == before or (isinstance(after, Shard) and after in later):
@@ -93,7 +91,8 @@ class Ways:
                 layout: Lies = (*lies[:position], after, *later)
                 kind = KINDS.get((type(before), type(after)))
                 if kind is not None and self.possible(type_, shape, layout):
-                    yield Step(kind, position, layout, size, seconds_of(kind, axis.size, size, axis.bandwidth, axis.latency))
+                    passed = size / axis.size if kind == "all_reduce" else self.bytes(type_, shape, lies, layout)
+                    yield Step(kind, position, layout, size, seconds_of(kind, axis.size, passed, axis.bandwidth, axis.latency))
 
     def possible(self, type_: TensorType, shape: list[int], lies: Lies) -> bool:
         """Whether a value of this type may lie so."""
@@ -101,22 +100,30 @@ class Ways:
         if len(terms) > 1 or (terms and type_.dtype in (DType.BOOL, DType.STRING)):
             return False
         for dim, length in enumerate(shape):
-            parts = math.prod(a.size for p, a in zip(lies, self.mesh.axes, strict=True) if p == Shard(dim))
-            if parts > max(length, 1) or (length % parts and not self.uneven):
+            sums = 1
+            left = length
+            for placement, axis in zip(lies, self.mesh.axes, strict=True):
+                if placement == Shard(dim):
+                    sums *= sum(axis.shares)
+                    left = min(cut(left, axis.shares, member)[1] for member in range(axis.size))
+            if sums > 1 and (left == 0 or (length % sums and not self.uneven)):
                 return False
         return True
 
+    def bytes(self, type_: TensorType, shape: list[int], *lies: Lies) -> float:
+        """Of the largest part that is in the shards of all these layouts."""
+        local = list(shape)
+        for axis, placements in zip(self.mesh.axes, zip(*lies, strict=True), strict=True):
+            for placement in set(placements):
+                if isinstance(placement, Shard):
+                    local[placement.dim] = max(cut(local[placement.dim], axis.shares, member)[1] for member in range(axis.size))
+        return (type_.nbytes or 0) * (math.prod(local) / math.prod(shape)) if math.prod(shape) else 0.0
 
-def seconds_of(kind: str, n: int, size: float, bandwidth: float, latency: float) -> float:
-    """Of a collective over ``n`` members (``mesh`` has the formulas)."""
-    match kind:
-        case "slice" | "term":
-            return 0.0
-        case "all_gather" | "reduce_scatter":
-            return (n - 1) / n * size / bandwidth + (n - 1) * latency
-        case "all_reduce":
-            return 2 * (n - 1) / n * size / bandwidth + 2 * (n - 1) * latency
-    return (n - 1) / n**2 * size / bandwidth + (n - 1) * latency
+
+def seconds_of(kind: str, n: int, part: float, bandwidth: float, latency: float) -> float:
+    """Of a collective over ``n`` members each of whose steps waits for ``part`` bytes (``mesh`` has the formulas)."""
+    steps = {"slice": 0, "term": 0, "all_reduce": 2 * (n - 1)}.get(kind, n - 1)
+    return steps * part / bandwidth + steps * latency
 
 
 __all__ = ["FREE", "Lies", "Step", "Ways", "seconds_of"]

@@ -78,7 +78,7 @@ def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
         for symbol in module.symbols
     )
     meshes = [
-        Mesh(name, tuple((axis.name, axis.size) for axis in stage.mesh.axes), stage.mesh.devices)
+        Mesh(name, tuple((axis.name, axis.size) for axis in stage.mesh.axes), stage.mesh.devices, stage.mesh.shares)
         for name, stage in zip(names, stages, strict=True)
         if name
     ]

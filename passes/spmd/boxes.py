@@ -1,11 +1,12 @@
 """Which part of a tensor a member of a mesh holds: a box, one range per dimension.
 
-Members are numbered row by row, as the mesh lists its devices. A dimension that one axis splits into n is cut into n ranges in
-order, balanced: the first ones are longer by 1 where they cannot be equal. Where several axes split one dimension, the later
-cuts what the earlier left. A replicated value, and each term of a reduction, is the whole range.
+Members are numbered row by row, as the mesh lists its devices. A dimension that an axis splits is cut in the proportion of the
+axis' shares (``ir.shares``), into ranges in the order of the members; with equal shares they are balanced, the first ones
+longer by 1 where they cannot be equal. Where several axes split one dimension, the later cuts what the earlier left. A
+replicated value, and each term of a reduction, is the whole range.
 
 Invariant: the boxes of the members along an axis that splits a dimension are disjoint, in the order of their coordinates, and
-join to the box that they would have without that axis. No box is empty unless the tensor is.
+join to the box that they would have without that axis. No box is empty unless the tensor is (``decided`` sees to that).
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from ir.module import Mesh
+from ir.shares import Range, nested_cut
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type
 
-Range: TypeAlias = tuple[int, int]
-"""Start and length."""
 Box: TypeAlias = tuple[Range, ...]
 """A range per dimension, in elements of the whole tensor."""
 Placements: TypeAlias = tuple[Placement, ...]
@@ -50,33 +50,20 @@ def members_along(mesh: Mesh, member: int, axis: str) -> tuple[int, ...]:
     return tuple(range(first, first + size * stride, stride))
 
 
-def cut(length: int, count: int, part: int) -> Range:
-    """Range number ``part`` of ``count`` balanced ones."""
-    least, more = divmod(length, count)
-    return part * least + min(part, more), least + (part < more)
-
-
-def nested_cut(length: int, cuts: Iterable[tuple[int, int]]) -> Range:
-    """What is left of a range after several cuts, each its (count, part), one inside the other."""
-    start = 0
-    for count, part in cuts:
-        further, length = cut(length, count, part)
-        start += further
-    return start, length
-
-
 def box(type_: Type, placements: Sequence[Placement], mesh: Mesh, member: int) -> Box:
     """The part of a value of ``type_`` (whole) that ``member`` holds, or has a term of; ``()`` for what is no tensor of known
     shape, which is whole everywhere."""
     shape = shape_of(type_)
     if shape is None:
         return ()
+    if len(placements) != len(mesh.axes):
+        raise ValueError(f"{len(placements)} placements for the {len(mesh.axes)} axes of {mesh.name}")
     places = coordinates(mesh, member)
     found = []
     for dim, length in enumerate(shape):
         splits = [
-            (size, places[axis])
-            for axis, ((_, size), placement) in enumerate(zip(mesh.axes, placements, strict=True))
+            (mesh.along(axis), places[axis])
+            for axis, placement in enumerate(placements)
             if isinstance(placement, Shard) and placement.dim == dim
         ]
         found.append(nested_cut(length, splits) if splits else (0, length))
@@ -116,10 +103,8 @@ __all__ = [
     "axis_number",
     "box",
     "coordinates",
-    "cut",
     "delivers",
     "members_along",
-    "nested_cut",
     "placements_of",
     "reduction_of",
     "shape_of",

@@ -4,31 +4,33 @@ It reads the ops of each stage with their types, the mesh and the topology, and 
 decisions. Axes get their speed from the routes between the members that collectives really join: an axis is as fast as the
 slowest hop of any of its rings.
 
-Bytes of a collective are those of the tensor as the other axes leave it; of n members (rings: Thakur, Rabenseifner, Gropp
-2005) each sends ``(n-1)/n`` of that for an all-gather or reduce-scatter, twice as much for an all-reduce, ``(n-1)/n^2`` for an
-all-to-all, in ``n-1`` steps (twice as many for an all-reduce) that each take the latency.
+Rings (Thakur, Rabenseifner, Gropp 2005): n members take ``n-1`` steps, twice as many for an all-reduce, each of which waits for
+the largest part that any of them passes on and takes the latency. Parts are counted from the boxes that members hold: of an
+all-gather what they have, of a reduce-scatter what they get, of an all-to-all what both have of the tensor; an all-reduce
+passes on n-ths.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ir.diagnostics import InvalidInput
 from ir.module import Mesh, Module, Stage
 from ir.ops import Op
 from ir.topology import Topology
-from ir.types import Shard, TensorType
+from ir.types import Placement, Replicate, Shard, TensorType
 from passes.analyses.network import Network, Unreachable, network
-from passes.spmd.boxes import axis_number, members_along, placements_of
+from passes.spmd.boxes import Placements, axis_number, box, members_along, placements_of
 
 KINDS = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One collective of a stage. ``value``: what it makes; ``size``: bytes of the tensor as the other axes leave it; ``sent``:
-    bytes that each member sends."""
+    """One collective of a stage. ``value``: what it makes; ``size``: bytes of the tensor as the other axes leave it, of the
+    largest where these differ; ``sent``: bytes that a member sends at most."""
 
     stage: int
     channel: int
@@ -66,28 +68,58 @@ def _of_stage(stage: Stage, mesh: Mesh, speeds: dict[str, tuple[float, float]]) 
         if op.dialect == "comm" and kind in KINDS:
             axis = op.get("axis")
             members = dict(mesh.axes)[axis]
-            size = _size(op, mesh, axis)
+            size, passed = _bytes(op, kind, mesh, axis_number(mesh, axis))
             bandwidth, latency = speeds[axis]
-            rounds = 2 if kind == "all_reduce" else 1
-            sent = rounds * (members - 1) * size / (members**2 if kind == "all_to_all" else members)
-            steps = rounds * (members - 1)
-            seconds = sent / bandwidth + steps * latency
-            found.append(Counted(stage.index, op.get("channel"), kind, axis, op.results[0].name, size, sent, seconds))
+            steps = (2 if kind == "all_reduce" else 1) * (members - 1)
+            seconds = steps * (passed / bandwidth + latency)
+            found.append(Counted(stage.index, op.get("channel"), kind, axis, op.results[0].name, size, steps * passed, seconds))
     return found
 
 
-def _size(op: Op, mesh: Mesh, axis: str) -> float:
-    """Bytes of what the collective makes, as it would be without its axis. A collective leaves the other axes as they are, so
-    the layout of its result tells."""
+def _bytes(op: Op, kind: str, mesh: Mesh, axis: int) -> tuple[float, float]:
+    """Bytes of the tensor as it would be without its axis, and of the largest part that a member passes on."""
     type_ = op.results[0].type
     if not isinstance(type_, TensorType) or type_.nbytes is None:
         raise InvalidInput(f"{op.results[0].name} has no size", where=op.id)
-    number = axis_number(mesh, axis)
-    size = float(type_.nbytes)
-    for other, (placement, (_, members)) in enumerate(zip(placements_of(type_, mesh), mesh.axes, strict=True)):
-        if other != number and isinstance(placement, Shard):
-            size /= members
-    return size
+    whole = replace(type_, layout=None)
+    after = placements_of(type_, mesh)
+
+    def along(placement: Placement) -> Placements:
+        return (*after[:axis], placement, *after[axis + 1 :])
+
+    size = _largest(whole, mesh, along(Replicate()))
+    match kind:
+        case "all_reduce":
+            return size, size / mesh.axes[axis][1]
+        case "all_to_all":
+            return size, _largest_piece(
+                whole, mesh, axis, along(Shard(op.get("concat_dim"))), along(Shard(op.get("split_dim")))
+            )
+    return size, _largest(whole, mesh, along(Shard(op.get("dim"))))
+
+
+@lru_cache(maxsize=1 << 10)
+def _largest(type_: TensorType, mesh: Mesh, lies: Placements) -> float:
+    """Bytes of the largest part of a value."""
+    boxes = (box(type_, lies, mesh, member) for member in range(len(mesh.devices)))
+    return _bytes_of(type_, max(math.prod(length for _, length in one) for one in boxes))
+
+
+@lru_cache(maxsize=1 << 10)
+def _largest_piece(type_: TensorType, mesh: Mesh, axis: int, before: Placements, after: Placements) -> float:
+    """Bytes of the largest piece that a member gives another along an axis: what it has and the other gets."""
+    most = 0
+    for member in range(len(mesh.devices)):
+        mine = box(type_, before, mesh, member)
+        for other in members_along(mesh, member, mesh.axes[axis][0]):
+            theirs = box(type_, after, mesh, other)
+            both = (min(a + m, b + n) - max(a, b) for (a, m), (b, n) in zip(mine, theirs, strict=True))
+            most = max(most, math.prod(max(0, length) for length in both))
+    return _bytes_of(type_, most)
+
+
+def _bytes_of(type_: TensorType, elements: int) -> float:
+    return (type_.nbytes or 0) * elements / (type_.elements or 1)
 
 
 def _speed(topology: Topology, net: Network, mesh: Mesh, axis: str) -> tuple[float, float]:

@@ -2,13 +2,14 @@
 
 The strategies are the decision; layouts on results follow from them and must agree, since a person may have edited either.
 
-Invariants of what is returned: an op on a mesh has exactly one stage; the layout of every value can be had by its type (a
-dimension is not cut into more parts than it has elements, terms are of one reduction); the parts that a strategy cuts, between
+Invariants of what is returned: an op on a mesh has exactly one stage; the layout of every value can be had by its type (no
+part of a dimension is empty, terms are of one reduction); the parts that a strategy cuts, between
 whole units of a factor, are the parts that its layouts say.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from ir.layout_rules import LayoutRule, Strategy, Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.opdefs import module_opsets
 from ir.ops import Op, Value
+from ir.shares import Shares, none_empty, proportional
 from ir.types import DType, Layout, Partial, Replicate, Shard, TensorType, Type
 from passes.lower import describe, stage_members
 from passes.shard.build import WHOLE
@@ -171,27 +173,29 @@ class _Reader:
         self, op: Op, strategies: Sequence[Strategy], wants: Sequence[Placements], results: Sequence[Placements], mesh: Mesh
     ) -> None:
         """Factors are cut between units: parts of unequal length, or several axes, must cut the tensors at the same places."""
-        counts: dict[str, int] = {}
-        for strategy, (_, size) in zip(strategies, mesh.axes, strict=True):
+        cuts: dict[str, list[Shares]] = {}
+        for strategy, shares in zip(strategies, mesh.cuts, strict=True):
             if strategy.factor is not None:
-                counts[strategy.name] = counts.get(strategy.name, 1) * size
+                cuts.setdefault(strategy.name, []).append(shares)
         types = [self.around.types.get(name) for name in op.operands] + [value.type for value in op.results]
         for strategy in strategies:
-            factor, count = strategy.factor, counts.get(strategy.name, 1)
+            factor = strategy.factor
             if factor is None:
                 continue
-            if factor.size < count:
-                self.fault(f"factor '{factor.name}' of {factor.size} is cut into {count} parts", describe(op))
-            elif factor.size % count:
+            axes = cuts[strategy.name]
+            parts = _parts_text(axes)
+            if not none_empty(factor.size, axes):
+                self.fault(f"factor '{factor.name}' of {factor.size} is cut into {parts}, of which one is empty", describe(op))
+            elif not proportional(factor.size, axes):
                 self.uneven = True
                 for type_, dim in zip(types, (*factor.operands, *factor.results), strict=True):
                     shape = shape_of(type_) if type_ is not None else None
                     if shape is not None and dim is not None and shape[dim] != factor.size:
                         self.fault(
-                            f"factor '{factor.name}' of {factor.size} units is cut into {count} unequal parts, which are no "
-                            f"balanced parts of the {shape[dim]} elements of {type_}",
+                            f"factor '{factor.name}' of {factor.size} units cannot be cut into {parts} like the {shape[dim]} "
+                            f"elements of {type_}",
                             describe(op),
-                            "shard it by a number that divides it",
+                            f"shard it by shares whose sum divides {factor.size}",
                         )
                         break
         for lies, name in zip((*wants, *results), (*op.operands, *(value.name for value in op.results)), strict=True):
@@ -221,12 +225,12 @@ class _Reader:
         shape = shape_of(type_)
         dims = {p.dim for p in lies if isinstance(p, Shard)}
         for dim in sorted(dims):
-            parts = math.prod(size for p, (_, size) in zip(lies, mesh.axes, strict=True) if p == Shard(dim))
+            axes = [shares for p, shares in zip(lies, mesh.cuts, strict=True) if p == Shard(dim)]
             if shape is None or dim >= len(shape):
                 self.fault(f"{name} of {type_} has no dimension {dim} to be sharded", where)
-            elif parts > max(shape[dim], 1):
-                self.fault(f"dimension {dim} of {name}, of {shape[dim]}, is cut into {parts} parts", where)
-            elif shape[dim] % parts:
+            elif not none_empty(shape[dim], axes) and math.prod(map(len, axes)) > 1:
+                self.fault(f"dimension {dim} of {name}, of {shape[dim]}, is cut into {_parts_text(axes)}: one is empty", where)
+            elif not proportional(shape[dim], axes):
                 self.uneven = True
 
     def outputs(self, func: Func) -> dict[str, Placements]:
@@ -253,6 +257,12 @@ class _Reader:
                 hint = "say in shard.outputs how it leaves"
                 self.fault(f"result {name} is made as terms of a {reduction_of(lies)}", func.name, hint)
         return found
+
+
+def _parts_text(axes: Sequence[Shares]) -> str:
+    """``4 parts``, with their proportion where they are not equal."""
+    every = [math.prod(place) for place in itertools.product(*axes)]
+    return f"{len(every)} parts" + (f" in proportion {':'.join(map(str, every))}" if max(every) > 1 else "")
 
 
 def bare(type_: Type) -> Type:

@@ -19,6 +19,7 @@ from ir.module import Mesh, Module, Resource, Stage
 from ir.names import unique
 from ir.opdefs import module_opsets
 from ir.ops import Op, Value
+from ir.shares import Shares, nested_cut
 from ir.types import DType, Replicate, Shard, TensorType, Type
 from passes.analyses.memory import reads
 from passes.canonicalize.dead import renamed
@@ -33,7 +34,6 @@ from passes.spmd.boxes import (
     coordinates,
     delivers,
     members_along,
-    nested_cut,
     placements_of,
     reduction_of,
     shape_of,
@@ -203,17 +203,17 @@ class _Member:
 
     def cuts(self, rule: LayoutRule | None, names: tuple[str, ...]) -> list[Cut]:
         """This member's range of each factor that a strategy shards."""
-        splits: dict[str, list[tuple[int, int]]] = {}
+        splits: dict[str, list[tuple[Shares, int]]] = {}
         if rule is not None:
             factors = {factor.name for factor in rule.shardable}
-            for name, (_, size), place in zip(names, self.mesh.axes, self.places, strict=True):
+            for name, shares, place in zip(names, self.mesh.cuts, self.places, strict=True):
                 if name in factors:
-                    splits.setdefault(name, []).append((size, place))
+                    splits.setdefault(name, []).append((shares, place))
         found = []
-        for name, sizes in splits.items():
+        for name, places in splits.items():
             assert rule is not None
             factor = rule.factor(name)
-            found.append(Cut(factor, *nested_cut(factor.size, sizes)))
+            found.append(Cut(factor, *nested_cut(factor.size, places)))
         return found
 
     # -- conversions ---------------------------------------------------------------------------------------------------

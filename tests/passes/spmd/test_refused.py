@@ -105,8 +105,7 @@ module @m {opset.onnx = 20} {
     assert faults(text) == [
         (
             "%y",
-            "factor 'd0' of 7 units is cut into 2 unequal parts, which are no balanced parts of the 14 elements of "
-            "tensor<14x3xf32, @mesh[S(0)]>",
+            "factor 'd0' of 7 units cannot be cut into 2 parts like the 14 elements of tensor<14x3xf32, @mesh[S(0)]>",
         )
     ]
 

@@ -1,0 +1,91 @@
+"""Shares: how a dimension, or the units of a factor, is cut along the axes of a mesh.
+
+An axis gives each member a share, a small integer; all are 1 where the members are alike. A range is dealt element by element:
+each goes to the member that would be done with it first, working as fast as its share says (least ``(held + 1) / share``, then
+the smaller share, then the lower number; D'Hondt's method). So the largest load, parts over shares, is least (greedy is optimal
+for equal jobs on uniform machines); ``sum(shares)`` more elements give each member its share more, so a length that this sum
+divides is cut in exact proportion; and with equal shares the first parts are longer by 1 where they cannot be equal. Parts are
+contiguous, in the order of the members. Where several axes cut one range, each cuts what the ones before it left.
+
+Invariants: of two members of an axis the one with the greater share, of equal ones the first, has no smaller part, and no part
+of a longer range is smaller; so one member has the largest parts of all ranges, and one the smallest."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypeAlias
+
+Shares: TypeAlias = tuple[int, ...]
+"""One positive integer for each member of an axis."""
+Range: TypeAlias = tuple[int, int]
+"""Start and length."""
+
+
+def equal(count: int) -> Shares:
+    """The shares of members that are alike."""
+    return (1,) * count
+
+
+@lru_cache(maxsize=1 << 16)
+def cut(length: int, shares: Shares, part: int) -> Range:
+    """The range of member number ``part``."""
+    rounds, rest = divmod(length, sum(shares))
+    more = _dealt(shares)[:rest]
+    start = sum(rounds * share for share in shares[:part]) + sum(taker < part for taker in more)
+    return start, rounds * shares[part] + more.count(part)
+
+
+def nested_cut(length: int, cuts: Iterable[tuple[Shares, int]]) -> Range:
+    """What is left of a range after several cuts, each its shares and part, one inside the other."""
+    start = 0
+    for shares, part in cuts:
+        further, length = cut(length, shares, part)
+        start += further
+    return start, length
+
+
+def largest(length: int, axes: Iterable[Shares]) -> int:
+    """The length of the largest part that these axes, one inside the other, leave of a range."""
+    return nested_cut(length, ((shares, foremost(shares)) for shares in axes))[1]
+
+
+def none_empty(length: int, axes: Iterable[Shares]) -> bool:
+    """Whether each member gets something of a range."""
+    return nested_cut(length, ((shares, hindmost(shares)) for shares in axes))[1] > 0
+
+
+def proportional(length: int, axes: Iterable[Shares]) -> bool:
+    """Whether a range is cut in the exact proportion of the shares."""
+    return length % math.prod(map(sum, axes)) == 0
+
+
+@lru_cache(maxsize=1 << 10)
+def foremost(shares: Shares) -> int:
+    """The member with the largest part of every range."""
+    return shares.index(max(shares))
+
+
+@lru_cache(maxsize=1 << 10)
+def hindmost(shares: Shares) -> int:
+    """The member with the smallest part of every range."""
+    return len(shares) - 1 - shares[::-1].index(min(shares))
+
+
+@lru_cache(maxsize=1 << 10)
+def _dealt(shares: Shares) -> Shares:
+    """Which member each of ``sum(shares)`` elements goes to."""
+    turns = math.lcm(*shares)  # an element takes a member turns / share, a whole number
+    heap = [(turns // share, share, member) for member, share in enumerate(shares)]
+    heapq.heapify(heap)
+    found = []
+    for _ in range(sum(shares)):
+        done, share, member = heap[0]
+        found.append(member)
+        heapq.heapreplace(heap, (done + turns // share, share, member))
+    return tuple(found)
+
+
+__all__ = ["Range", "Shares", "cut", "equal", "foremost", "hindmost", "largest", "nested_cut", "none_empty", "proportional"]
