@@ -329,7 +329,8 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
         if getattr(options, name):
             changes[name] = getattr(options, name)
     if options.plan_only:
-        pipeline = tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
+        kept = ("schedule",) if training else ()  # nothing else shows a training step
+        pipeline = tuple(step for step in pipeline if step.name in kept or step.name not in PROGRAM_PASSES)
     return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
 
 

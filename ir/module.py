@@ -145,8 +145,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One cell of a schedule: ``kind`` is ``F``, ``B``, ``I``, ``W``, ``recv``, ``send`` or the name of a collective; for stage
-    ``stage``, microbatch ``microbatch`` (None where it has none), on channel ``channel`` (None for compute)."""
+    """One cell of a schedule: ``kind`` is ``F``, ``B``, ``I``, ``W``, ``recv``, ``send``, ``sync`` (of the weights' gradients,
+    once a step) or the name of a collective; for stage ``stage``, microbatch ``microbatch`` (None where it has none), on
+    channel ``channel`` (None for compute). A channel's reader sends the gradient back on it, and its maker receives that."""
 
     kind: str
     stage: int
@@ -160,7 +161,8 @@ class Schedule:
 
     ``periodic``: rows hold one period of an endless stream (microbatch numbers are offsets) that repeats every ``period``
     seconds, with ``slots`` buffers per channel. Else the rows hold all ``microbatches`` of one flush, ``chunks`` stages
-    a device. ``latency``: predicted seconds from a sample's first input to its last output."""
+    a device: of a training step (kind ``1f1b``) ``period`` and ``latency`` are both the seconds from its start to its end.
+    ``latency``: predicted seconds from a sample's first input to its last output."""
 
     name: str
     kind: str
@@ -180,7 +182,11 @@ class PlanStage:
     channels). ``replicas`` devices take samples in turn; ``devices`` are so many, once it is placed.
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
-    or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``."""
+    or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``.
+
+    In training ``compute`` and ``collectives`` are those of a microbatch forward and backward: ``backward``, what of their sum
+    the backward pass takes; ``sync``, seconds in which gradients of weights are synchronised once a step, of which each
+    microbatch is charged its part; ``learning``: what the stage receives and sends the gradient of back."""
 
     index: int
     device_type: str
@@ -195,6 +201,9 @@ class PlanStage:
     replicas: int = 1
     mesh: str = ""
     collectives: float = 0.0
+    backward: float = 0.0
+    sync: float = 0.0
+    learning: tuple[str, ...] = ()
 
     @property
     def working(self) -> float:
@@ -214,7 +223,7 @@ class Plan:
     ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds; ``port_value``: on the
     port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals bound), ``feasible`` or
     ``infeasible``; ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how
-    the bound was reached, as sorted (key, text) pairs."""
+    the bound was reached, as sorted (key, text) pairs. ``microbatches``: of a training step."""
 
     name: str
     objective: str
@@ -226,6 +235,7 @@ class Plan:
     single: float
     stages: tuple[PlanStage, ...]
     certificate: tuple[tuple[str, str], ...] = ()
+    microbatches: int = 1
 
     @property
     def gap(self) -> float:

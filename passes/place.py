@@ -222,7 +222,7 @@ def workload(module: Module) -> Workload:
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
         raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
-    if any(stage.mesh for stage in plan.stages):
+    if plan.objective == "training" or any(stage.mesh for stage in plan.stages):
         return sharded_workload(module, plan, topology)
     cuts = cuts_of(module.entry)
     chosen = _fixed(plan, topology, len(plan.stages))

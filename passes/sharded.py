@@ -101,12 +101,13 @@ class Crossing:
         ends = [(maker.devices[a], reader.devices[b]) for a, b in pairs(maker, reader)]
         return max((self.net.seconds(a, b, size) for a, b in ends if b not in self.free), default=0.0)
 
-    def media(self, size: float, maker: Party, reader: Party) -> tuple[tuple[str, float], ...]:
-        """Links that transfers share, with the seconds that all members' messages occupy them; a direction of a full-duplex
-        link is a medium of its own (``Network.busy``)."""
+    def media(self, size: float, maker: Party, reader: Party, *, back: bool = False) -> tuple[tuple[str, float], ...]:
+        """Links that transfers share, with the seconds that all members' messages occupy them, or (``back``) the gradients that
+        are returned; a direction of a full-duplex link is a medium of its own (``Network.busy``)."""
         found: dict[str, float] = {}
         for source, target in pairs(maker, reader):
-            for name, entered, _ in self.net.path(maker.devices[source], reader.devices[target]).hops:
+            one, two = maker.devices[source], reader.devices[target]
+            for name, entered, _ in self.net.path(*((two, one) if back else (one, two))).hops:
                 link = self.net.links[name]
                 if link.shared or link.duplex != "full":
                     one_way = link.duplex == "full" and len(link.ends) == 2
@@ -114,11 +115,20 @@ class Crossing:
                     found[key] = found.get(key, 0.0) + size / link.bandwidth
         return tuple(sorted(found.items()))
 
-    def wire(self, type_: Type, maker: tuple[int, Party], reader: tuple[int, Party]) -> Wire:
-        """The channel of a value between two stages, each its number and party."""
+    def wire(self, type_: Type, maker: tuple[int, Party], reader: tuple[int, Party], learning: bool) -> Wire:
+        """The channel of a value between two stages, each its number and party; ``learning``: its gradient comes back."""
         (source, one), (target, two) = maker, reader
         size = message_bytes(type_, one, two)
-        return Wire(source, target, self.send(size, one, two), self.receive(size, one, two), (self.media(size, one, two),))
+        media, back = self.media(size, one, two), self.media(size, one, two, back=True) if learning else ()
+        return Wire(
+            source,
+            target,
+            self.send(size, one, two),
+            self.receive(size, one, two),
+            (media,),
+            learning,
+            (back,) if learning else (),
+        )
 
 
 def kept_layouts(module: Module, index: int, mesh: Mesh) -> dict[str, tuple[Placement, ...]]:
@@ -168,19 +178,28 @@ def parties(plan: Plan, meshes: dict[str, Mesh]) -> list[Party]:
 
 
 def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload:
-    """What the simulator runs of a plan in which stages are meshes (``place.workload`` for any)."""
+    """What the simulator runs of a plan in which stages are meshes, or of a training step (``place.workload`` for any)."""
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     crossing = Crossing(topology, network(topology))
+    training = plan.objective == "training"
+    later = [stage.backward + stage.sync / plan.microbatches for stage in plan.stages]
     return Workload(
-        compute=tuple(stage.working for stage in plan.stages),
+        compute=tuple(max(0.0, stage.working - behind) for stage, behind in zip(plan.stages, later, strict=True)),
         replicas=tuple(stage.devices for stage in plan.stages),
         wires=tuple(
-            crossing.wire(cut.tensor.type, (cut.source, sides[cut.source]), (cut.target, sides[cut.target]))
+            crossing.wire(
+                cut.tensor.type,
+                (cut.source, sides[cut.source]),
+                (cut.target, sides[cut.target]),
+                cut.tensor.name in plan.stages[cut.target].learning,
+            )
             for cut in cuts_of(module.entry)
         ),
         comm=plan.comm,
         slots=SLOTS,
         together=frozenset(stage.index for stage in plan.stages if stage.mesh),
+        backward=tuple(stage.backward for stage in plan.stages) if training else (),
+        sync=tuple(stage.sync for stage in plan.stages) if training else (),
     )
 
 

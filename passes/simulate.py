@@ -13,6 +13,9 @@ Rules (``comm`` of the plan says which *lanes* a device has):
 4. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
 5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together: their
    rows are equal and run in step, so the first member's is run and holds for all.
+6. In training, ``B`` waits for ``F`` of its stage and microbatch and for the gradients of what it sent, which come back on the
+   same channels: their ``send`` is the reader's and waits for its ``B``, their ``recv`` the maker's. Either end is busy as long
+   as it was with the value. What is read stays for the backward pass, so there is no back-pressure.
 
 Times are seconds from the first action. A row whose actions wait for each other in a circle is a ``DeadlockError`` that names
 them.
@@ -30,6 +33,8 @@ from ir.diagnostics import InvalidInput
 from ir.module import Action, Module, Plan, Schedule
 
 COMPUTE = "F"
+BACKWARD = "B"
+SYNC = "sync"
 LANES = ("compute", "transfers", "in", "out")
 """What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
 
@@ -48,20 +53,24 @@ class Event:
 class Wire:
     """What one channel costs. ``source`` and ``target`` are stages; ``send`` and ``receive`` seconds at the two ends;
     ``media``: the shared links it crosses, each with the seconds it is busy with one message; a row for each turn of replicas,
-    of which message m takes row m modulo their number (no row: it crosses none)."""
+    of which message m takes row m modulo their number (no row: it crosses none). ``learning``: in training, its gradient comes
+    back, over the links of ``back``."""
 
     source: int
     target: int
     send: float
     receive: float
     media: tuple[tuple[tuple[str, float], ...], ...] = ()
+    learning: bool = False
+    back: tuple[tuple[tuple[str, float], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """All that the simulation needs besides the rows. ``compute[stage]`` in seconds per microbatch; ``replicas[stage]`` its
     devices; ``wires[channel]``; ``slots`` between neighbours. ``together``: stages whose devices are a mesh; their ``compute``
-    holds their collectives too."""
+    holds their collectives too. Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch,
+    ``sync[stage]`` seconds once a step. Both are empty of inference."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
@@ -69,6 +78,8 @@ class Workload:
     comm: str = "sum"
     slots: int = 2
     together: frozenset[int] = frozenset()
+    backward: tuple[float, ...] = ()
+    sync: tuple[float, ...] = ()
 
     @property
     def takers(self) -> tuple[tuple[str, ...], ...]:
@@ -100,7 +111,8 @@ class DeadlockError(Exception):
 
 
 def simulate(module: Module, microbatches: int = 8) -> list[Event]:
-    """The timeline of ``microbatches`` samples through the module's schedule: by stage's device, then by start.
+    """The timeline of ``microbatches`` samples through the module's schedule, or of the training step that it is of: by stage's
+    device, then by start.
 
     Raises InvalidInput when the module has no plan, no schedule, or its schedule deadlocks."""
     from passes.place import workload
@@ -210,7 +222,10 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
 
 def _media(action: Action, load: Workload) -> tuple[tuple[str, float], ...]:
     """Shared links that the action occupies, with seconds."""
-    rows = load.wires[action.channel].media if action.kind == "send" and action.channel is not None else ()
+    if action.kind != "send" or action.channel is None:
+        return ()
+    wire = load.wires[action.channel]
+    rows = wire.media if action.stage == wire.source else wire.back
     return rows[(action.microbatch or 0) % len(rows)] if rows else ()
 
 
@@ -233,7 +248,7 @@ def _wake(
 
 def lane_of(action: Action, comm: str) -> str:
     """The one of ``LANES`` that the action occupies."""
-    if comm == "sum" or action.kind == COMPUTE:
+    if comm == "sum" or action.kind in (COMPUTE, BACKWARD, SYNC):
         return "compute"
     if comm == "overlap":
         return "transfers"
@@ -241,25 +256,32 @@ def lane_of(action: Action, comm: str) -> str:
 
 
 def _seconds(action: Action, load: Workload) -> float:
-    if action.kind == COMPUTE:
-        return load.compute[action.stage]
+    own = {COMPUTE: load.compute, BACKWARD: load.backward, SYNC: load.sync}.get(action.kind)
+    if own is not None:
+        return own[action.stage]
     if action.channel is None or not 0 <= action.channel < len(load.wires):
         raise ValueError(f"{_text(action)}: no such channel")
     wire = load.wires[action.channel]
-    return wire.send if action.kind == "send" else wire.receive
+    return wire.send if action.stage == wire.source else wire.receive
 
 
 def _needs(action: Action, state: _State) -> Iterator[Action]:
     """What must have ended before the action starts."""
     load, stage, number = state.load, action.stage, action.microbatch or 0
     if action.kind == "recv" and action.channel is not None:
-        yield Action("send", load.wires[action.channel].source, number, action.channel)
-    elif action.kind == "send":
+        wire = load.wires[action.channel]
+        yield Action("send", wire.target if stage == wire.source else wire.source, number, action.channel)
+    elif action.kind == "send" and action.channel is not None:
+        yield Action(COMPUTE if stage == load.wires[action.channel].source else BACKWARD, stage, number)
+    elif action.kind == BACKWARD:
         yield Action(COMPUTE, stage, number)
+        for channel in state.outputs.get(stage, ()):
+            if load.wires[channel].learning:
+                yield Action("recv", stage, number, channel)
     elif action.kind == COMPUTE:
         for channel in state.inputs.get(stage, ()):
             yield Action("recv", stage, number, channel)
-        for channel in state.outputs.get(stage, ()):
+        for channel in state.outputs.get(stage, ()) if not load.backward else ():
             before = number - load.window_of(channel)
             if before >= 0:
                 target = load.wires[channel].target
@@ -270,7 +292,21 @@ def _needs(action: Action, state: _State) -> Iterator[Action]:
 
 def _text(action: Action) -> str:
     channel = "" if action.channel is None else f" channel {action.channel}"
-    return f"{action.kind} of stage {action.stage}, microbatch {action.microbatch}{channel}"
+    number = "" if action.microbatch is None else f", microbatch {action.microbatch}"
+    return f"{action.kind} of stage {action.stage}{number}{channel}"
 
 
-__all__ = ["DeadlockError", "Event", "Wire", "Workload", "edge_slots", "lane_of", "run_rows", "simulate", "unrolled"]
+__all__ = [
+    "BACKWARD",
+    "COMPUTE",
+    "SYNC",
+    "DeadlockError",
+    "Event",
+    "Wire",
+    "Workload",
+    "edge_slots",
+    "lane_of",
+    "run_rows",
+    "simulate",
+    "unrolled",
+]

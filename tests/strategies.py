@@ -467,6 +467,7 @@ def plans(draw: st.DrawFn, topology: Topology, stages: int, name: str = "@plan")
                 draw(counts),
                 *[draw(seconds) for _ in range(3)],
                 *[draw(counts) for _ in range(3)],
+                learning=tuple(draw(st.lists(words, max_size=2))),
             )
         )
     return Plan(
@@ -480,6 +481,7 @@ def plans(draw: st.DrawFn, topology: Topology, stages: int, name: str = "@plan")
         single=draw(st.one_of(seconds, st.just(math.inf))),
         stages=tuple(entries),
         certificate=tuple(sorted(draw(st.dictionaries(words, words, max_size=2)).items())),
+        microbatches=draw(st.integers(1, 9)),
     )
 
 

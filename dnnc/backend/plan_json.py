@@ -20,7 +20,9 @@ A stage on a mesh has besides, where ``"device"`` lists the members of the mesh 
     "weights": {"fc1.weight": ["S(1)", "R"]}
 
 that is, of each op the strategy of its layout rule along each axis and how its results lie (``S(d)`` a shard of dimension d,
-``R`` replicated, ``P(sum)`` terms), and how each weight is kept. Such a plan is not replayed.
+``R`` replicated, ``P(sum)`` terms), and how each weight is kept. Such a plan is not replayed. One of training says how many
+``"microbatches"`` a step has, of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass
+takes, and how long gradients of weights are synchronised once a step (``"sync"``).
 
 Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (``single``: the model fits no single device).
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
@@ -75,9 +77,13 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "gap": _number(plan.gap),
         "status": plan.status,
         "single": _number(plan.single),
-        "stages": [{**_stage(stage, members[stage.index]), **_sharding(module, stage)} for stage in plan.stages],
+        "stages": [
+            {**_stage(stage, members[stage.index], plan.objective == "training"), **_sharding(module, stage)}
+            for stage in plan.stages
+        ],
         "cuts": _cuts(module, plan, topology),
         "certificate": dict(plan.certificate),
+        **({"microbatches": plan.microbatches} if plan.objective == "training" else {}),
     }
 
 
@@ -101,6 +107,8 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
                 if "mesh" in item
                 else "",
                 collectives=reader.seconds({"collectives": 0.0, **seconds}, "collectives", f"{at}.seconds"),
+                backward=reader.seconds({"backward": 0.0, **seconds}, "backward", f"{at}.seconds"),
+                sync=reader.seconds({"sync": 0.0, **seconds}, "sync", f"{at}.seconds"),
                 ops=len(reader.items(item, "ops", at)),
                 compute=reader.seconds(seconds, "compute", f"{at}.seconds"),
                 receive=reader.seconds(seconds, "receive", f"{at}.seconds"),
@@ -122,6 +130,7 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
         single=reader.seconds(root, "single", ""),
         stages=tuple(stages),
         certificate=tuple(sorted((str(key), str(value)) for key, value in certificate.items())),
+        microbatches=reader.integer(root, "microbatches", "", 1),
     )
 
 
@@ -188,7 +197,7 @@ def bare(name: str) -> str:
     return name[1:] if name[:1] in "%@" else name
 
 
-def _stage(stage: PlanStage, ops: list[str]) -> dict[str, Any]:
+def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:
     return {
         "index": stage.index,
         "device": stage.devices[0] if len(stage.devices) == 1 else list(stage.devices),
@@ -196,6 +205,7 @@ def _stage(stage: PlanStage, ops: list[str]) -> dict[str, Any]:
         "seconds": {
             "compute": _number(stage.compute),
             **({"collectives": _number(stage.collectives)} if stage.mesh else {}),
+            **({"backward": stage.backward, "sync": stage.sync} if training else {}),
             "receive": _number(stage.receive),
             "send": _number(stage.send),
         },

@@ -17,8 +17,8 @@ COLLECTIVE = "collective"
 
 
 def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
-    """What each device does while ``microbatches`` samples flow through: simulated from the schedule; devices in stage
-    order."""
+    """What each device does while ``microbatches`` samples flow through, or in the training step that the schedule is of:
+    simulated; devices in stage order."""
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
     tensors = [bare(cut.tensor.name) for cut in cuts_of(module.entry)]
@@ -26,7 +26,8 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
     found = []
     for event in simulate(module, microbatches):
         action = event.action
-        name = f"{action.kind} {action.stage}.{action.microbatch}"
+        number = "" if action.microbatch is None else f".{action.microbatch}"
+        name = f"{action.kind} {action.stage}{number}"
         args: tuple[tuple[str, int | float | str], ...] = (("stage", action.stage), ("microbatch", action.microbatch or 0))
         if action.channel is not None:
             name += f" {tensors[action.channel]}"

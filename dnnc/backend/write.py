@@ -35,7 +35,7 @@ from dnnc.backend.transaction import refuse_foreign, whole_directory
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
 from dnnc.report.trace import to_perfetto
 from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Declared, External, Func, Inline, Module, Resource, Stage
+from ir.module import Declared, External, Func, Inline, Module, Resource, Schedule, Stage
 from passes.analyses.memory import reads
 from passes.lower import cuts_of, stage_function
 
@@ -90,11 +90,15 @@ def write_build(
 
 
 def write_plan(module: Module, out: Path) -> dict[str, Any]:
-    """Writes the plan alone, ``plan.json`` and ``plan.ir``, with a manifest without stages, and returns that. Such a directory
-    is replaced like a build but cannot be run. Raises as ``write_build``."""
+    """Writes the plan alone, ``plan.json`` and ``plan.ir`` (and ``trace.json`` of a training step that is scheduled), with a
+    manifest without stages, and returns that. Such a directory is replaced like a build but cannot be run. Raises as
+    ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         _write_plan(module, target)
+        schedule = module.first(Schedule)
+        if schedule is not None and not schedule.periodic:
+            _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, schedule.microbatches)}), compact=True)
         manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""}, {})
         _write_json(target / MANIFEST, manifest)
     return manifest

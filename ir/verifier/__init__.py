@@ -27,7 +27,7 @@ Programs and plans
          peer; a ``_start`` is finished by one ``_done``.
 - INV18  A schedule has a row per device of the topology, of actions of existing stages, with microbatches in range.
 - INV19  A plan numbers its stages 0, 1, .., on devices of the stated type, those of its mesh where it has one; ops are in
-         stages that it has; its bound is no greater than its value.
+         stages that it has; its bound is no greater than its value, a part of a stage's seconds no greater than all.
 Copies of folded blocks
 - INV20  What a call says of its copy fits the function that it calls: as many names as the function's ops assign and as many
          paths, nodes and scopes as it has ops, with the calls of folded functions inside it counted as what they stand for.

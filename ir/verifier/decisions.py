@@ -160,6 +160,11 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
             yield f"{what} is {value}, not at least 0 seconds"
     if plan.bound > plan.value * (1 + SLACK):
         yield f"the bound {plan.bound} is greater than the value {plan.value}"
+    if plan.microbatches < 1:
+        yield f"a training step has {plan.microbatches} microbatches, not at least 1"
+    for stage in plan.stages:
+        if stage.backward + stage.sync / max(1, plan.microbatches) > stage.working * (1 + SLACK):
+            yield f"stage {stage.index} has more seconds of its backward pass and of synchronisation than in all"
     keys = [key for key, _ in plan.certificate]
     if keys != sorted(set(keys)):
         yield "the entries of the certificate are not sorted, each once"
@@ -168,7 +173,7 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
 def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> Iterable[str]:
     if stage.index != position:
         yield f"a stage has number {stage.index} where {position} is next"
-    seconds = (stage.compute, stage.collectives, stage.receive, stage.send)
+    seconds = (stage.compute, stage.collectives, stage.receive, stage.send, stage.backward, stage.sync)
     numbers = (stage.ops, *seconds, stage.weights, stage.workspace, stage.buffers)
     if not all(number >= 0 for number in numbers):
         yield f"stage {stage.index} has a number that is not at least 0"

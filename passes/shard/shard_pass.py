@@ -272,6 +272,7 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int) 
         single=single,
         stages=(),
         certificate=tuple(certificate),
+        microbatches=microbatches or 1,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ir.attributes import attributes
 from ir.facets import ShardRule, StageSet
@@ -27,6 +28,7 @@ from passes.place import largest_load, workload
 from passes.shard.build import SEPARATOR
 from passes.shard.constants import own_copies
 from passes.shard.layouts import Placements, split
+from passes.shard.price import price
 from passes.shard.staged import Staged
 from passes.sharded import message_bytes, parties
 from passes.simulate import edge_slots
@@ -146,6 +148,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     rows = []
     for number, stage in enumerate(stages):
         used = {types[device] for device in stage.mesh.devices}
+        training = _of_training(module, stage, plan.microbatches) if plan.objective == "training" else {}
         rows.append(
             PlanStage(
                 index=number,
@@ -157,6 +160,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
                 weights=math.ceil(stage.bill.memory),
                 workspace=_workspace(module.entry, weights, stage),
                 mesh=names[number],
+                **training,
             )
         )
     plan = replace(plan, stages=tuple(rows))
@@ -167,7 +171,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     receive, send, buffers = [0.0] * len(stages), [0.0] * len(stages), [0] * len(stages)
     for wire, cut in zip(load.wires, cuts, strict=True):
-        times = 2 if cut.tensor.name in stages[wire.target].decisions.learning else 1  # the gradient comes back
+        times = 2 if wire.learning else 1  # the gradient comes back
         receive[wire.target] += times * wire.receive
         send[wire.source] += times * wire.send
         slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
@@ -182,6 +186,25 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
             replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index]) for row in plan.stages
         ),
     )
+
+
+def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, Any]:
+    """What a stage's row says of its backward pass: all that the forward pass alone would not cost, but the synchronisation of
+    its weights' gradients, of which the bill has a part of each of ``microbatches``."""
+    func = module.entry
+    own = [func.ops[i] for i in stage.ops]
+    made = {value.name for op in own for value in op.results}
+    entering = [v for op in func.ops for v in op.results if v.name in stage.decisions.entering and v.name not in made]
+    results = tuple(value for value in func.results if value.name in made)
+    alone = replace(func, args=(*func.args, *entering), results=results, ops=tuple(own))
+    forward = price(module, alone, stage.mesh, stage.decisions, uneven=stage.bill.uneven).compute
+    synced = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and one.value.startswith("@"))
+    returned = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and not one.value.startswith("@"))
+    return {
+        "backward": max(0.0, stage.bill.compute - forward) + returned,
+        "sync": synced * microbatches,
+        "learning": tuple(sorted(stage.decisions.learning)),
+    }
 
 
 def _workspace(func: Func, weights: Mapping[str, Type], stage: Staged) -> int:

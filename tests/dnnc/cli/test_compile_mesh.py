@@ -145,6 +145,9 @@ def test_training_is_planned_only(tmp_path: Path, capsys: pytest.CaptureFixture[
     data = compiled(capsys, *arguments, "--plan-only")
     assert data["kind"] == "training"
     assert "per training step" in dnnc(capsys, "compile", *arguments, "--plan-only")
+    events = json.loads((tmp_path / "b" / "trace.json").read_text())["traceEvents"]
+    assert {event["cat"] for event in events if "cat" in event} >= {"F", "B"}
+    assert json.loads((tmp_path / "b" / "plan.json").read_text())["microbatches"] == 1
 
 
 @pytest.mark.parametrize(
