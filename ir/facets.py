@@ -4,7 +4,7 @@ A facet is a frozen dataclass with a ``keyword``; an op holds at most one of eac
 ``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others; a flag is the keyword alone.
 *Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Color``, ``Phase``) are true whatever the devices or are measured
 on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Recompute``, ``Sync``) are choices of a pass and may change.
-Facts may stand in a function called more than once; decisions may not (verifier).
+Facts may stand in a function called more than once; decisions only in one that ``fold`` wrote as a variant (INV10).
 
 ``facet_text`` and ``parse_facet`` are the only two places that know the spelling.
 """

@@ -168,7 +168,10 @@ _DIM = ("dim", AttrDef(AttrKind.INT, True))
 _REDUCTION = ("reduction", AttrDef(AttrKind.STRING))
 _MOVES = frozenset({COMMUNICATION})
 
-_COPY = tuple((key, AttrDef(AttrKind.STRINGS)) for key in ("names", "paths", "nodes", "scopes"))
+_COPY = (
+    *((key, AttrDef(AttrKind.STRINGS)) for key in ("names", "paths", "nodes", "scopes")),
+    ("groups", AttrDef(AttrKind.INTS)),
+)
 
 _COLLECTIVES = (
     ("all_reduce", (*_GROUP, _REDUCTION), "Every device of the group gets the reduction of all their tensors."),
@@ -242,7 +245,8 @@ def _definitions() -> Iterable[OpDef]:
         "dnnc.call",
         attributes=(("callee", AttrDef(AttrKind.SYMBOL, True)), *_COPY),
         doc="Calls function `callee`: operands are its arguments, results its results, in order. `names`, `paths`, `nodes` and "
-        "`scopes` are what the ops of this copy are called and where they came from, where that differs from the body (INV20).",
+        "`scopes` are what the ops of this copy are called and where they came from, where that differs from the body; "
+        "`groups` are the groups of its ops (INV20).",
     )
     yield OpDef(
         "dnnc.work",

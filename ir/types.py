@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ir.names import quote_dim, quote_symbol
@@ -219,6 +219,19 @@ class UnknownType:
 Type: TypeAlias = TensorType | SeqType | OptionalType | MapType | BytesType | UnknownType
 
 UNKNOWN = UnknownType()
+
+
+def without_layout(type_: Type) -> Type:
+    """The type of a value that is whole everywhere; ``type_`` itself where it has no layout."""
+    if isinstance(type_, TensorType):
+        return type_ if type_.layout is None else replace(type_, layout=None)
+    if isinstance(type_, SeqType | OptionalType):
+        element = without_layout(type_.element)
+        return type_ if element is type_.element else replace(type_, element=element)
+    if isinstance(type_, MapType):
+        value = without_layout(type_.value)
+        return type_ if value is type_.value else replace(type_, value=value)
+    return type_
 
 
 def type_bytes(type_: Type) -> int | None:

@@ -25,6 +25,7 @@ from ir.topology import Topology
 from passes.analyses.identity import problem_digest
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
+from passes.fold import on_expanded
 from passes.lower import describe, insert_symbols, listing, stage_members
 
 COMM = ("sum", "overlap", "duplex")
@@ -53,6 +54,7 @@ class AssignPass(Pass):
     problem: str = ""
     source: str = ""
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a plan that does not fit the model or the topology."""
         topology = module.first(Topology)

@@ -28,6 +28,7 @@ from ir.module import Module
 from ir.topology import Topology
 from passes.analyses.network import network
 from passes.base import Pass, PassContext
+from passes.fold import on_expanded
 from passes.partition.coarsen import Coarse, TooLarge, coarsen
 from passes.partition.colocation import colocation
 from passes.partition.from_ir import problem_of
@@ -49,6 +50,7 @@ class ContractPass(Pass):
     exact: bool = True
     max_ideals: int = 0
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for an unknown ``comm``, a negative ``max_ideals`` and a module without a topology. Warns when no
         contraction is small enough; the groups are then the exact ones."""

@@ -32,6 +32,7 @@ from ir.topology import Topology
 from ir.types import type_bytes
 from passes.analyses.memory import reads
 from passes.base import Pass, PassContext
+from passes.fold import on_expanded
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
@@ -44,6 +45,7 @@ class LowerPass(Pass):
 
     name = "lower"
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput when an op has no stage, a stage has no op, or a value would travel backwards."""
         module = module.without(Stage)

@@ -43,6 +43,7 @@ from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace
 from passes.analyses.network import Network, network
 from passes.analyses.seconds import func_seconds
 from passes.base import Pass, PassContext
+from passes.fold import on_expanded
 from passes.lower import Cut, cuts_of, listing, stage_members
 from passes.placement import Message, Placement, PlacementProblem, search, shared_loads, turns
 from passes.sharded import sharded_workload
@@ -65,6 +66,7 @@ class PlacePass(Pass):
     nodes: int = 20_000
     time_limit: float = 10.0
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises Infeasible when a stage fits no free device, InvalidInput when the module has no plan or topology."""
         plan, topology = module.first(Plan), module.first(Topology)

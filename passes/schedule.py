@@ -36,6 +36,7 @@ from typing import ClassVar
 from ir.module import Action, Module, Plan, Schedule
 from passes.analyses.memory import SLOTS
 from passes.base import Pass, PassContext
+from passes.fold import on_expanded
 from passes.lower import insert_symbols
 from passes.place import largest_load, workload
 from passes.simulate import BACKWARD, COMPUTE, SYNC, Workload, run_rows, unrolled
@@ -47,6 +48,7 @@ class SchedulePass(Pass):
 
     name: ClassVar[str] = "schedule"
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput when the module has no plan on devices."""
         load, plan = workload(module), module.first(Plan)

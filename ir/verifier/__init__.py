@@ -12,7 +12,11 @@ Types, attributes, facets
          exist, map keys are integers or texts; nesting is limited.
 - INV08  Attributes are sorted with distinct keys; a value is of its kind; integers have 64 bits; dense data fits its type.
 - INV09  Facets are sorted, one of a kind, each where it belongs (on ops or on resources), with numbers in range.
-- INV10  A function that is called more than once holds no decisions (group, stage, shard, recompute).
+- INV10  A function that is called more than once holds no decisions (group, stage, shard, recompute), nor does what it calls,
+         unless it is a *variant*: ``fold.variant``, beside ``fold.copies``, names its block. What stands in it was decided
+         alike for all its copies; groups never are. Variants of one block differ in decisions and layouts alone: arguments and
+         results have the same types, and as many ops assign as many names. A call of a folded function holds no decision of a
+         kind that an op inside holds.
 - INV11  An op agrees with its definition, where there is one: arity, attributes, regions. Unknown ops pass.
 - INV12  Calls form no cycle, and agree with the function they call in number and types.
 Data and machines
@@ -30,7 +34,8 @@ Programs and plans
          stages that it has; its bound is no greater than its value, a part of a stage's seconds no greater than all.
 Copies of folded blocks
 - INV20  What a call says of its copy fits the function that it calls: as many names as the function's ops assign and as many
-         paths, nodes and scopes as it has ops, with the calls of folded functions inside it counted as what they stand for.
+         paths, nodes, scopes and groups as it has ops, with the calls of folded functions inside it counted as what they stand
+         for.
 Sharded stages
 - INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; a collective, ``comm.slice``
          or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else.

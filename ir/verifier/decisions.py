@@ -30,9 +30,9 @@ def check_decisions(findings: Findings) -> None:
         for position, stage in enumerate(plan.stages):
             for fault in _plan_stage_faults(stage, position, findings):
                 findings.add("INV19", f"in {plan.name}: {fault}", plan, part=stage)
-    entry = findings.module.first(Func)
-    if findings.plan is not None and entry is not None:
-        _check_members(findings, entry, len(findings.plan.stages))
+    if findings.plan is not None:
+        for func in findings.module.of_type(Func):
+            _check_members(findings, func, len(findings.plan.stages))
 
 
 def _known_devices(findings: Findings) -> set[str] | None:
@@ -205,9 +205,9 @@ def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> I
             yield f"stage {stage.index} is for '{stage.device_type}', but '{device}' is of type '{of_device[device]}'"
 
 
-def _check_members(findings: Findings, entry: Func, stages: int) -> None:
-    for op in entry.ops:
+def _check_members(findings: Findings, func: Func, stages: int) -> None:
+    for op in func.ops:
         facet = op.facet(StageSet)
         if facet is not None and facet.stages and facet.stages[-1] >= stages:
             message = f"{op.id} is in stage {facet.stages[-1]}, but the plan has {stages}"
-            findings.add("INV19", message, entry, op, about="stage<")
+            findings.add("INV19", message, func, op, about="stage<")

@@ -1,4 +1,4 @@
-"""INV01, INV03 to INV12, INV20: the bodies of functions and stages."""
+"""INV01, INV03 to INV12: the bodies of functions and stages."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ir.attributes import Attributes, AttrKind
-from ir.facets import DECISIONS, Facet, OptimizerState, Sync
+from ir.facets import DECISIONS, Facet, Group, OptimizerState, Sync
 from ir.module import Func, Resource, Stage, Symbol
 from ir.names import quote_name
 from ir.opdefs import DONE, START, OpDef, module_opsets, opdef
 from ir.ops import Op, Region, Value
 from ir.types import TensorType, Type
+from ir.verifier.copies import Copies, is_variant
 from ir.verifier.findings import Findings
 from ir.verifier.values import MAX_NESTING, attribute_faults, compatible, facet_faults, type_faults
 
 
 def check_programs(findings: Findings) -> None:
-    """Every function and stage of the module, and the calls between functions."""
+    """Every function and stage of the module, and the calls between functions; INV10 and INV20 with ``copies``."""
     counts = _call_counts(findings)
     checker = _Checker(findings)
     for symbol in findings.module.symbols:
         if isinstance(symbol, Func | Stage):
             checker.program(symbol, shared=counts.get(symbol.name, 0) > 1)
+    checker.copies.check_variants({name for name, count in counts.items() if count > 1})
 
 
 class _Checker:
@@ -41,7 +43,7 @@ class _Checker:
         self.handles: dict[str, Op]
         self.log: list[str]
         self.shared: bool
-        self.sizes = _ExpandedSizes(findings)
+        self.copies = Copies(findings)
 
     def program(self, program: Func | Stage, shared: bool) -> None:
         self.program_, self.shared = program, shared
@@ -161,12 +163,18 @@ class _Checker:
                 self.decision(op, facet)
 
     def decision(self, op: Op, facet: Facet) -> None:
+        """A decision in a function that is called more than once."""
+        variant = is_variant(self.program_)
+        if variant and not isinstance(facet, Group):
+            return
         self.add(
             "INV10",
             f"{op.id} holds the decision '{facet.keyword}', but {self.program_.name} is called more than once",
             op,
             about=f"{facet.keyword}<",
-            hint="clone the function for each distinct decision",
+            hint="a group belongs to one copy: its call says it"
+            if variant
+            else "clone the function for each distinct decision",
         )
 
     def definition(self, op: Op) -> None:
@@ -209,17 +217,8 @@ class _Checker:
                 if type_ is not None and not compatible(type_, value.type):
                     message = f"the call gives {type_} where {callee.name} declares {value.name} as {value.type}"
                     self.add("INV12", message, op, about=callee.name)
-        if len(op.attributes) > 1:
-            self.copy(op, callee)
-
-    def copy(self, op: Op, callee: Func) -> None:
-        """What a call says of the ops of its copy."""
-        names, ops = self.sizes.of(callee.name)
-        for key, attribute in op.attributes:
-            expected = {"names": names, "paths": ops, "nodes": ops, "scopes": ops}.get(key, len(attribute.value))
-            if len(attribute.value) != expected:
-                message = f"the call gives {len(attribute.value)} {key} to a copy of {callee.name}, which has {expected}"
-                self.add("INV20", message, op, about=key, hint="they are as `fold` wrote them for the body that it wrote")
+        for fault in self.copies.faults(op, callee):
+            self.add(fault.code, fault.message, op, about=fault.about, hint=fault.hint)
 
     def value_type(self, name: str) -> Type | None:
         return self.visible.get(name) or self.resource_type(name)
@@ -227,51 +226,6 @@ class _Checker:
     def resource_type(self, name: str) -> Type | None:
         symbol = self.findings.symbols.get(name)
         return symbol.type if isinstance(symbol, Resource) else None
-
-
-FOLDED = "fold.copies"
-"""Attribute of a function that ``fold`` wrote: a call of it stands for its ops."""
-
-
-class _ExpandedSizes:
-    """How many names a function assigns and how many ops it has, regions included, calls of folded functions expanded."""
-
-    def __init__(self, findings: Findings) -> None:
-        self.funcs = {func.name: func for func in findings.module.of_type(Func)}
-        self.known: dict[str, tuple[int, int]] = {}
-
-    def of(self, name: str) -> tuple[int, int]:
-        """Names and ops of function ``name``. A cycle of calls, which INV12 tells, counts once."""
-        todo, met = [name], {name}
-        while todo:
-            func = self.funcs[todo[-1]]
-            inner = next((c for op in func.ops if (c := self.folded(op)) and c not in self.known and c not in met), "")
-            if inner:
-                met.add(inner)
-                todo.append(inner)
-            else:
-                self.known[todo.pop()] = self.count(func.ops, calls=True)
-        return self.known[name]
-
-    def folded(self, op: Op) -> str:
-        """The folded function that ``op`` calls; empty for none."""
-        callee = self.funcs.get(op.get("callee", "")) if op.name == "dnnc.call" else None
-        return callee.name if callee and any(key == FOLDED for key, _ in callee.attributes) else ""
-
-    def count(self, ops: Iterable[Op], calls: bool) -> tuple[int, int]:
-        """Names and ops of a body; calls stand for what they call in the body itself, not in regions."""
-        names = number = 0
-        for op in ops:
-            callee = self.folded(op) if calls else ""
-            if callee:
-                inner = self.known.get(callee, (0, 0))
-            else:
-                inner = (sum(bool(value.name) for value in op.results), 1)
-                for _, region in op.regions:
-                    found = self.count(region.ops, calls=False)
-                    inner = (inner[0] + found[0] + sum(bool(value.name) for value in region.args), inner[1] + found[1])
-            names, number = names + inner[0], number + inner[1]
-        return names, number
 
 
 def _kind(symbol: Symbol) -> str:

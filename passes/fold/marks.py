@@ -1,9 +1,15 @@
 """What folding leaves in the IR so that expanding restores the module exactly: attributes of functions and of calls.
 
 - A block's function has ``fold.copies``, the number of its copies in the expanded program. It marks the function as fold's.
+- A function with decisions or layouts inside is a *variant*: ``fold.variant`` is the name of its block, without ``@``. The
+  block itself, the function of copies about which nothing was decided, need not be there.
 - A call has ``names``, every name that its copy assigns, and ``paths``, ``nodes``, ``scopes``, the parts of the locations of
   its ops, each in the order of the expanded body (``names.py`` says in which order within an op). A list that
   equals the body's own is left out: so the first copy has none.
+- Decisions that all ops of a copy hold stand on its call, in place of its ops.
+- ``groups`` of a call are the groups of its copy's ops, in the order of their locations, -1 for an op that has none. Bodies
+  hold no groups, and calls in them neither: the outermost call says them all. It has a ``group<..>`` itself where they are
+  equal.
 - A function whose ops stood in another order than its calls expand to has ``fold.order``: pairs of position and count, which
   say where each stretch of the expanded ops stood. A body's order is that of its first copy, likewise.
 """
@@ -18,7 +24,9 @@ from ir.ops import Location
 
 COPIES = "fold.copies"
 ORDER = "fold.order"
+VARIANT = "fold.variant"
 NAMES = "names"
+GROUPS = "groups"
 PLACES = ("paths", "nodes", "scopes")
 CALL = "dnnc.call"
 CALLEE = "callee"
@@ -69,9 +77,11 @@ __all__ = [
     "CALL",
     "CALLEE",
     "COPIES",
+    "GROUPS",
     "NAMES",
     "ORDER",
     "PLACES",
+    "VARIANT",
     "is_block",
     "location_lists",
     "positions",

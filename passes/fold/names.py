@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from ir.facets import Group
 from ir.ops import Location, Op, Region, Value
 
 
@@ -47,30 +48,42 @@ def assigned(ops: Iterable[Op]) -> Iterator[str]:
             yield from assigned(region.ops)
 
 
+def each(ops: Iterable[Op]) -> Iterator[Op]:
+    """``ops``, those in the regions of each behind it."""
+    for op in ops:
+        yield op
+        for _, region in op.regions:
+            yield from each(region.ops)
+
+
 def locations(ops: Iterable[Op]) -> Iterator[Location]:
     """Where ``ops`` came from, those in their regions included."""
-    for op in ops:
-        yield op.location
-        for _, region in op.regions:
-            yield from locations(region.ops)
+    return (op.location for op in each(ops))
 
 
-def rebuild(op: Op, names: Mapping[str, str], places: Iterator[Location] | None = None) -> Op:
-    """``op`` with every name replaced that ``names`` has, read or assigned, and its locations by the next of ``places``."""
+def rebuild(
+    op: Op, names: Mapping[str, str], places: Iterator[Location] | None = None, groups: Iterator[int] | None = None
+) -> Op:
+    """``op`` with every name replaced that ``names`` has, read or assigned, its locations by the next of ``places``, and its
+    groups by the next of ``groups`` (-1: none)."""
     location = op.location if places is None else next(places)
-    regions = tuple((key, _rebuild_region(region, names, places)) for key, region in op.regions)
-    return replace(
+    group = -1 if groups is None else next(groups)
+    regions = tuple((key, _rebuild_region(region, names, places, groups)) for key, region in op.regions)
+    copied = replace(
         op,
         operands=tuple([names.get(name, name) for name in op.operands]),
         results=_renamed(op.results, names),
         regions=regions,
         location=location,
     )
+    return copied if group < 0 else copied.with_facets(Group(group))
 
 
-def _rebuild_region(region: Region, names: Mapping[str, str], places: Iterator[Location] | None) -> Region:
+def _rebuild_region(
+    region: Region, names: Mapping[str, str], places: Iterator[Location] | None, groups: Iterator[int] | None
+) -> Region:
     args = _renamed(region.args, names)
-    ops = tuple(rebuild(op, names, places) for op in region.ops)
+    ops = tuple(rebuild(op, names, places, groups) for op in region.ops)
     return Region(args, ops, tuple(names.get(name, name) for name in region.results))
 
 
@@ -78,4 +91,4 @@ def _renamed(values: tuple[Value, ...], names: Mapping[str, str]) -> tuple[Value
     return tuple([Value(names.get(value.name, value.name), value.type) for value in values])
 
 
-__all__ = ["assigned", "locations", "reads", "rebuild"]
+__all__ = ["assigned", "each", "locations", "reads", "rebuild"]

@@ -1,8 +1,9 @@
-"""Writes a folding down: blocks become functions, copies become calls.
+"""Writes a folding down: variants of blocks become functions, copies become calls.
 
 The body is the first copy with its own names; what it reads from outside are arguments, called after what the first copy reads
 there. A call gives the copy's names for them, resources included, and its results bear the copy's names. The rest of what tells
-a copy from the first stands in the call's attributes (``marks.py``). A call costs what its body does.
+a copy from the first stands in the call's attributes, and what was decided about all its ops alike in its facets
+(``marks.py``). A call costs what its body does.
 """
 
 from __future__ import annotations
@@ -11,47 +12,66 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ir.attributes import Attribute, Attributes, AttrKind, attributes
-from ir.facets import Cost, Facets
-from ir.module import Func
+from ir.facets import Cost, Facets, Group
+from ir.module import Func, Resource
 from ir.names import unique
-from ir.ops import Op, Value
+from ir.ops import Op, Region, Value
 from passes.cost import total_cost
 from passes.fold import marks
-from passes.fold.names import assigned, locations, rebuild
+from passes.fold.names import assigned, each, locations, rebuild
 from passes.fold.search import Item
 from passes.fold.structure import Copy, Folding
+from passes.fold.variants import variants
 
 
-def outline(folding: Folding, taken: set[str]) -> tuple[Func, tuple[Func, ...]]:
+def outline(
+    folding: Folding, resources: Mapping[str, Resource], min_support: int, taken: set[str]
+) -> tuple[Func, tuple[Func, ...]]:
     """The function with calls in it, and the functions of its blocks. ``taken`` are the names of symbols; it then holds theirs
-    too."""
-    return _Outline(folding, taken).run()
+    too. The function as it is where nothing is to be called."""
+    outline_ = _Outline(folding, resources, min_support, taken)
+    return outline_.run() if outline_.variants else (folding.func, ())
 
 
 class _Outline:
-    def __init__(self, folding: Folding, taken: set[str]) -> None:
+    def __init__(self, folding: Folding, resources: Mapping[str, Resource], min_support: int, taken: set[str]) -> None:
         self.folding = folding
         self.ops = folding.func.ops
-        self.names = [unique(f"@block_{number}", taken) for number in range(len(folding.blocks))]
-        self.copy_at = {(number, copy.ops[0]): copy for number, block in enumerate(folding.blocks) for copy in block.copies}
-        # Where in the order of the function the ops of a block's body stand, in its first copy: there, place by place.
-        self.ranks = [_ranks(block.copies[0].ops) for block in folding.blocks]
-        self.own = [self.texts(number, block.copies[0]) for number, block in enumerate(folding.blocks)]
+        self.outer, self.variants = variants(folding, resources, min_support)
+        self.blocks = [unique(f"@block_{number}", taken) for number in range(len(folding.blocks))]
+        self.names = [
+            unique(f"{self.blocks[variant.block]}.v{variant.number}", taken) if variant.number else self.blocks[variant.block]
+            for variant in self.variants
+        ]
+        self.types = {name: resource.type for name, resource in resources.items()}
+        self.types.update((value.name, value.type) for value in folding.func.args)
+        for op in self.ops:
+            self.types.update((value.name, value.type) for value in op.results)
+        self.copy_at: dict[tuple[int, int], tuple[Copy, Facets]] = {}
+        for number, variant in enumerate(self.variants):
+            for copy, common in zip(variant.copies, variant.common, strict=True):
+                self.copy_at[number, copy.ops[0]] = copy, common
+        # Where in the order of the function the ops of a body stand, in its first copy: there, place by place.
+        self.ranks = [_ranks(variant.copies[0].ops) for variant in self.variants]
+        self.own = [self.texts(number, variant.copies[0]) for number, variant in enumerate(self.variants)]
         self.costs: dict[int, Facets] = {}
 
     def run(self) -> tuple[Func, tuple[Func, ...]]:
         func, folding = self.folding.func, self.folding
-        blocks = tuple(self.body(number) for number in range(len(folding.blocks)))
-        order = _order(self.expanded(folding.outer, folding.order))
+        bodies = tuple(self.body(number) for number in range(len(self.variants)))
+        order = _order(self.expanded(self.outer, folding.order))
         attributes_ = tuple(sorted([*func.attributes, *order], key=lambda item: item[0]))
-        ops = tuple(self.items(folding.outer, folding.order, {}))
-        return replace(func, ops=ops, attributes=attributes_), blocks
+        ops = []
+        for item in self.outer:
+            op = folding.order[item.start]
+            ops.append(self.ops[op] if item.block < 0 else self.outermost(item.block, op))
+        return replace(func, ops=tuple(ops), attributes=attributes_), bodies
 
     def expanded(self, items: Iterable[Item], order: Sequence[int]) -> Iterable[int]:
         """The ops of ``items`` as ``expand`` puts them behind one another."""
         for item in items:
             op = order[item.start]
-            yield from [op] if item.block < 0 else self.natural(item.block, self.copy_at[item.block, op])
+            yield from [op] if item.block < 0 else self.natural(item.block, self.copy_at[item.block, op][0])
 
     def natural(self, number: int, copy: Copy) -> list[int]:
         """The ops of a copy in the order that those of the first copy have in the function."""
@@ -61,52 +81,84 @@ class _Outline:
         return ordered
 
     def body(self, number: int) -> Func:
-        """The function of a block: its first copy."""
-        block = self.folding.blocks[number]
-        first = block.copies[0]
+        """The function of a variant: its first copy."""
+        variant = self.variants[number]
+        block, first = self.folding.blocks[variant.block], variant.copies[0]
         taken = set(assigned(self.ops[op] for op in first.ops))
         names = {name: unique("%" + name[1:], taken) for name in first.operands}
-        args = tuple(Value(names[name], given.type) for name, given in zip(first.operands, block.inputs, strict=True))
-        results = tuple(Value(name, given.type) for name, given in zip(first.results, block.outputs, strict=True))
-        ops = tuple(self.items(block.body, first.ops, names))
-        rank = dict(zip(first.ops, self.ranks[number], strict=True))
-        order = _order([rank[op] for op in self.expanded(block.body, first.ops)])
-        return Func(self.names[number], args, results, ops, (*attributes({marks.COPIES: len(block.copies)}), *order))
-
-    def items(self, items: Iterable[Item], order: tuple[int, ...], names: Mapping[str, str]) -> Iterable[Op]:
-        """Ops and calls of a sequence whose ops stand in ``order``, with what it reads from outside called by ``names``."""
-        for item in items:
-            op = order[item.start]
+        args = tuple(Value(names[name], self.types[name]) for name in first.operands)
+        results = tuple(Value(name, self.types[name]) for name in first.results)
+        ops = []
+        for item in variant.body:
+            op = first.ops[item.start]
             if item.block < 0:
-                yield rebuild(self.ops[op], names) if names else self.ops[op]
+                ops.append(rebuild(_without(self.ops[op], variant.common[0]), names))
             else:
-                yield self.call(item.block, self.copy_at[item.block, op], names)
+                ops.append(self.call(item.block, op, names, variant.common[0]))
+        rank = dict(zip(first.ops, self.ranks[number], strict=True))
+        order = _order([rank[op] for op in self.expanded(variant.body, first.ops)])
+        said = {
+            marks.COPIES: len(variant.copies),
+            **({marks.VARIANT: self.blocks[variant.block][1:]} if variant.number else {}),
+        }
+        assert len(block.inputs) == len(args)
+        return Func(self.names[number], args, results, tuple(ops), tuple(sorted([*attributes(said), *order], key=_key)))
 
-    def call(self, number: int, copy: Copy, names: Mapping[str, str]) -> Op:
-        block = self.folding.blocks[number]
+    def call(self, number: int, op: int, names: Mapping[str, str], held: Facets) -> Op:
+        """The call of the copy that begins with ``op``, where what it reads is called by ``names``. ``held``: decisions that
+        its caller's calls give it."""
+        copy, common = self.copy_at[number, op]
         operands = tuple(names.get(name, name) for name in copy.operands)
-        results = tuple(Value(name, given.type) for name, given in zip(copy.results, block.outputs, strict=True))
-        return Op(marks.CALL, operands, results, self.attributes(number, copy), facets=self.facets(number))
+        results = tuple(Value(name, self.types[name]) for name in copy.results)
+        made = Op(marks.CALL, operands, results, self.attributes(number, copy), facets=self.cost(number))
+        return made.with_facets(*[facet for facet in common if facet not in held])
+
+    def outermost(self, number: int, op: int) -> Op:
+        """A call in the function itself, which gives the groups of the copy's ops as well."""
+        call = self.call(number, op, {}, ())
+        ops = [self.ops[op] for op in self.natural(number, self.copy_at[number, op][0])]
+        groups = [inner.facet(Group) for inner in each(ops)]
+        given = tuple([-1 if group is None else group.group for group in groups])
+        if all(group is None for group in groups):
+            return call
+        if len(set(given)) == 1 and len(given) == len(ops):
+            return call.with_facets(Group(given[0]))
+        said = (marks.GROUPS, Attribute(AttrKind.INTS, given))
+        return replace(call, attributes=tuple(sorted([*call.attributes, said], key=_key)))
 
     def attributes(self, number: int, copy: Copy) -> Attributes:
         found = [(marks.CALLEE, Attribute(AttrKind.SYMBOL, self.names[number]))]
-        if copy is not self.folding.blocks[number].copies[0]:
+        if copy is not self.variants[number].copies[0]:
             own = self.own[number]
             found += [(key, marks.texts(values)) for key, values in self.texts(number, copy).items() if values != own[key]]
-        return tuple(sorted(found, key=lambda item: item[0]))
+        return tuple(sorted(found, key=_key))
 
     def texts(self, number: int, copy: Copy) -> dict[str, tuple[str, ...]]:
         """What may tell a copy from another, by attribute."""
         ops = [self.ops[op] for op in self.natural(number, copy)]
         return {marks.NAMES: tuple(assigned(ops)), **marks.location_lists(locations(ops))}
 
-    def facets(self, number: int) -> Facets:
+    def cost(self, number: int) -> Facets:
         """The cost of a call, where the ops inside have one."""
-        if number not in self.costs:
-            ops = [self.ops[op] for op in self.folding.blocks[number].copies[0].ops]
+        block = self.variants[number].block
+        if block not in self.costs:
+            ops = [self.ops[op] for op in self.folding.blocks[block].copies[0].ops]
             known = all(op.facet(Cost) is not None for op in ops)
-            self.costs[number] = (replace(total_cost(ops), kind="control"),) if known else ()
-        return self.costs[number]
+            self.costs[block] = (replace(total_cost(ops), kind="control"),) if known else ()
+        return self.costs[block]
+
+
+def _key(item: tuple[str, Attribute]) -> str:
+    return item[0]
+
+
+def _without(op: Op, common: Facets) -> Op:
+    """``op`` as it stands in a body: without groups, inside it neither, and without decisions that calls give."""
+    facets = tuple([facet for facet in op.facets if not isinstance(facet, Group) and facet not in common])
+    regions = tuple((key, Region(r.args, tuple(_without(o, ()) for o in r.ops), r.results)) for key, r in op.regions)
+    if len(facets) == len(op.facets) and not regions:
+        return op
+    return replace(op, facets=facets, regions=regions)
 
 
 def _ranks(ops: Sequence[int]) -> list[int]:

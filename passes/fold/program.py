@@ -1,6 +1,6 @@
 """A function as folding reads it: for each op a *key* that says everything but names, and what it reads and defines as numbers.
 
-Two ops have equal keys exactly when they agree in opcode, attributes, facets (the phase is one), result types, the types of
+Two ops have equal keys exactly when they agree in opcode, attributes, facts (the phase is one), result types, the types of
 what they read, the inside of their regions up to names, and the *sharing class* of each resource that they read:
 
 - a *constant* (integers or booleans, few: shapes, axes, permutations) by its value: it decides what the op does;
@@ -10,21 +10,23 @@ what they read, the inside of their regions up to names, and the *sharing class*
 
 Which of the names are the same name inside a copy is no matter of single ops: ``search`` compares it.
 
+Types are those without layouts: neither these nor decisions are part of a key, so a block is the same whatever was decided for
+its copies. What keys leave out is told by ``decided``, for ``variants`` to compare.
+
 Keys are exact, not hashes: numbers given to structures that compare equal, floats by their text, because -0.0 == 0.0. Ops that
-must not be folded have a key of their own each: those that hold a decision (INV10), and those of ``comm``, whose channels and
-handles are single.
+must not be folded have a key of their own each: those of ``comm``, whose channels and handles are single.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ir.attributes import Attributes, AttrKind
-from ir.facets import DECISIONS, Color, Cost, Facets, Phase
+from ir.facets import DECISIONS, Color, Cost, Facet, Facets, Group, Phase
 from ir.module import Func, Inline, Resource, Splat
-from ir.ops import Op, Region
-from ir.types import DType, TensorType, Type
+from ir.ops import Op, Region, Value
+from ir.types import DType, TensorType, Type, without_layout
 from passes.fold.names import reads
 
 CONSTANT_ELEMENTS = 64
@@ -89,9 +91,36 @@ def program_of(func: Func, resources: Mapping[str, Resource]) -> Program:
 
 def unfoldable(op: Op) -> bool:
     """Whether ``op``, or one inside it, must stay where it is."""
-    if op.dialect == "comm" or any(isinstance(facet, DECISIONS) for facet in op.facets):
-        return True
-    return any(unfoldable(inner) for _, region in op.regions for inner in region.ops)
+    return op.dialect == "comm" or any(unfoldable(inner) for _, region in op.regions for inner in region.ops)
+
+
+def laid(types: Iterable[Type]) -> tuple[tuple[int, Type], ...]:
+    """Those of ``types`` that have a layout, with their places."""
+    return tuple([(place, type_) for place, type_ in enumerate(types) if without_layout(type_) is not type_])
+
+
+def choices(op: Op) -> tuple[Facet, ...]:
+    """What was decided about ``op`` itself. Its group is left out: that is a name rather than a choice, each copy has its
+    own."""
+    return tuple([facet for facet in op.facets if isinstance(facet, DECISIONS) and not isinstance(facet, Group)])
+
+
+def decided(op: Op) -> Hashable:
+    """What the key of ``op`` leaves out, beside ``choices(op)``: layouts of what it makes, decisions and layouts inside it;
+    empty for nothing. Of two ops with equal keys, ``op`` with these equal and names and locations put in is the other."""
+    found = laid(_types(op.results))
+    inside = tuple([_decided_region(region) for _, region in op.regions])
+    return (found, inside) if found or any(inside) else ()
+
+
+def _decided_region(region: Region) -> Hashable:
+    found = laid(_types(region.args))
+    ops = tuple([(choices(op), decided(op)) for op in region.ops])
+    return (found, ops) if found or any(any(op) for op in ops) else ()
+
+
+def _types(values: Iterable[Value]) -> list[Type]:
+    return [value.type for value in values]
 
 
 class _Keys:
@@ -101,9 +130,9 @@ class _Keys:
         self.resources = resources
         self.numbers: dict[Hashable, int] = {}
         self.kinds: dict[str, str] = {}
-        self.types: dict[str, Type] = {value.name: value.type for value in func.args}
+        self.types: dict[str, Type] = {value.name: without_layout(value.type) for value in func.args}
         for op in func.ops:
-            self.types.update((value.name, value.type) for value in op.results)
+            self.types.update((value.name, without_layout(value.type)) for value in op.results)
 
     def number(self, structure: Hashable) -> int:
         return self.numbers.setdefault(structure, len(self.numbers))
@@ -129,13 +158,13 @@ class _Keys:
             return self.types.get(name)
         resource = self.resources[name]
         if kind != _CONSTANT:
-            return (_SCALAR if kind == _SCALAR else _WEIGHT, resource.type)
+            return (_SCALAR if kind == _SCALAR else _WEIGHT, without_layout(resource.type))
         data = resource.data
-        return (_CONSTANT, resource.type, data.data if isinstance(data, Inline) else repr(data))
+        return (_CONSTANT, without_layout(resource.type), data.data if isinstance(data, Inline) else repr(data))
 
     def shape(self, op: Op, local: dict[str, int]) -> int:
         """All of ``op`` but the names it takes from outside; names that it gives to ``local`` are numbered there."""
-        results = tuple([(value.type, not value.name) for value in op.results])
+        results = tuple([(without_layout(value.type), not value.name) for value in op.results])
         regions = tuple([(key, self.region(region, local)) for key, region in op.regions])
         return self.number((op.name, len(op.operands), _attributes(op.attributes), _facets(op.facets), results, regions))
 
@@ -150,7 +179,7 @@ class _Keys:
             if name:
                 local[name] = len(local)
 
-        args = tuple([(value.type, not value.name) for value in region.args])
+        args = tuple([(without_layout(value.type), not value.name) for value in region.args])
         for value in region.args:
             give(value.name)
         ops = []
@@ -177,7 +206,7 @@ class _Keys:
 def _resource_kind(resource: Resource) -> str:
     type_ = resource.type
     elements = type_.elements if isinstance(type_, TensorType) else None
-    if elements is None or not isinstance(type_, TensorType) or resource.facets:
+    if elements is None or not isinstance(type_, TensorType) or _facts(resource.facets):
         return _WEIGHT
     whole = type_.dtype in (DType.I64, DType.I32, DType.BOOL)
     if whole and elements <= CONSTANT_ELEMENTS and isinstance(resource.data, Inline | Splat):
@@ -190,9 +219,22 @@ def _attributes(attributes: Attributes) -> Hashable:
     return repr(attributes) if any(value.kind in _FLOATS for _, value in attributes) else attributes
 
 
+def _facts(facets: Facets) -> Facets:
+    return tuple([facet for facet in facets if not isinstance(facet, DECISIONS)])
+
+
 def _facets(facets: Facets) -> Hashable:
-    """Equal for facets that print the same."""
+    """Equal for facets whose facts print the same."""
+    facets = _facts(facets)
     return facets if all(isinstance(facet, Cost | Color | Phase) for facet in facets) else repr(facets)
 
 
-__all__ = ["CONSTANT_ELEMENTS", "Program", "program_of", "unfoldable"]
+__all__ = [
+    "CONSTANT_ELEMENTS",
+    "Program",
+    "choices",
+    "decided",
+    "laid",
+    "program_of",
+    "unfoldable",
+]

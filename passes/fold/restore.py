@@ -15,7 +15,7 @@ from ir.facets import DECISIONS
 from ir.module import Func, Module, Stage, Symbol
 from ir.ops import Location, Op
 from passes.fold import marks
-from passes.fold.names import assigned, locations, rebuild
+from passes.fold.names import assigned, each, locations, rebuild
 
 P = TypeVar("P", Func, Stage)
 MOST_OPS = 20_000_000
@@ -109,20 +109,23 @@ class _Expander:
         """The ops that ``call`` stands for: those of ``body``, the expanded ``block``, under its own names."""
         own = list(assigned(body))
         given = call.get(marks.NAMES, own)
-        places = self.places(call, body)
-        operands = len(call.operands) == len(block.args)
-        if len(given) != len(own) or (places is not None and len(places) != len(list(locations(body)))) or not operands:
+        places, groups = self.places(call, body), call.get(marks.GROUPS)
+        count = sum(1 for _ in each(body))
+        fits = len(given) == len(own) and len(call.operands) == len(block.args)
+        if not fits or any(listed is not None and len(listed) != count for listed in (places, groups)):
             raise InvalidInput(
-                f"{call.id} calls {block.name}, but gives its copy another number of names or locations than the block has",
+                f"{call.id} calls {block.name}, but gives its copy another number of names, locations or groups than the block "
+                "has",
                 where=call.id,
                 hint="leave the attributes of a call as fold wrote them, or remove them all",
             )
         names = dict(zip(own, given, strict=True))
         names.update((value.name, name) for value, name in zip(block.args, call.operands, strict=True))
         following = None if places is None else iter(places)
+        numbers = None if groups is None else iter(groups)
         decisions = [facet for facet in call.facets if isinstance(facet, DECISIONS)]
         for op in body:
-            copied = rebuild(op, names, following)
+            copied = rebuild(op, names, following, numbers)
             yield copied.with_facets(*decisions) if decisions else copied
 
     def places(self, call: Op, body: Iterable[Op]) -> list[Location] | None:

@@ -10,6 +10,7 @@ unwritten.
   ``shared`` when all copies read the same name (a mask, the output of an encoder, a tied weight), else a ``weight`` (a resource
   of each copy) or a ``value``. Constants that all copies share are no input: they stay inside.
 - ``Block.outputs`` are the values that any copy is read for from outside, ``Copy.results`` their names.
+- Types of inputs and outputs are without layouts: copies may have been laid, and decided, differently (``variants.py``).
 - ``Block.chains``: copies that feed one another, each the next, through the same ``links`` (output, input): layers.
 
 Blocks nest. ``Block.copies`` are all copies of the expanded program, also those inside copies of other blocks: ``Copy.parent``
@@ -26,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ir.module import Func, Module
-from ir.types import Type
+from ir.types import Type, without_layout
 from passes.fold.order import canonical_order
 from passes.fold.program import Program, program_of
 from passes.fold.search import Grammar, Item, search
@@ -129,10 +130,10 @@ class _Structure:
         self.layouts: dict[int, list[int]] = {}
         self.arranged: dict[int, tuple[Item, ...]] = {}
         func = program.func
-        self.types: dict[str, Type] = {value.name: value.type for value in func.args}
+        self.types: dict[str, Type] = {value.name: without_layout(value.type) for value in func.args}
         self.last = [-1] * len(program.names)
         for op in range(len(order)):
-            self.types.update((value.name, value.type) for value in func.ops[op].results)
+            self.types.update((value.name, without_layout(value.type)) for value in func.ops[op].results)
             for value in program.reads[op]:
                 self.last[value] = max(self.last[value], self.place_of[op])
         for value in program.results:
@@ -264,7 +265,8 @@ class _Structure:
             if name[:1] == "%":
                 values.append((Input("shared" if same else "value", self.types[name]), column))
             elif not (same and value in self.program.fixed):
-                weights.append((Input("shared" if same else "weight", self.program.resources[name].type), column))
+                weight = without_layout(self.program.resources[name].type)
+                weights.append((Input("shared" if same else "weight", weight), column))
         found = values + weights
         return tuple(given for given, _ in found), [column for _, column in found]
 
@@ -276,7 +278,7 @@ class _Structure:
             slots = [slot for slot, value in enumerate(self.program.func.ops[op].results) if value.name]
             for slot, result in enumerate(slots):
                 if any(last[defs[copy[place]][slot]] >= end for copy, end in zip(ops, ends, strict=True)):
-                    found.append(Output(place, result, self.program.func.ops[op].results[result].type))
+                    found.append(Output(place, result, without_layout(self.program.func.ops[op].results[result].type)))
         return tuple(found)
 
 

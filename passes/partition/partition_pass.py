@@ -29,6 +29,7 @@ from passes.analyses.identity import problem_digest
 from passes.analyses.memory import states_bytes
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
+from passes.fold import on_expanded
 from passes.lower import cuts_of, insert_symbols
 from passes.partition.any_split import AnySolution, solve_any
 from passes.partition.bounds import best_bound, lower_bound, prices
@@ -98,6 +99,7 @@ class PartitionPass(Pass):
     anytime: bool = False
     hosts: bool = True
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a missing topology or an option that names nothing, Infeasible when no plan fits."""
         started = time.perf_counter()

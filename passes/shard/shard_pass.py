@@ -1,11 +1,11 @@
 """The pass ``shard``: a mesh over the devices of the topology, a strategy for each op, a layout for each value.
 
-Reads the entry function (a folded module is expanded first), costs, resources and the topology. Writes a ``mesh`` symbol; on
-each op ``stage<0>`` and ``shard<"strategy; strategy">``, the name of a strategy of its layout rule per mesh axis; layouts on
-results and resources that are not replicated; a ``plan``; and the function attributes ``shard.*``: ``seconds`` modelled for one
-run (one training step with ``training``), the ``bound`` that no plan is below, ``status``, and ``outputs``: results of the
-function that leave in another layout than they are made in. ``written`` says how it all stands there, ``build`` what the model
-counts.
+Reads the entry function (a folded module is expanded, and folded again), costs, resources and the topology. Writes a ``mesh``
+symbol; on each op ``stage<0>`` and ``shard<"strategy; strategy">``, the name of a strategy of its layout rule per mesh axis;
+layouts on results and resources that are not replicated; a ``plan``; and the function attributes ``shard.*``: ``seconds``
+modelled for one run (one training step with ``training``), the ``bound`` that no plan is below, ``status``, and ``outputs``:
+results of the function that leave in another layout than they are made in. ``written`` says how it all stands there, ``build``
+what the model counts.
 
 With ``stages`` other than 1 the function is cut into stages, each on a mesh of its own: ``stages`` says how that is searched.
 
@@ -26,7 +26,7 @@ from ir.module import Module, Plan
 from ir.topology import Topology
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
-from passes.fold import expand, folding
+from passes.fold import folding, on_expanded
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of
 from passes.shard.mesh import mesh_of, read_shape, shapes
@@ -74,6 +74,7 @@ class ShardPass(Pass):
     stages: int = 1
     microbatches: int = 8
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a module without a topology or a mesh that it does not have, Infeasible where the weights do
         not fit."""
@@ -88,7 +89,6 @@ class ShardPass(Pass):
             raise UsageError(f"memory is {self.memory}, expected bytes, 0 or -1", where=self.name)
         if self.strategy not in ("", *STRATEGIES):
             raise UsageError(f"strategy is '{self.strategy}', expected one of {', '.join(STRATEGIES)}", where=self.name)
-        module = expand(module)
         count = len(topology.devices)
         if self.stages != 1:
             return self.staged(module, topology, context)

@@ -1,4 +1,4 @@
-"""One change in one copy prevents that fold and no other."""
+"""One change in one copy prevents that fold and no other; decisions are no such change (``test_variants.py``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ir.attributes import attributes
-from ir.facets import Color, Cost, Group, Phase, StageSet, Time
+from ir.facets import Color, Cost, Phase, Time
 from ir.module import Module
 from ir.ops import Op
 from ir.types import DType, TensorType
@@ -78,7 +78,6 @@ MUTATIONS: dict[str, Callable[[int], Callable[[Module], Module]]] = {
     "the cost": lambda layer: facet_of("Gelu", layer, Cost(flops=1)),
     "the time": lambda layer: facet_of("Gelu", layer, Time((("gpu", 0.5),))),
     "the colour": lambda layer: facet_of("Gelu", layer, Color(3)),
-    "a decision": lambda layer: facet_of("Gelu", layer, Group(3)),
 }
 
 
@@ -192,15 +191,6 @@ def test_an_absent_result_is_another_op() -> None:
     assert [len(block.copies) for block in of(module).blocks] == [5]
     assert [len(block.copies) for block in of(dropped).blocks] == [4]
     round_trip(dropped)
-
-
-def test_decisions_are_never_folded() -> None:
-    """A shared body holds facts only (INV10): a function that is decided about has nothing to fold."""
-    module = transformer(3)
-    decided = module.replace(
-        module.entry, replace(module.entry, ops=tuple(op.with_facets(StageSet((0,))) for op in module.entry.ops))
-    )
-    assert of(decided).blocks == ()
 
 
 def test_communication_is_never_folded() -> None:
