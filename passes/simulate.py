@@ -15,7 +15,7 @@ Rules (``comm`` of the plan says which *lanes* a device has):
    rows are equal and run in step, so the first member's is run and holds for all.
 6. In training, ``B`` waits for ``F`` of its stage and microbatch and for the gradients of what it sent, which come back on the
    same channels: their ``send`` is the reader's and waits for its ``B``, their ``recv`` the maker's. Either end is busy as long
-   as it was with the value. What is read stays for the backward pass, so there is no back-pressure.
+   as it was with the value.
 
 Times are seconds from the first action. A row whose actions wait for each other in a circle is a ``DeadlockError`` that names
 them.
@@ -281,7 +281,7 @@ def _needs(action: Action, state: _State) -> Iterator[Action]:
     elif action.kind == COMPUTE:
         for channel in state.inputs.get(stage, ()):
             yield Action("recv", stage, number, channel)
-        for channel in state.outputs.get(stage, ()) if not load.backward else ():
+        for channel in state.outputs.get(stage, ()):
             before = number - load.window_of(channel)
             if before >= 0:
                 target = load.wires[channel].target

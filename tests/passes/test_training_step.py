@@ -10,11 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnnc.frontends import load_topology
 from ir import parse_module, print_module, verify
+from ir.diagnostics import DiagnosticSink
 from ir.module import Action, Module, Plan, Schedule
+from ir.types import TensorType
+from passes.analyses.network import network
+from passes.lower import insert_symbols
 from passes.place import workload
 from passes.schedule import step
+from passes.shard import Bill, build, decisions_of, mesh_of, named_plan, price
+from passes.shard.staged import Staged
+from passes.shard.written import written
 from passes.simulate import BACKWARD, COMPUTE, SYNC, Wire, Workload, run_rows, simulate
+from tests.passes.shard.models import prepared
 from tests.passes.shard.test_stages import SMALL, sharded
 
 
@@ -225,3 +234,35 @@ def test_a_sharded_plan_is_scheduled(options: dict[str, object], microbatches: i
         done = [(e.device, e.action.microbatch) for e in events if e.action.kind == kind]
         assert sorted(done) == sorted((d, m) for stage in plan.stages for d in stage.devices for m in range(microbatches))
     assert (SYNC in {event.action.kind for event in events}) == any(stage.sync for stage in plan.stages) == synchronised
+
+
+def gathered(bill: Bill) -> float:
+    """Seconds in which weights are gathered for a forward pass."""
+    return sum(one.seconds for one in bill.collectives if one.value.startswith("@") and not one.backward)
+
+
+def test_what_a_step_takes_is_told_apart() -> None:
+    """By samples over four devices: weights apart, a plan costs without its backward pass what inference does, and a step of
+    six microbatches synchronises as long as one of one."""
+    bare, found = prepared(f"{SMALL},batch=4")
+    topology = load_topology("preset:cpu-4", DiagnosticSink())
+    module = insert_symbols(bare, (topology,))
+    mesh = mesh_of(topology, network(topology), (4,))
+    given = build(module, module.entry, mesh, found, training=True)
+    data = named_plan(module, given, "data", memory=None, bound=0.0, uneven=False, seconds=5.0)
+    decisions, ops = decisions_of(given, data.choices), tuple(range(len(module.entry.ops)))
+    synced = []
+    for microbatches in (1, 6):
+        bill = price(module, module.entry, mesh, decisions, training=True, microbatches=microbatches)
+        plan = Plan("@plan", "training", "sum", bill.total, bill.total, 0.0, "feasible", 1.0, (), (), microbatches)
+        decided = written(module, [Staged(ops, mesh, decisions, bill)], plan).first(Plan)
+        assert decided is not None
+        stage = decided.stages[0]
+        inference = price(module, module.entry, mesh, decisions)
+        forward = stage.working - stage.backward - stage.sync / microbatches
+        assert forward - gathered(bill) == pytest.approx(inference.total - gathered(inference), rel=1e-9)
+        synced.append(stage.sync + gathered(bill))
+    assert synced[0] == pytest.approx(synced[1], rel=1e-9)
+    sizes = [resource.type.nbytes or 0 for resource in module.resources.values() if isinstance(resource.type, TensorType)]
+    ring = sum(2 * 3 / 4 * size / mesh.axes[0].bandwidth + 6 * mesh.axes[0].latency for size in sizes if size > 4)
+    assert ring / 2 < synced[0] <= ring * (1 + 1e-9), "a ring sums a gradient, or half of it gathers the weight; not all learn"
