@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dnnc.cli import options as opt
-from dnnc.cli.console import progress, put, put_json, talk, write_whole
+from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from ir.diagnostics import InvalidInput
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(
     )
     with progress(not quiet) as report:
         report("run", None)
-        done = run_command(command)
+        done = run_command(command, lambda diagnostic: show_warnings([diagnostic], quiet))
     if trace:
         _add_measured(build / "trace.json", done.result.events)
     if json:

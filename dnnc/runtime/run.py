@@ -4,16 +4,17 @@ person."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dnnc.backend.build import Build
+from dnnc.costs import local_cores
 from dnnc.runtime.generate import random_inputs
 from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_npz, split_microbatches, write_npz
 from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult
-from ir.diagnostics import UsageError
+from ir.diagnostics import Diagnostic, Severity, UsageError
 
 
 def run_build(
@@ -114,8 +115,22 @@ class RunReport:
         }
 
 
-def run_command(command: RunCommand) -> RunReport:
-    """Does what ``dnnc run`` does: reads, runs, writes. Raises DnncError."""
+def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
+    """What to expect where devices that work at once, each on ``threads`` cores, need more than there are; None where they do
+    not."""
+    devices = {device for stage in build.stages for device in stage.devices}
+    needed = len(devices) * threads
+    if needed <= cores:
+        return None
+    message = f"{len(devices)} devices at once need {needed} cores ({threads} each), here are {cores}: they take turns"
+    if any(stage.collectives for stage in build.stages):
+        message += ", and members wait at each collective for others that do not run, up to 100 times as long as predicted"
+    hint = "compile for fewer devices, or run on more cores" if threads == 1 else "use fewer --threads"
+    return Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING)
+
+
+def run_command(command: RunCommand, warn: Callable[[Diagnostic], None] = lambda diagnostic: None) -> RunReport:
+    """Does what ``dnnc run`` does: reads, runs, writes; ``warn`` is told beforehand what slows it down. Raises DnncError."""
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
         raise UsageError("--repeat and --microbatches are at least 1, --warmup at least 0")
     build = Build.open(command.build)
@@ -128,6 +143,9 @@ def run_command(command: RunCommand) -> RunReport:
         count = command.microbatches or 1
         items = tuple(random_inputs(build, seed=command.seed + i) for i in range(count))
         batches = Microbatches(items, "stacked" if count > 1 else "single")
+    crowded = crowding(build, command.options.threads, local_cores())
+    if crowded is not None:
+        warn(crowded)
     with Pipeline(build, command.options) as pipeline:
         for _ in range(command.warmup):
             pipeline.run(batches.items, events=False)

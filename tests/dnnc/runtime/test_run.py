@@ -10,6 +10,8 @@ import onnxruntime
 import pytest
 
 from dnnc.backend.build import Build
+from dnnc.cli import main
+from dnnc.costs import local_cores
 from dnnc.runtime import Pipeline, RunCommand, RunOptions, run_build, run_command
 from dnnc.runtime.wiring import assign_cores
 from ir.diagnostics import InvalidInput, UsageError
@@ -83,6 +85,35 @@ def test_cores_are_given_out_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert assign_cores("abab", 2) == ([[0, 2], [4, 6], [0, 2], [4, 6]], True)
     assert assign_cores("abc", 2) == ([[0, 2, 4, 6]] * 3, False)
     assert assign_cores("ab", 1, pin=False)[0] == [[], []]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [(("--mesh", "2", "--strategy", "megatron"), "wait at each collective"), (("--stages", "2"), "they take turns\n")],
+)
+def test_more_devices_than_cores_are_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], split: tuple[str, ...], words: str
+) -> None:
+    """By the command, bound to one core: on standard error, and not where it is quiet or the cores suffice."""
+
+    def said(*options: str) -> str:
+        assert main(["run", str(tmp_path / "build"), *options]) == 0
+        return capsys.readouterr().err
+
+    assert (
+        main(["compile", "zoo:mlp,hidden=64", "-t", "preset:cpu-2,cores=2", "-o", str(tmp_path / "build"), *split, "-q"]) == 0
+    )
+    cores = os.sched_getaffinity(0)
+    assert ("need 2 cores" in said()) == (local_cores() < 2)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        told = said()
+        assert told.count("2 devices at once need 2 cores (1 each), here are 1") == 1
+        assert words in told
+        assert said("--quiet") == ""
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def test_stages_stay_on_their_cores(build: Build) -> None:
