@@ -164,9 +164,11 @@ class Bounding:
         return table
 
     def least_memory(self, given: ShardInput, share: float = 1.0) -> Floats:
-        """Bytes of weights per device that a run needs at least; a weight of several units counts once."""
+        """Bytes per device that a run needs at least: of weights, each once, and in training what its ops keep."""
         problem = given.problem
-        added = np.zeros((self.units.count, self.units.count + 1))
+        kept = [math.fsum(float(problem.node(op).memory.min()) for op in ops) * min(share, 1.0) for ops in self.units.ops]
+        sums = np.concatenate([[0.0], np.cumsum(kept)])
+        added: Floats = np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT)
         for value in problem.values:
             if value.maker[0] in given.kept:
                 size = float(problem.node(value.maker[0]).memory.min()) * min(share, 1.0)

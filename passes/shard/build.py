@@ -13,15 +13,26 @@ are added where they are, and each sum is brought to where the maker wants it: f
 synchronisation. What the forward pass gathered stays for the backward pass. Nothing overlaps: communication adds to
 computation.
 
-Memory: weights where they are kept; in training also their gradients and the optimizer's state (``OptimizerState``, or two
-32-bit numbers per element, as Adam keeps). Activations are not counted. A choice takes what its fullest member holds, in bytes
-of the smallest device: of a device with twice the memory half its bytes. Sums of these are exact where one member is the
-fullest in all (equal devices, equal shares), else no less than what any device needs."""
+Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
+numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
+stays, each of its readers having an equal part in it; and its gradient likewise where several microbatches share one
+synchronisation, for which terms wait where they are made. Besides, what each op that a gradient flows through saves for its
+backward pass (``Cost.saved``), once per microbatch in flight: the operands as this member reads them; what goes beyond operands
+(scores of attention) by its part of the work or of the results, whichever is more; what cannot be told (indices) whole. That is
+more than is needed where several ops save one tensor: ``Cost.saved`` looks at one op alone. It is less where readers of one
+weight want it in several layouts, or in a smaller part than is kept. Other activations are not counted here: how many are
+alive at once is no sum over ops.
+
+A choice takes what its fullest member holds, in bytes of the smallest device: of a device with twice the memory half its bytes.
+Sums of these are exact where one member is the fullest in all (equal devices, equal shares), else no less than what any device
+needs.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,7 +51,7 @@ from passes.fold import Folding
 from passes.shard.cells import cells_of
 from passes.shard.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
 from passes.shard.mesh import DeviceMesh, Member
-from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.sharded import SEPARATOR
 
 SMALL = 64
@@ -66,6 +77,16 @@ class ShardInput:
     """In training, values and weights that have a gradient."""
     filled: frozenset[str] = frozenset()
     """Resources that repeat one number."""
+    saved: tuple[Floats, ...] = ()
+    """In training, the part of ``NodeKind.memory`` that is saved for the backward pass of one microbatch, by kind of node;
+    kinds behind the last save nothing."""
+
+    def keeping(self, in_flight: int) -> ShardInput:
+        """This problem, built for one microbatch in flight, for so many, also of a stage that was cut from it."""
+        kinds = list(self.problem.node_kinds)
+        for number, saved in enumerate(self.saved if in_flight != 1 else ()):
+            kinds[number] = replace(kinds[number], memory=kinds[number].memory + (in_flight - 1) * saved)
+        return replace(self, problem=replace(self.problem, node_kinds=tuple(kinds)))
 
 
 def build(
@@ -77,9 +98,11 @@ def build(
     training: bool = False,
     uneven: bool = False,
     microbatches: int = 1,
+    in_flight: int = 1,
 ) -> ShardInput:
     """The problem of ``func``; ``folding`` tells its repeats. ``microbatches``: runs that share one synchronisation of the
-    gradients of weights, of which each is charged its part."""
+    gradients of weights, of which each is charged its part. ``in_flight``: of how many a device holds what their backward
+    passes need at once."""
     builder = _Builder(module, func, mesh, training, uneven, microbatches)
     for op in func.ops:
         builder.op(op)
@@ -87,7 +110,7 @@ def build(
         builder.weight(name)
     for value in func.results:
         builder.output(value.name)
-    return builder.finish(folding)
+    return builder.finish(folding).keeping(in_flight)
 
 
 @dataclass(slots=True)
@@ -124,6 +147,8 @@ class _Builder:
         self.values: dict[tuple[Type, bool, int], int] = {}
         self.drafts: list[_ValueDraft] = []
         self.kind_numbers: dict[object, int] = {}
+        self.saved_rows: list[Floats] = []
+        self.times_read = Counter(name for op in func.ops for name in _read_ports(op))
         self.node_kinds: list[NodeKind] = []
         self.strategies: list[tuple[tuple[Strategy | None, ...], ...]] = []
         self.kinds: list[int] = []
@@ -153,9 +178,8 @@ class _Builder:
         """Adds an op; the values that it reads have been made."""
         rule = self.around.rule(op)
         self.around.see(op)
-        named = set(op.operands)
-        ports = [(i, name) for i, name in enumerate(op.operands) if self.is_priced(name)]
-        ports += [(-1, name) for name in reads(op) if name not in named and self.is_priced(name)]
+        count = len(op.operands)
+        ports = [(i if i < count else -1, name) for i, name in enumerate(_read_ports(op)) if self.is_priced(name)]
         if rule is not None and self.training:
             flows = any(name in self.trained for name in op.operands)
             self.trained.update(v.name for v, has in zip(op.results, rule.differentiable[1], strict=True) if has and flows)
@@ -165,12 +189,13 @@ class _Builder:
         read_kinds = tuple([(i, self.value_kind(name)) for i, name in ports])
         made_kinds = tuple([self.value_kind(value.name) if value.name else -1 for value in op.results])
         repeats = len(set(op.operands)) < len(op.operands) and tuple(op.operands.index(name) for name in op.operands)
-        key = (op.name, id(rule), op.facets, operands, read_kinds, made_kinds, repeats)
+        shared = tuple([self.times_read[name] for _, name in ports if name in self.weights and name in self.trained])
+        key = (op.name, id(rule), op.facets, operands, read_kinds, made_kinds, repeats, shared)
         number = self.kind_numbers.get(key)
         if number is None:
             number = self.kind_numbers[key] = len(self.node_kinds)
             self.rules.append(rule)
-            self.op_kind(op, rule, operands, read_kinds, made_kinds)
+            self.op_kind(op, rule, operands, read_kinds, made_kinds, any(name in self.trained for name in op.operands))
         node = len(self.kinds)
         self.kinds.append(number)
         for port, (_, name) in enumerate(ports):
@@ -187,11 +212,12 @@ class _Builder:
         operands: Sequence[Type | None],
         read_kinds: Sequence[tuple[int, int]],
         made_kinds: Sequence[int],
+        flows: bool,
     ) -> None:
-        """A kind of ops: every combination of strategies that its values can have, of equal ones the quickest."""
+        """A kind of ops: every combination of strategies that its values can have, of equal ones the quickest, and those that
+        save less memory."""
         results = [value.type for value in op.results]
-        best: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-        rows: list[tuple[str, float, tuple[int, ...], tuple[int, ...], tuple[Strategy | None, ...]]] = []
+        rows: list[_Row] = []
         for strategies, gradients in self.combinations(rule, operands, results):
             if rule is None:
                 lies: list[Placements] = [(Replicate(),) * len(self.mesh.axes)] * (len(operands) + len(results))
@@ -213,15 +239,9 @@ class _Builder:
             if -1 in needs or -1 in made:
                 continue
             seconds = self.seconds(op, operands, strategies, lies)
-            key = (tuple(needs), tuple(made))
-            label = SEPARATOR.join(strategy.name if strategy else WHOLE for strategy in strategies)
-            row = (label, seconds, *key, strategies)
-            if key not in best:
-                best[key] = len(rows)
-                rows.append(row)
-            elif seconds < rows[best[key]][1]:
-                rows[best[key]] = row
-        self.add_kind(rows, len(read_kinds), len(made_kinds))
+            saved = self.saved(op, operands, strategies, lies) if flows else 0.0
+            rows.append(_Row(seconds, saved, self.held(op, lies), tuple(needs), tuple(made), strategies))
+        self.add_kind(_undominated(rows), len(read_kinds), len(made_kinds))
 
     def combinations(
         self, rule: LayoutRule | None, operands: Sequence[Type | None], results: Sequence[Type]
@@ -268,7 +288,7 @@ class _Builder:
             if name in self.trained:
                 optimizer = next((facet.size for facet in resource.facets if isinstance(facet, OptimizerState)), None)
                 assert isinstance(resource.type, TensorType)
-                size = 2 * size + (8 * (resource.type.elements or 0) if optimizer is None else optimizer)
+                size = size * (self.microbatches == 1) + (8 * (resource.type.elements or 0) if optimizer is None else optimizer)
             self.node_kinds.append(
                 NodeKind(
                     tuple(_text(layouts.placements[i]) for i in kept),
@@ -278,6 +298,7 @@ class _Builder:
                 )
             )
             self.strategies.append(())
+            self.saved_rows.append(np.zeros(len(kept)))
         node = len(self.kinds)
         self.kinds.append(self.kind_numbers[key])
         self.made[name] = (node, 0)
@@ -297,28 +318,25 @@ class _Builder:
             labels = tuple(_text(draft.layouts.placements[i]) for i in free)
             self.node_kinds.append(NodeKind(labels, np.zeros(len(free)), np.zeros(len(free)), reads=(needs,)))
             self.strategies.append(())
+            self.saved_rows.append(np.zeros(len(free)))
         self.outputs[len(self.kinds)] = name
         self.readers.setdefault(name, []).append((len(self.kinds), 0))
         self.kinds.append(self.kind_numbers[key])
 
-    def add_kind(
-        self,
-        rows: Sequence[tuple[str, float, tuple[int, ...], tuple[int, ...], tuple[Strategy | None, ...]]],
-        ports: int,
-        results: int,
-    ) -> None:
+    def add_kind(self, rows: Sequence[_Row], ports: int, results: int) -> None:
         self.node_kinds.append(
             NodeKind(
-                tuple(row[0] for row in rows),
-                np.array([row[1] for row in rows]),
-                np.zeros(len(rows)),
-                tuple(np.array([row[2][port] for row in rows], np.int64) for port in range(ports)),
-                tuple(np.array([row[3][result] for row in rows], np.int64) for result in range(results)),
+                tuple(row.label for row in rows),
+                np.array([row.seconds for row in rows]),
+                np.array([row.memory for row in rows]),
+                tuple(np.array([row.needs[port] for row in rows], np.int64) for port in range(ports)),
+                tuple(np.array([row.made[result] for row in rows], np.int64) for result in range(results)),
             )
         )
-        self.strategies.append(tuple(row[4] for row in rows))
+        self.strategies.append(tuple(row.strategies for row in rows))
+        self.saved_rows.append(np.array([row.saved for row in rows]))
 
-    # -- seconds -------------------------------------------------------------------------------------------------------
+    # -- seconds and bytes ---------------------------------------------------------------------------------------------
 
     def seconds(
         self, op: Op, operands: Sequence[Type | None], strategies: Sequence[Strategy | None], lies: Sequence[Placements]
@@ -344,6 +362,51 @@ class _Builder:
             works.append(replace(local, flops=local.input_grad, read=2 * local.read, write=2 * local.write))
         return sum(op_seconds(op.with_facets(work), member.type) for work in works)
 
+    def held(self, op: Op, lies: Sequence[Placements]) -> float:
+        """Bytes of the weights that learn as an op reads them: its part of these, and of gradients that wait."""
+        whole: Placements = (Replicate(),) * len(self.mesh.axes)
+        found = 0.0
+        for i, name in enumerate(_read_ports(op)):
+            if name in self.weights and name in self.trained:
+                type_ = self.resources[name].type
+                part = fullest(type_, lies[i] if i < len(op.operands) else whole, self.mesh)
+                found += (type_bytes(type_) or 0) * part * (1 + (self.microbatches > 1)) / self.times_read[name]
+        return found
+
+    def saved(
+        self, op: Op, operands: Sequence[Type | None], strategies: Sequence[Strategy | None], lies: Sequence[Placements]
+    ) -> float:
+        """Bytes that the fullest member keeps for the backward pass."""
+        cost = op.facet(Cost)
+        if cost is None or not cost.saved:
+            return 0.0
+        places = [(member.place, member.room) for member in self.mesh.members] or [(self.mesh.foremost, 1.0)]
+        return max(self.member_saved(op, cost.saved, operands, strategies, lies, place) / room for place, room in places)
+
+    def member_saved(
+        self,
+        op: Op,
+        saved: int,
+        operands: Sequence[Type | None],
+        strategies: Sequence[Strategy | None],
+        lies: Sequence[Placements],
+        place: Sequence[int],
+    ) -> float:
+        given = zip(op.operands, operands, lies[: len(operands)], strict=True)
+        inputs = {
+            (name, placements): (type_bytes(type_) or 0, part(type_, placements, self.mesh, place))
+            for name, type_, placements in given
+            if name and name[:1] != "@" and type_ is not None and _is_float(type_)
+        }
+        whole = sum({name: size for (name, _), (size, _) in inputs.items()}.values())
+        made = [part(value.type, lies[len(operands) + i], self.mesh, place) for i, value in enumerate(op.results)]
+        if 0 < whole <= saved:
+            beyond = max([share_of(strategies, self.mesh, place), *made])
+            return sum(size * here for size, here in inputs.values()) + (saved - whole) * beyond
+        if made and saved == type_bytes(op.results[0].type):
+            return saved * made[0]
+        return float(saved)
+
     def finish(self, folding: Folding | None) -> ShardInput:
         values = [
             ValueNode(self.value_kind(name), maker, tuple(self.readers[name]))
@@ -367,7 +430,49 @@ class _Builder:
             tuple(sorted(self.unsharded)),
             frozenset(self.trained),
             frozenset(name for name, resource in self.resources.items() if isinstance(resource.data, Splat)),
+            tuple(self.saved_rows),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One choice of an op."""
+
+    seconds: float
+    saved: float
+    held: float
+    needs: tuple[int, ...]
+    made: tuple[int, ...]
+    strategies: tuple[Strategy | None, ...]
+
+    @property
+    def memory(self) -> float:
+        return self.saved + self.held
+
+    @property
+    def label(self) -> str:
+        return SEPARATOR.join(strategy.name if strategy else WHOLE for strategy in self.strategies)
+
+
+def _undominated(rows: Sequence[_Row]) -> list[_Row]:
+    """Of rows that lie alike, those that no other betters in seconds or saved bytes without losing in the other; of equal ones
+    the first. In the given order."""
+    alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for number, row in enumerate(rows):
+        alike.setdefault((row.needs, row.made), []).append(number)
+    left = []
+    for numbers in alike.values():
+        least = math.inf
+        for number in sorted(numbers, key=lambda number: (rows[number].seconds, rows[number].saved, number)):
+            if rows[number].saved < least:
+                least = rows[number].saved
+                left.append(number)
+    return [rows[number] for number in sorted(left)]
+
+
+def _read_ports(op: Op) -> tuple[str, ...]:
+    """What an op reads: its operands, as often as they stand there, then what its regions capture besides."""
+    return (*op.operands, *(name for name in reads(op) if name not in op.operands)) if op.regions else op.operands
 
 
 def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh, place: Sequence[int]) -> float:

@@ -360,7 +360,7 @@ class ByHand:
         raise AssertionError(f"{self.func.ops[number].id} cannot run whole")
 
     def lying(self, number: int, rule: LayoutRule, names: Sequence[str]) -> int | None:
-        """The choice whose values lie as these strategies have them: of those that lie alike, the input has the quickest."""
+        """The choice whose values lie as these strategies have them: of those that lie alike, the quickest."""
         op, taken = self.func.ops[number], []
         for name, axis in zip(names, self.mesh.axes, strict=True):
             strategy = next((s for s in rule.strategies(axis.size) if s.name == name), None)
@@ -369,11 +369,13 @@ class ByHand:
             taken.append(strategy)
         ports = [port for port, name in enumerate(op.operands) if name in self.given.layouts]
         wanted = [(tuple(s.operands[p] for p in ports), s.results) for s in taken]
+        found = []
         for choice, strategies in enumerate(self.given.strategies[self.given.problem.kinds[number]]):
             lies = [(tuple(s.operands[p] for p in ports), s.results) for s in strategies if s is not None]
             if lies == wanted:
-                return choice
-        return None
+                found.append(choice)
+        seconds = self.given.problem.node(number).seconds
+        return min(found, key=lambda choice: float(seconds[choice]), default=None)
 
     def settled(self, ops: Sequence[int]) -> tuple[int, ...]:
         """Choices of all nodes: each weight is kept, each result leaves, as costs least, then as takes least memory."""

@@ -8,6 +8,7 @@ is brought to a layout once, straight from the one it is made in, by the cheapes
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -51,13 +52,14 @@ class Collective:
 
 @dataclass(slots=True)
 class Bill:
-    """``compute`` and ``communication`` seconds; ``memory`` bytes of weights per device (with their gradients and optimizer
-    state in training), each weight by the member that holds most of it, as a part of what its device has (``build``). ``work``:
-    seconds of compute by op. ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is
-    needed."""
+    """``compute`` and ``communication`` seconds; ``memory`` bytes per device of weights, in training with their gradients, the
+    optimizer's state and what is ``saved`` for the backward pass; of each the member that holds most of it, as a part of what
+    its device has (``build``). ``work``: seconds of compute by op. ``lies``: the layout in which each value is made or kept;
+    ``asked``: those in which it is needed."""
 
     compute: float = 0.0
     memory: float = 0.0
+    saved: float = 0.0
     collectives: list[Collective] = field(default_factory=list)
     work: dict[str, float] = field(default_factory=dict)
     lies: Mapping[str, Lies] = field(default_factory=dict)
@@ -83,10 +85,14 @@ def price(
     training: bool = False,
     uneven: bool = False,
     microbatches: int = 1,
+    in_flight: int = 1,
 ) -> Bill:
-    """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part.
-    Raises KeyError where a decision is missing or names no strategy."""
-    return _Walk(module, func, mesh, decisions, training, uneven, microbatches).bill
+    """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part;
+    what the backward pass needs is kept of ``in_flight``. Raises KeyError where a decision is missing or names no strategy."""
+    bill = _Walk(module, func, mesh, decisions, training, uneven, microbatches).bill
+    bill.saved *= in_flight
+    bill.memory += bill.saved
+    return bill
 
 
 class _Walk:
@@ -110,6 +116,7 @@ class _Walk:
         self.trained: set[str] = set()
         self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
         resources = module.resources
+        self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions, [f.size for f in resources[name].facets if isinstance(f, OptimizerState)])
@@ -150,8 +157,8 @@ class _Walk:
         size = type_.nbytes
         if learns:
             self.trained.add(name)
-            size = 2 * size + (state[0] if state else 8 * type_.elements)
-        self.bill.memory += size * max((self.part(type_, self.lies[name], m) / m.room for m in self.mesh.members), default=1.0)
+            size = (size if self.microbatches == 1 else 0) + (state[0] if state else 8 * type_.elements)
+        self.bill.memory += size * self.fullest(type_, self.lies[name])
 
     def backs(self, rule: LayoutRule, size: int) -> dict[str, Backward]:
         """The strategies of a rule by name; equal ops share their rule."""
@@ -187,6 +194,16 @@ class _Walk:
         seconds = self.seconds(op, operands, results, divided)
         self.bill.compute += seconds
         self.bill.work[op.id] = seconds
+        captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
+        for name, lies in (*zip(op.operands, operands, strict=True), *captured.items()):
+            type_ = self.types.get(name)
+            if name[:1] == "@" and name in self.trained and isinstance(type_, TensorType):
+                copies = 1 if self.microbatches == 1 else 2  # the gradient waits for those of other microbatches
+                self.bill.memory += copies * (type_.nbytes or 0) * self.fullest(type_, lies) / self.wanted[name]
+        if any(name in self.trained for name in op.operands):
+            self.bill.saved += max(
+                (self.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members), default=0.0
+            )
 
     def seconds(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> float:
         cost = op.facet(Cost)
@@ -198,12 +215,7 @@ class _Walk:
         gradients = cost.input_grad + cost.weight_grad
         longest = 0.0
         for member in self.mesh.members:
-            share = 1.0
-            for units, axes in divided:
-                mine = units
-                for axis in axes:
-                    mine = cut(mine, self.mesh.axes[axis].shares, member.place[axis])[1]
-                share *= mine / units
+            share = self.share(divided, member)
             written = self.ratio(made, member)
             read = self.ratio(given, member) if cost.read >= self.total(given) > 0 else written
             kept = self.ratio(held, member) if cost.weight >= self.total(held) > 0 else written
@@ -220,6 +232,30 @@ class _Walk:
             longest = max(longest, math.fsum(op_seconds(op.with_facets(work), member.type) for work in works))
         return longest
 
+    def saved(
+        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], member: Member
+    ) -> float:
+        """Bytes of one microbatch that a member keeps for the backward pass of an op."""
+        saved = op.facet(Cost, Cost()).saved
+        given = {(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name[:1] == "%"}
+        rows = sorted((row for row in given if isinstance(row[0], TensorType) and row[0].dtype.is_float), key=str)
+        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True)]
+        inputs = self.total(list({row[2]: row for row in rows}.values()))
+        if 0 < inputs <= saved:
+            beyond = max([self.share(divided, member), *(self.ratio([row], member) for row in made)])
+            return self.total(rows) * self.ratio(rows, member) + (saved - inputs) * beyond
+        return saved * (self.ratio(made[:1], member) if made and self.total(made[:1]) == saved else 1.0)
+
+    def share(self, divided: list[tuple[int, list[int]]], member: Member) -> float:
+        """Of the flops."""
+        found = 1.0
+        for units, axes in divided:
+            mine = units
+            for axis in axes:
+                mine = cut(mine, self.mesh.axes[axis].shares, member.place[axis])[1]
+            found *= mine / units
+        return found
+
     @staticmethod
     def total(rows: list[tuple[Type, Lies, str]]) -> int:
         return sum(type_.nbytes or 0 for type_, _, _ in rows if isinstance(type_, TensorType))
@@ -228,6 +264,10 @@ class _Walk:
         whole = self.total(rows)
         here = sum((t.nbytes or 0) * self.part(t, lies, member) for t, lies, _ in rows if isinstance(t, TensorType))
         return here / whole if whole else 1.0
+
+    def fullest(self, type_: TensorType, lies: Lies) -> float:
+        """What the member holds of a tensor that it fills most, as a part of what its device has."""
+        return max((self.part(type_, lies, member) / member.room for member in self.mesh.members), default=1.0)
 
     def part(self, type_: TensorType, lies: Lies, member: Member) -> float:
         """What a member holds of a tensor."""

@@ -140,7 +140,8 @@ def _kept(
 
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:
-    """The plan with its stages: seconds, and bytes on the fullest device of each. Shared links may raise its value."""
+    """The plan with its stages: seconds, and bytes on the fullest device of each (``workspace``: activations, in training with
+    those saved for the backward pass). Shared links may raise its value."""
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
@@ -157,8 +158,8 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
                 ops=len(stage.ops),
                 compute=stage.bill.compute,
                 collectives=stage.bill.communication,
-                weights=math.ceil(stage.bill.memory),
-                workspace=_workspace(module.entry, weights, stage),
+                weights=math.ceil(stage.bill.memory - stage.bill.saved),
+                workspace=_workspace(module.entry, weights, stage) + math.ceil(stage.bill.saved),
                 mesh=names[number],
                 **training,
             )

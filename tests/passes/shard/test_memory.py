@@ -1,0 +1,149 @@
+"""Bytes of plans: the search against brute force under limits, and what is counted against the programs that members run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ir.facets import Cost
+from ir.module import Declared, Func, Module, Plan, Resource, Stage
+from ir.topology import Topology
+from ir.types import Replicate, Shard, type_bytes
+from passes.analyses.network import network
+from passes.cost import CostPass
+from passes.shard import Decisions, NoPlanError, ShardInput, build, decisions_of, mesh_of, price, solve
+from passes.shard.staged import Staged
+from passes.shard.written import written
+from passes.spmd import LocalProgram, local_programs
+from tests.passes.shard.exact import brute_force, integer_programme
+from tests.passes.shard.test_stages import costed, text_of
+from tests.passes.spmd.graphs import random_module
+from tests.passes.spmd.planning import lowered, through, topology
+
+SHAPES: list[tuple[int, ...]] = [(2,), (4,), (2, 2)]
+FEW = 20_000
+"""Assignments up to which a problem is enumerated; of more, the integer programme is solved."""
+
+
+def training_input(module: Module, sizes: tuple[int, ...], uneven: bool = False, in_flight: int = 1) -> ShardInput:
+    top = topology(math.prod(sizes))
+    mesh = mesh_of(top, network(top), sizes)
+    return build(module, module.entry, mesh, None, training=True, uneven=uneven, in_flight=in_flight)
+
+
+# -- what is saved for the backward pass -------------------------------------------------------------------------------
+
+
+def flowing(module: Module, given_: ShardInput) -> set[str]:
+    """Results of ops that a gradient flows through, as lowering may call them."""
+    names = [op.results[0].name for op in module.entry.ops if any(name in given_.trained for name in op.operands)]
+    return {*names, *(f"{name}.0" for name in names)}
+
+
+def saved_here(module: Module, program: LocalProgram, flows: set[str]) -> int:
+    """What the cost formulas say of the ops that one member runs, by their local types. Weights that were gathered (``%w0.1``)
+    are weights to them; what scales a mean (``%y/shard.2``) needs no more than the constant."""
+    data = {resource.name: (resource.type, resource.data) for resource in module.of_type(Resource)}
+    held = {part.name: (part.type, data[part.name]) for part in program.parts}
+    resources = [
+        Resource(name, type_, known if whole == type_ else Declared()) for name, (type_, (whole, known)) in held.items()
+    ]
+    made = [value for op in program.ops for value in op.results if value.name.startswith("%w")]
+    resources += [Resource(f"@{value.name}", value.type, Declared()) for value in made]
+    renamed = {value.name: f"@{value.name}" for value in made}
+    ops = [replace(op, operands=tuple(renamed.get(name, name) for name in op.operands)) for op in program.ops]
+    func = Func("@main", program.args, (), tuple(ops))
+    local = through(Module("@local", (*resources, func), module.attributes), CostPass()).entry
+    ours = [op for op in local.ops if op.results and op.results[0].name in flows]
+    return sum(op.facet(Cost, Cost()).saved for op in ours if not any("/shard" in name for name in op.operands))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.sampled_from(SHAPES), st.booleans(), st.integers(1, 3))
+def test_saved_bytes_are_those_of_the_ops_that_members_run(
+    seed: int, count: int, sizes: tuple[int, ...], uneven: bool, in_flight: int
+) -> None:
+    """By the formulas on local types; only the indices of a lookup are counted whole."""
+    module = random_module(seed, count, uneven)
+    given_ = training_input(module, sizes, uneven, in_flight)
+    problem, random = given_.problem, np.random.default_rng(seed)
+    choices = [int(random.integers(len(problem.node(node).labels))) for node in range(problem.size)]
+    decisions = decisions_of(given_, choices)
+    bill = price(module, module.entry, given_.mesh, decisions, training=True, uneven=uneven, in_flight=in_flight)
+    assert bill.memory == pytest.approx(problem.memory(choices))
+    stage = Staged(tuple(range(len(module.entry.ops))), given_.mesh, decisions, bill)
+    plan = Plan("@plan", "training", "sum", 1.0, 1.0, 0.0, "feasible", math.inf, ())
+    result = lowered(written(module.extend([topology(math.prod(sizes))]), [stage], plan))
+    flows = flowing(module, given_)
+    most = in_flight * max(
+        saved_here(result, program, flows) for program in local_programs(result, next(result.of_type(Stage)))
+    )
+    indices = sum(type_bytes(module.entry.args[1].type) or 0 for op in module.entry.ops if op.name == "onnx.Gather")
+    assert most <= bill.saved + 1e-6
+    assert bill.saved <= most + in_flight * indices + 1e-6
+
+
+# -- under a limit -----------------------------------------------------------------------------------------------------
+
+
+def least_within(given_: ShardInput, limit: float) -> float:
+    """The least seconds of any plan that needs no more memory; inf where there is none."""
+    problem = given_.problem
+    if math.prod(len(problem.node(node).seconds) for node in range(problem.size)) <= FEW:
+        return brute_force(problem, limit)
+    return integer_programme(problem, limit, scale=1e3 / solve(problem).value)[0]
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    st.lists(st.sampled_from([2, 4, 8, 64]), min_size=3, max_size=4),
+    st.integers(1, 3),
+    st.floats(0.0, 1.0),
+    st.sampled_from([1e7, 1e9]),
+)
+def test_the_search_finds_the_best_plan_in_training(widths: list[int], in_flight: int, part: float, near: float) -> None:
+    """Weights, their gradients and state, and what is saved: brute force over all plans under limits between the least and the
+    most. What fits may cost more than without a limit; what is saved decides, since weights take part in the limit too."""
+    module = costed(text_of(widths, False, [2], [1, 1], near, near))
+    top = module.first(Topology)
+    assert top is not None
+    mesh = mesh_of(top, network(top), (2,))
+    given_ = build(module, module.entry, mesh, None, training=True, in_flight=in_flight)
+    problem = given_.problem
+    least = sum(float(problem.node(node).memory.min()) for node in range(problem.size))
+    most = sum(float(problem.node(node).memory.max()) for node in range(problem.size))
+    limit = least + part * (most - least)
+    plan = solve(problem, memory=limit, gap=0.0)
+    assert problem.memory(plan.choices) <= limit
+    best = least_within(given_, limit)
+    assert plan.value == pytest.approx(best, rel=1e-6)
+    assert plan.bound <= best * (1 + 1e-9)
+    with pytest.raises(NoPlanError):
+        solve(problem, memory=least * 0.999)
+
+
+def test_saved_bytes_of_a_pair_of_products() -> None:
+    """By hand: x [4, 2] and h [4, 64] in f32, two microbatches. By columns and rows x is kept whole, h in halves; by samples
+    both are; and where h is gathered for a whole second product, it stays whole."""
+    module = costed(text_of([2, 64, 8], False, [2], [1, 1], 1e9, 1e9))
+    top = module.first(Topology)
+    assert top is not None
+    mesh = mesh_of(top, network(top), (2,))
+    whole, row, column = (Replicate(),), (Shard(0),), (Shard(1),)
+    for strategies, kept, saved in (
+        (("n", "k"), (column, row), 4 * 2 * 4 + 4 * 64 * 4 // 2),
+        (("m", "m"), (whole, whole), (4 * 2 * 4 + 4 * 64 * 4) // 2),
+        (("n", "replicate"), (column, whole), 4 * 2 * 4 + 4 * 64 * 4),
+    ):
+        first, second = (op.id for op in module.entry.ops)
+        decisions = Decisions(
+            {first: (strategies[0],), second: (strategies[1],)}, {"@w0": kept[0], "@w1": kept[1]}, {"%h1": whole}
+        )
+        bill = price(module, module.entry, mesh, decisions, training=True, in_flight=2)
+        assert bill.saved == 2 * saved
+        assert price(module, module.entry, mesh, decisions).saved == 0
