@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ir.diagnostics import DiagnosticSink, UsageError
-from ir.module import Declared, Module, Plan, Resource
+from ir.module import Declared, Mesh, Module, Plan, Resource
 from ir.topology import Topology
 from passes.base import Pass, PassContext
 
@@ -61,8 +61,9 @@ class CompileOptions:
     default one.
 
     ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, empty for none. With it ``stages`` may be
-    0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching, and ``uneven`` lets shards
-    differ in length. ``explain`` asks for ``CompileResult.explanation``."""
+    0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching, ``uneven`` lets shards
+    differ in length where a dimension does not divide, and ``shares`` says how unequal parts are (``3,1``; ``equal``).
+    ``explain`` asks for ``CompileResult.explanation``."""
 
     model: str
     topology: str
@@ -84,6 +85,7 @@ class CompileOptions:
     mesh: str = ""
     strategy: str = ""
     uneven: bool = False
+    shares: str = ""
     explain: bool = False
 
 
@@ -186,6 +188,9 @@ def compile_model(
             manifest = write_plan(module, options.out)
         else:
             manifest = write_build(module, imported.folder, imported.source, options.out, weights=weights, progress=progress)
+            if any(mesh.shares for mesh in module.of_type(Mesh)):
+                message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"
+                sink.warn(message, where="annotated.onnx")
     told = None
     if options.explain:
         with clock.step("explain"):
@@ -232,7 +237,7 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
 
     check_time_limit(options.time_limit)
     pipeline = parse_pipeline(options.pipeline or (SHARDED_PIPELINE if options.mesh else PIPELINE))
-    if options.mesh or options.strategy or options.uneven or any(step.name == "shard" for step in pipeline):
+    if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
         return _sharded(options, pipeline)
     if options.explain:
         raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
@@ -277,7 +282,8 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
 def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
     """The pipeline of a compile that splits tensors. Raises UsageError for options that contradict each other."""
     if not any(step.name == "shard" for step in pipeline):
-        flag = "--mesh" if options.mesh else "--strategy" if options.strategy else "--uneven"
+        flags = {"--mesh": options.mesh, "--strategy": options.strategy, "--shares": options.shares, "--uneven": options.uneven}
+        flag = next(flag for flag, value in flags.items() if value)
         if options.pipeline or options.mesh:
             raise UsageError(
                 f"{flag} needs the pass 'shard', which the pipeline does not have",
@@ -325,7 +331,7 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
         changes["training"] = True
     if options.time_limit is not None:
         changes["time_limit"] = max(options.time_limit, 1e-3)  # 0: the first plan
-    for name in ("strategy", "uneven"):
+    for name in ("strategy", "uneven", "shares"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
     if options.plan_only:

@@ -7,9 +7,9 @@ Every node of the graph states its pipeline stage in it. Viewers show metadata, 
 A node on a mesh states how each of its inputs is cut when it runs, and how its outputs lie then (``ShardingSpecProto``, and the
 proposal "ONNX Multi-Device" behind it): shards are counted row by row over the sharded axes, shard i is on ``device[i]``, and
 where several devices hold the same shard, ``device[i]`` is a negative key into ``index_to_device_group_map``. Communication is
-implicit there as it is in a layout: an input is brought to the form that the node states. A term of a sum cannot be said: such
-a value has no spec, so it is what follows from the inputs; metadata has it (``dnnc.partial``), beside the strategy
-(``dnnc.shard``).
+implicit there as it is in a layout: an input is brought to the form that the node states. A term of a sum cannot be said, nor
+parts in another proportion than equal ones: such a value has no spec, so it is what follows from the inputs; metadata has it
+(``dnnc.partial``, ``dnnc.shares``), beside the strategy (``dnnc.shard``).
 
 ``onnx.checker`` looks at none of this, so ``annotation_faults`` verifies what was written.
 """
@@ -89,12 +89,15 @@ class _Sharding:
         rows += [(v, r.name, self.decided.lies[r.name]) for v, r in zip(node.outputs, op.results, strict=False) if r.name]
         specs: dict[int, onnx_ir.ShardingSpec] = {}
         partial = {}
+        unequal = {}
         for value, name, lies in rows:
             shape = shape_of(self.types[name]) if name else None
             if value is None or shape is None:
                 continue
             if reduction_of(lies):
                 partial[value.name or ""] = ", ".join(map(str, lies))
+            elif any(isinstance(p, Shard) and max(shares) > 1 for p, shares in zip(lies, mesh.cuts, strict=True)):
+                unequal[value.name or ""] = ", ".join(map(str, lies))
             else:
                 specs.setdefault(id(value), self.spec(stage, mesh, shape, lies).of(value))
         (entry,) = node.device_configurations
@@ -103,6 +106,10 @@ class _Sharding:
         node.metadata_props["dnnc.shard"] = facet.rule if facet else ""
         if partial:
             node.metadata_props["dnnc.partial"] = "; ".join(f"{name}: {lies}" for name, lies in partial.items())
+        if unequal:
+            shares = " x ".join(":".join(map(str, along)) for along in mesh.cuts)
+            told = "; ".join(f"{name}: {lies}" for name, lies in unequal.items())
+            node.metadata_props["dnnc.shares"] = f"{told} by {shares}"
 
     def spec(self, stage: int, mesh: Mesh, shape: tuple[int, ...], lies: Placements) -> _Spec:
         key = (stage, shape, lies)

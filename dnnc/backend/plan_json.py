@@ -20,9 +20,10 @@ A stage on a mesh has besides, where ``"device"`` lists the members of the mesh 
     "weights": {"fc1.weight": ["S(1)", "R"]}
 
 that is, of each op the strategy of its layout rule along each axis and how its results lie (``S(d)`` a shard of dimension d,
-``R`` replicated, ``P(sum)`` terms), and how each weight is kept. Such a plan is not replayed. One of training says how many
-``"microbatches"`` a step has, of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass
-takes, and how long gradients of weights are synchronised once a step (``"sync"``).
+``R`` replicated, ``P(sum)`` terms), and how each weight is kept; where members get unequal parts, ``mesh`` has ``shares`` too,
+``{"x": [3, 1], "y": [1, 1]}``. Such a plan is not replayed. One of training says how many ``"microbatches"`` a step has, of
+each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of
+weights are synchronised once a step (``"sync"``).
 
 Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (``single``: the model fits no single device).
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
@@ -229,7 +230,11 @@ def _sharding(module: Module, stage: PlanStage) -> dict[str, Any]:
         shardings[bare(op.id)] = {"strategy": strategy, "layouts": layouts}
     kept = kept_layouts(module, stage.index, mesh)
     return {
-        "mesh": {"name": bare(mesh.name), "axes": dict(mesh.axes)},
+        "mesh": {
+            "name": bare(mesh.name),
+            "axes": dict(mesh.axes),
+            **({"shares": dict(zip(axes, map(list, mesh.cuts), strict=True))} if mesh.shares else {}),
+        },
         "shardings": shardings,
         "weights": {bare(name): [str(p) for p in placements] for name, placements in kept.items()},
     }

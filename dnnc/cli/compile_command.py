@@ -75,6 +75,15 @@ def compile_(
         ),
     ] = None,
     uneven: Annotated[bool, typer.Option("--uneven", help="With --mesh: shards of a tensor may differ in length.")] = False,
+    shares: Annotated[
+        str | None,
+        typer.Option(
+            "--shares",
+            metavar="N,N..|equal",
+            help="With --mesh: the parts of the members along each axis, such as 3,1, or 3,1x1,1 for 2x2. Unequal devices get "
+            "parts by their speed unless given.",
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -162,6 +171,7 @@ def compile_(
         mesh=mesh or "",
         strategy=strategy.value if strategy else "",
         uneven=uneven,
+        shares=shares or "",
         explain=explain,
     )
     sink = DiagnosticSink()
@@ -182,9 +192,9 @@ def compile_(
 
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:
     """``--json``: the objective is in seconds per sample, memory in bytes; null stands for infinite."""
-    from dnnc.report import idle_devices, mesh_axes, stage_seconds
+    from dnnc.report import idle_devices, mesh_axes, mesh_shares, stage_seconds
 
-    plan, axes = result.plan, mesh_axes(result.module)
+    plan, axes, shares = result.plan, mesh_axes(result.module), mesh_shares(result.module)
     return {
         "model": options.model,
         "topology": options.topology,
@@ -206,6 +216,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
                 "seconds": stage_seconds(stage, plan.comm),
                 "compute": stage.compute,
                 "mesh": axes.get(stage.index),
+                "shares": shares.get(stage.index),
                 "collectives": stage.collectives,
                 "receive": stage.receive,
                 "send": stage.send,
@@ -277,12 +288,12 @@ def _is_split(op: Op) -> bool:
 
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
-    from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, stages_table
+    from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
 
     if options.explain:
         _print_explanation(result)
     print_table(stages_table(result.plan, mesh_axes(result.module)))
-    put("")
+    put(shares_lines(result.module))
     put(plan_headline(result.plan))
     if advice := _advice(result, options):
         put(advice)

@@ -75,7 +75,7 @@ def _load_plan(folder: Path, sink: DiagnosticSink) -> Module:
 
 
 def _print_module(module: Module, costed: Module | None, json: bool) -> None:
-    from dnnc.report import mesh_axes, plan_headline, print_table, stages_table, summarize, summary_text
+    from dnnc.report import mesh_axes, plan_headline, print_table, shares_lines, stages_table, summarize, summary_text
     from ir.module import Plan
 
     summary = summarize(module, costed)
@@ -87,7 +87,7 @@ def _print_module(module: Module, costed: Module | None, json: bool) -> None:
     if plan is not None:
         put("")
         print_table(stages_table(plan, mesh_axes(module)))
-        put("\n" + plan_headline(plan))
+        put(shares_lines(module) + "\n" + plan_headline(plan))
 
 
 def _plan_json(module: Module) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from dnnc.report.sharding import (
     layers_json,
     layers_table,
     mesh_axes,
+    mesh_shares,
     mesh_text,
+    shares_lines,
     stages_table,
 )
 from dnnc.report.summary import ModelSummary, summarize, summary_text
@@ -40,6 +42,7 @@ __all__ = [
     "layers_json",
     "layers_table",
     "mesh_axes",
+    "mesh_shares",
     "mesh_text",
     "percent_text",
     "plan_headline",
@@ -49,6 +52,7 @@ __all__ = [
     "rate_text",
     "ratio_text",
     "seconds_text",
+    "shares_lines",
     "stage_seconds",
     "stages_table",
     "summarize",

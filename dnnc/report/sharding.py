@@ -6,6 +6,7 @@ the IR, one placement per mesh axis: ``S(1)`` a shard of dimension 1, ``R`` whol
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,24 @@ def mesh_axes(module: Module) -> dict[int, tuple[int, ...]]:
     plan, meshes = module.first(Plan), {mesh.name: mesh for mesh in module.of_type(Mesh)}
     stages = plan.stages if plan else ()
     return {stage.index: tuple(size for _, size in meshes[stage.mesh].axes) for stage in stages if stage.mesh}
+
+
+def mesh_shares(module: Module) -> dict[int, tuple[tuple[int, ...], ...]]:
+    """Shares of the members along each axis, of each stage that is on a mesh where they differ."""
+    plan, meshes = module.first(Plan), {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    stages = plan.stages if plan else ()
+    return {stage.index: meshes[stage.mesh].shares for stage in stages if stage.mesh and meshes[stage.mesh].shares}
+
+
+def shares_lines(module: Module) -> str:
+    """A line for each stage whose members get unequal parts, each line begun with a new one: who gets how much."""
+    plan, lines = module.first(Plan), []
+    devices = {stage.index: stage.devices for stage in (plan.stages if plan else ())}
+    for index, along in mesh_shares(module).items():
+        every = map(math.prod, itertools.product(*along))
+        parts = ", ".join(f"{device} {share}" for device, share in zip(devices[index], every, strict=True))
+        lines.append(f"\nstage {index} splits in unequal parts: {parts}")
+    return "".join(lines)
 
 
 def mesh_text(stage: PlanStage, sizes: Sequence[int] = ()) -> str:
@@ -199,7 +218,13 @@ def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str,
     return rows
 
 
-_TITLES = {"data": "data parallel", "megatron": "Megatron", "expert": "expert parallel", "tied": "copies tied"}
+_TITLES = {
+    "data": "data parallel",
+    "megatron": "Megatron",
+    "expert": "expert parallel",
+    "tied": "copies tied",
+    "equal": "equal parts",
+}
 
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -277,6 +302,8 @@ __all__ = [
     "layers_json",
     "layers_table",
     "mesh_axes",
+    "mesh_shares",
     "mesh_text",
+    "shares_lines",
     "stages_table",
 ]

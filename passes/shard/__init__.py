@@ -19,6 +19,7 @@ The parts, in the order of reading:
 - ``ways``: the cheapest chain of collectives step by step, found by another algorithm than ``layouts`` has;
 - ``price``: what a plan costs, counted by an independent walk over the function;
 - ``explain``: what a plan costs by layer and by op, and what others would;
+- ``speeds``: shares of unequal devices that are worth a search;
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
 - ``submeshes``, ``units``, ``constants``: where stages may lie, where a model may be cut, and what no stage is sent;
 - ``borders``, ``crossings``: a stage as a problem of its own, and what its transfers cost at least;

@@ -142,7 +142,8 @@ def typical_block(told: Sequence[Layer]) -> Layer | None:
 
 def alternatives(module: Module, *, uneven: bool = False, time_limit: float = 10.0) -> tuple[Alternative, ...]:
     """Plans by name on the mesh of a sharded module of one stage, else on one axis of all its devices; without regard to
-    memory, which each tells. Of a module whose plan is one by name, the one found is among them (``found``)."""
+    memory, which each tells. Of a module whose plan is one by name, the one found is among them (``found``); of one whose
+    members get unequal parts, the one found for equal parts (``equal``)."""
     plan = _plan(module)
     topology = module.first(Topology)
     assert topology is not None
@@ -151,19 +152,25 @@ def alternatives(module: Module, *, uneven: bool = False, time_limit: float = 10
     meshes = [part.mesh for part in stage_parts(module)]
     mesh = meshes[0] if len(meshes) == 1 else mesh_of(topology, net, (sum(len(mesh.devices) for mesh in meshes),))
     training = plan.objective == "training"
-    given = build(bare, bare.entry, mesh, folding(bare.entry, bare), training=training, uneven=uneven)
+    repeats = folding(bare.entry, bare)
+    given = build(bare, bare.entry, mesh, repeats, training=training, uneven=uneven)
+    inputs = dict.fromkeys(STRATEGIES, given)
+    if mesh.shares:
+        alike = mesh_over(topology, net, Mesh("", tuple((axis.name, axis.size) for axis in mesh.axes), mesh.devices))
+        inputs = {"equal": build(bare, bare.entry, alike, repeats, training=training, uneven=uneven), **inputs}
+    if any(key == "strategy" for key, _ in plan.certificate):
+        inputs = {"found": given, **inputs}
     told = []
-    chosen = any(key == "strategy" for key, _ in plan.certificate)
-    for name in ("found", *STRATEGIES) if chosen else STRATEGIES:
+    for name, here in inputs.items():
         try:
-            if name == "found":
-                other = solve(given.problem, seconds=time_limit)
+            if name in STRATEGIES:
+                other = named_plan(bare, here, name, uneven=uneven, seconds=time_limit)
             else:
-                other = named_plan(bare, given, name, uneven=uneven, seconds=time_limit)
+                other = solve(here.problem, seconds=time_limit)
         except (UnfitError, NoPlanError) as error:
             told.append(Alternative(name, missing=str(error)))
             continue
-        bill = price(bare, bare.entry, mesh, decisions_of(given, other.choices), training=training, uneven=uneven)
+        bill = price(bare, bare.entry, here.mesh, decisions_of(here, other.choices), training=training, uneven=uneven)
         fits = mesh.memory is None or bill.memory <= mesh.memory
         told.append(Alternative(name, other.value, bill.compute, bill.communication, bill.memory, fits))
     return tuple(told)

@@ -9,9 +9,9 @@ what the model counts.
 
 With ``stages`` other than 1 the function is cut into stages, each on a mesh of its own: ``stages`` says how that is searched.
 
-Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; ``bound`` is then the least
-of all shapes. Invariant: the plan's seconds have been counted a second time, by ``price``.
-"""
+Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; without ``shares``, on
+devices of different types, equal shares and a few in proportion to their speeds (``speeds``) as well. ``bound`` is then the
+least of all that was searched. Invariant: the plan's seconds have been counted a second time, by ``price``."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from passes.shard.mesh import mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
 from passes.shard.search import ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
+from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.staged import Staged
 from passes.shard.stages import StageSearch, StagesPlan
 from passes.shard.submeshes import submeshes
@@ -55,18 +56,19 @@ class ShardPass(Pass):
 
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
     the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
-    may differ in length. ``memory``: bytes of weights per device at most; 0: those of the topology; -1: no limit.
-    ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found.
-    ``gap``: relative, between value and bound, at which a search ends; 0: only an optimal plan or the time limit ends it.
-    ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as
-    are best. ``microbatches``: of a training step in stages.
-    """
+    may differ in length where a dimension is not cut in whole. ``shares``: of the members along each axis in what is cut
+    (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds. ``memory``: bytes of weights per device
+    at most; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``,
+    ``tied``, ``replicate``), not the one found. ``gap``: relative, between value and bound, at which a search ends; 0: only an
+    optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of any shape)
+    over consecutive devices; 0: as many as are best. ``microbatches``: of a training step in stages."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""
     training: bool = False
     tied: bool = False
     uneven: bool = False
+    shares: str = ""
     memory: int = 0
     time_limit: float = 60.0
     gap: float = ENOUGH_PROVEN
@@ -89,10 +91,9 @@ class ShardPass(Pass):
             raise UsageError(f"memory is {self.memory}, expected bytes, 0 or -1", where=self.name)
         if self.strategy not in ("", *STRATEGIES):
             raise UsageError(f"strategy is '{self.strategy}', expected one of {', '.join(STRATEGIES)}", where=self.name)
-        count = len(topology.devices)
         if self.stages != 1:
             return self.staged(module, topology, context)
-        tried = [read_shape(self.mesh, count)] if self.mesh else list(shapes(count))
+        tried = self.meshes(module, topology)
         given, plan, bound = self.best(module, topology, tried, context)
         decisions = decisions_of(given, plan.choices)
         bill = price(module, module.entry, given.mesh, decisions, training=self.training, uneven=self.uneven)
@@ -101,8 +102,20 @@ class ShardPass(Pass):
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
         single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
-        told = _plan(given, plan, bound, single, len(tried), self.training, self.strategy)
+        told = _plan(given, plan, bound, single, tried, self.training, self.strategy)
         return written(module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told)
+
+    def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
+        """Sizes and shares of the axes of each mesh to search."""
+        count = len(topology.devices)
+        sizes = [read_shape(self.mesh, count)] if self.mesh else list(shapes(count))
+        if self.shares == EQUAL:
+            return [(shape, ()) for shape in sizes]
+        if self.shares:
+            read = read_shares(self.shares, sizes[0] if self.mesh else ())
+            return [(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read))]
+        speeds = Speeds(module, topology)
+        return [(shape, along) for shape in sizes for along in speeds.candidates(shape, self.uneven)]
 
     def staged(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The function in stages."""
@@ -111,8 +124,8 @@ class ShardPass(Pass):
             raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
         if self.microbatches < 1:
             raise UsageError(f"microbatches is {self.microbatches}, expected at least 1", where=self.name)
-        if self.tied or self.strategy:
-            option = "tied" if self.tied else "strategy"
+        if self.tied or self.strategy or self.shares not in ("", EQUAL):
+            option = "tied" if self.tied else "strategy" if self.strategy else "shares"
             raise UsageError(f"{option} is for one mesh, and stages is {self.stages}", where=self.name, hint="set stages to 1")
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:
@@ -159,9 +172,9 @@ class ShardPass(Pass):
         return written(module, plan.stages, _staged_plan(plan, self.mesh, single * (times or 1), times))
 
     def best(
-        self, module: Module, topology: Topology, tried: Sequence[tuple[int, ...]], context: PassContext
+        self, module: Module, topology: Topology, tried: Sequence[tuple[tuple[int, ...], Along]], context: PassContext
     ) -> tuple[ShardInput, ShardPlan, float]:
-        """The cheapest plan over all shapes, and the least bound."""
+        """The cheapest plan over all meshes, and the least bound."""
         func = module.entry
         found = context.analyses.get(folding, func, module)
         ends = time.perf_counter() + self.time_limit
@@ -170,9 +183,11 @@ class ShardPass(Pass):
         faults: list[tuple[float, float, str]] = []
         unfit: list[str] = []
         took = 0.0
-        for number, sizes in enumerate(tried):
-            mesh = mesh_of(topology, context.analyses.get(network, topology), sizes)
+        for number, (sizes, along) in enumerate(tried):
+            mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
             limit = None if self.memory < 0 else self.memory or mesh.memory
+            if self.memory:
+                mesh = mesh.limited(limit)
             given = build(module, func, mesh, found, training=self.training, uneven=self.uneven)
             left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
             context.progress(f"mesh {mesh}", number / len(tried))
@@ -277,14 +292,26 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int) 
 
 
 def _plan(
-    given: ShardInput, plan: ShardPlan, bound: float, single: float, shapes_tried: int, training: bool, strategy: str
+    given: ShardInput,
+    plan: ShardPlan,
+    bound: float,
+    single: float,
+    tried: Sequence[tuple[tuple[int, ...], Along]],
+    training: bool,
+    strategy: str,
 ) -> Plan:
     """What is proven of one mesh for the whole function."""
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
     if strategy:
         certificate["strategy"] = strategy
+    shapes_tried = len({sizes for sizes, _ in tried})
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
+    same_shape = [along for sizes, along in tried if sizes == given.mesh.sizes]
+    if any(same_shape):
+        certificate["shares"] = shares_text(given.mesh.shares)
+        if len(same_shape) > 1:
+            certificate["shares"] += f", the best of {', '.join(map(shares_text, same_shape))}"
     done = plan.value <= bound * (1 + AGREE)
     return Plan(
         name="@plan",

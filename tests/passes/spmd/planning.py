@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dnnc.frontends import free_symbols, load_model
 from dnnc.runtime.generate import input_demands
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module, Plan
+from ir.shares import Shares
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from passes.analyses.network import network
@@ -32,14 +33,17 @@ from tests.passes.spmd.interpreter import run_lowered
 Arrays = dict[str, NDArray[Any]]
 
 
-def topology(count: int) -> Topology:
-    """Devices ``d0``.. two to a host, the link between hosts slower than that within."""
-    type_ = DeviceType("chip", "gpu", (("f32", 1e9),), 1e9, None, 0.0)
+def topology(count: int, slow: Collection[int] = ()) -> Topology:
+    """Devices ``d0``.. two to a host, the link between hosts slower than that within; those that are ``slow`` have a third of
+    the speed and half of the memory."""
+    types = [DeviceType("chip", "gpu", (("f32", 1e9),), 1e9, 2 << 30 if slow else None, 0.0)]
+    if slow:
+        types.append(DeviceType("slow", "gpu", (("f32", 1e9 / 3),), 1e9 / 3, 1 << 30, 0.0))
     hosts = [f"h{i}" for i in range((count + 1) // 2)]
-    devices = [Device(f"d{i}", "chip", hosts[i // 2]) for i in range(count)]
+    devices = [Device(f"d{i}", "slow" if i in slow else "chip", hosts[i // 2]) for i in range(count)]
     links = [Link(f"in-{device.name}", (device.name, device.host), 1e10, 1e-9) for device in devices]
     links += [Link(f"out-{host}", (host, "switch"), 3e9, 5e-9) for host in hosts]
-    return Topology("@top", (type_,), tuple(map(Host, hosts)), tuple(devices), (ir.Switch("switch"),), tuple(links))
+    return Topology("@top", tuple(types), tuple(map(Host, hosts)), tuple(devices), (ir.Switch("switch"),), tuple(links))
 
 
 @lru_cache(maxsize=16)
@@ -62,17 +66,23 @@ def with_topology(module: Module, count: int) -> Module:
 
 
 def random_plan(
-    module: Module, shapes: Sequence[tuple[int, ...]], generator: np.random.Generator, uneven: bool = False
+    module: Module,
+    shapes: Sequence[tuple[int, ...]],
+    generator: np.random.Generator,
+    uneven: bool = False,
+    shares: Sequence[Sequence[Shares]] = (),
+    slow: Collection[int] = (),
 ) -> tuple[Module, list[Staged]]:
-    """Stages over consecutive ops, each on a mesh of a shape, every choice drawn. The bills are of the whole function on each
-    mesh: right for one stage."""
+    """Stages over consecutive ops, each on a mesh of a shape, with ``shares`` along its axes if given, every choice drawn. The
+    bills are of the whole function on each mesh: right for one stage."""
     func = module.entry
-    top = topology(sum(map(math.prod, shapes)))
+    top = topology(sum(map(math.prod, shapes)), slow)
     module = module.extend([top])
     ends = sorted(generator.choice(range(1, len(func.ops)), len(shapes) - 1, replace=False)) if len(shapes) > 1 else []
     stages, first = [], 0
-    for sizes, start, end in zip(shapes, [0, *ends], [*ends, len(func.ops)], strict=True):
-        mesh = mesh_of(top, network(top), sizes, first)
+    given_shares = shares or [()] * len(shapes)
+    for sizes, along, start, end in zip(shapes, given_shares, [0, *ends], [*ends, len(func.ops)], strict=True):
+        mesh = mesh_of(top, network(top), sizes, first, along)
         first += math.prod(sizes)
         given = build(module, func, mesh, None, uneven=uneven)
         problem = given.problem

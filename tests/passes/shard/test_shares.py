@@ -1,0 +1,194 @@
+"""Shares of unequal devices: what is tried, what is found, and that it fits each device."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ir
+from ir.diagnostics import Infeasible, UsageError
+from ir.module import Mesh, Module, Plan, Stage
+from ir.shares import Shares
+from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.types import type_bytes
+from passes.analyses.network import network
+from passes.cost import CostPass
+from passes.lower import LowerPass
+from passes.shard import ShardPass, build, decisions_of, mesh_of, price
+from passes.shard.speeds import Speeds, read_shares, shares_text
+from passes.spmd import local_programs
+from tests.passes.spmd.graphs import random_module
+from tests.passes.spmd.planning import through
+
+TWO_PRODUCTS = """
+module @m {opset.onnx = 20} {
+  resource @v : tensor<24x48xf32> = random(normal, seed = 1)
+  resource @w : tensor<48x24xf32> = random(normal, seed = 2)
+  func @main(%x : tensor<4x24xf32>) -> (%y : tensor<4x24xf32>) {
+    %h = onnx.MatMul(%x, @v) : tensor<4x48xf32> loc("main", "up")
+    %y = onnx.MatMul(%h, @w) : tensor<4x24xf32> loc("main", "down")
+  }
+}
+"""
+
+
+def unequal(rates: list[float], memory: list[int] | None = None) -> Topology:
+    """A device of each rate, all on one bus."""
+    kinds = sorted(set(zip(rates, memory or [0] * len(rates), strict=True)))
+    types = [DeviceType(f"t{i}", "gpu", (("f32", rate),), rate, bytes_ or None, 0.0) for i, (rate, bytes_) in enumerate(kinds)]
+    of = [f"t{kinds.index(pair)}" for pair in zip(rates, memory or [0] * len(rates), strict=True)]
+    devices = [Device(f"d{i}", name, "h") for i, name in enumerate(of)]
+    bus = Link("bus", tuple(device.name for device in devices), 1e9, 1e-7)
+    return Topology("@top", tuple(types), (Host("h"),), tuple(devices), (), (bus,))
+
+
+def products(topology: Topology) -> Module:
+    return through(ir.load_module(TWO_PRODUCTS), CostPass()).extend([topology])
+
+
+@pytest.mark.parametrize(
+    ("rates", "sizes", "first"),
+    [
+        ([3e9, 1e9], (2,), ((3, 1),)),
+        ([1e9, 2e9], (2,), ((1, 2),)),
+        ([2e9, 2e9, 1e9, 1e9], (4,), ((2, 2, 1, 1),)),
+        ([2e9, 2e9, 1e9, 1e9], (2, 2), ((2, 1), (1, 1))),
+        ([2e9, 1e9, 2e9, 1e9], (2, 2), ((1, 1), (2, 1))),
+    ],
+)
+def test_what_is_tried(rates: list[float], sizes: tuple[int, ...], first: tuple[Shares, ...]) -> None:
+    """Equal shares, then those in proportion to the speeds, along the axis along which devices differ."""
+    topology = unequal(rates)
+    tried = Speeds(products(topology), topology).candidates(sizes)
+    assert tried[:2] == ((), first)
+    assert len(tried) <= 4
+    alike = Speeds(products(unequal([1e9] * 4)), unequal([1e9] * 4)).candidates((2, 2))
+    assert alike == ((),)
+
+
+def test_only_shares_that_divide_something() -> None:
+    """Both products have a dimension of 48, which 5:2 does not divide, nor any other of theirs; 3:1 and 2:1 are near."""
+    topology = unequal([2.5e9, 1e9])
+    speeds = Speeds(products(topology), topology)
+    assert all(48 % sum(along[0]) == 0 for along in speeds.candidates((2,))[1:])
+    assert ((5, 2),) in speeds.candidates((2,), uneven=True)
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("3,1", (2,)), ("3,1x1,1", (2, 2)), ("6,2", (2,)), ("3,1", ())])
+def test_shares_are_read(text: str, sizes: tuple[int, ...]) -> None:
+    assert shares_text(read_shares(text, sizes)).replace(":", ",").replace(" ", "") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("3", "shares 3 are for a mesh of 1, and the mesh is 2"),
+        ("3,1x1,1", "for a mesh of 2x2, and the mesh is 2"),
+        ("3,0", "expected 'equal' or shares such as 3,1"),
+        ("3,1001", "expected 'equal'"),
+        ("3,", "expected 'equal'"),
+        ("fast", "expected 'equal'"),
+        ("²,1", "expected 'equal'"),
+    ],
+)
+def test_shares_that_there_are_not(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words.replace("(", r"\(")):
+        through(products(unequal([3e9, 1e9])), ShardPass(mesh="2", shares=text))
+
+
+def test_shares_are_for_one_mesh() -> None:
+    with pytest.raises(UsageError, match="shares is for one mesh, and stages is 2"):
+        through(products(unequal([3e9, 1e9])), ShardPass(stages=2, shares="3,1"))
+
+
+def every_cost(module: Module, along: tuple[Shares, ...], uneven: bool) -> float:
+    """The least seconds over all decisions; some of them, and the best, priced by the walk."""
+    topology = module.first(Topology)
+    assert topology is not None
+    mesh = mesh_of(topology, network(topology), (2,), shares=along)
+    given_ = build(module, module.entry, mesh, None, uneven=uneven)
+    problem = given_.problem
+    counts = [range(len(problem.node(node).labels)) for node in range(problem.size)]
+    every = {choices: problem.cost(choices) for choices in itertools.product(*counts)}
+    best = min(every, key=lambda choices: every[choices])
+    for choices in [best, *list(every)[:: max(1, len(every) // 50)]]:
+        bill = price(module, module.entry, mesh, decisions_of(given_, choices), uneven=uneven)
+        assert bill.total == pytest.approx(every[choices], rel=1e-9)
+        assert bill.memory == pytest.approx(problem.memory(choices), rel=1e-9)
+    return every[best]
+
+
+@pytest.mark.parametrize(("rates", "uneven"), [([3e9, 1e9], False), ([1e9, 2.5e9], True)])
+def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
+    """Every decision under each of the shares that were tried, and under others that were not where these are given."""
+    module = products(unequal(rates))
+    topology = module.first(Topology)
+    assert topology is not None
+    tried = Speeds(module, topology).candidates((2,), uneven)
+    assert len(tried) > 1
+    costs = {along: every_cost(module, along, uneven) for along in tried}
+    plan = through(module, ShardPass(mesh="2", uneven=uneven)).first(Plan)
+    assert plan is not None
+    assert plan.value == pytest.approx(min(costs.values()))
+    assert plan.bound <= plan.value
+    assert plan.value < costs[()]
+    assert dict(plan.certificate)["shares"] == (
+        f"{shares_text(min(costs, key=lambda along: costs[along]))}, the best of {', '.join(map(shares_text, tried))}"
+    )
+    given_ = through(module, ShardPass(mesh="2", uneven=uneven, shares="2,1")).first(Plan)
+    assert given_ is not None
+    assert given_.value == pytest.approx(every_cost(module, ((2, 1),), uneven))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans())
+def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> None:
+    module = random_module(seed, 6, uneven=uneven).extend([unequal(rates)])
+    free, equal = (
+        through(module, ShardPass(mesh=str(len(rates)), uneven=uneven, shares=shares)).first(Plan) for shares in ("", "equal")
+    )
+    assert free is not None
+    assert equal is not None
+    assert free.value <= equal.value * (1 + 1e-9)
+    assert free.bound <= free.value
+
+
+def held_bytes(module: Module) -> list[int]:
+    """Bytes of weights that each member of a lowered stage holds."""
+    (stage,) = module.of_type(Stage)
+    return [sum(type_bytes(part.type) or 0 for part in program.parts) for program in local_programs(module, stage)]
+
+
+def test_unequal_parts_fit_unequal_devices() -> None:
+    """9,216 bytes of weights on devices of 6,300 and 3,200: halves do not fit the second, two thirds and one third fit."""
+    module = products(unequal([2e9, 1e9], [6300, 3200]))
+    with pytest.raises(Infeasible):
+        through(module, ShardPass(mesh="2", shares="equal"))
+    found = through(module, ShardPass(mesh="2", shares="2,1"))
+    (mesh,) = found.of_type(Mesh)
+    assert mesh.shares == ((2, 1),)
+    assert held_bytes(through(found, LowerPass())) == [6144, 3072]
+    chosen = through(module, ShardPass(mesh="2"))
+    assert all(np.less_equal(held_bytes(through(chosen, LowerPass())), [6300, 3200]))
+
+
+def test_a_limit_holds_for_every_device() -> None:
+    """The option is for each device alike, whatever the topology gives it."""
+    module = products(unequal([2e9, 1e9], [1 << 20, 1 << 19]))
+    found = through(module, ShardPass(mesh="2", memory=6200))
+    assert max(held_bytes(through(found, LowerPass()))) <= 6200
+
+
+def test_devices_alike_have_no_shares() -> None:
+    found = through(products(unequal([1e9, 1e9])), ShardPass(mesh="2"))
+    (mesh,) = found.of_type(Mesh)
+    assert mesh.shares == ()
+    plan = found.first(Plan)
+    assert plan is not None
+    assert "shares" not in dict(plan.certificate)
+    assert replace(mesh, shares=((1, 1),)).cuts == mesh.cuts
