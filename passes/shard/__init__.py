@@ -23,7 +23,8 @@ The parts, in the order of reading:
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
 - ``submeshes``, ``units``, ``constants``: where stages may lie, where a model may be cut, and what no stage is sent;
 - ``borders``, ``crossings``: a stage as a problem of its own, and what its transfers cost at least;
-- ``pipeline``, ``bounding``, ``settled``, ``stages``: cuts, blocks and shardings chosen jointly, with a bound;
+- ``chains``: what every run of units costs at least, by multiplying the tables of its units;
+- ``pipeline``, ``kernels``, ``bounding``, ``settled``, ``stages``: cuts, blocks and shardings chosen jointly, with a bound;
 - ``shard_pass``, ``written``: the pass: meshes, layouts, strategies, stages and the plan written into the module.
 
 What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers or few enough

@@ -38,10 +38,12 @@ class Border:
 @dataclass(frozen=True, slots=True)
 class StageInput:
     """The problem of a stage in ``given`` (whose ``func`` is the stage alone). ``entering[node]``: the value that a node brings
-    in; its choice is its layout, but where ``Border.given`` fixes it."""
+    in; its choice is its layout, but where ``Border.given`` fixes it. ``nodes``: of the function's problem, by their number
+    here; those that bring in and take out are behind them."""
 
     given: ShardInput
     entering: dict[int, str]
+    nodes: tuple[int, ...]
 
 
 class Cutter:
@@ -140,7 +142,7 @@ class Cutter:
             kept={place[node]: name for node, name in whole.kept.items() if node in place},
             outputs={place[node]: name for node, name in whole.outputs.items() if node in place},
         )
-        return StageInput(given, entering)
+        return StageInput(given, entering, tuple(nodes))
 
     def whole_copies(self, place: Mapping[int, int]) -> list[list[tuple[int, ...]]]:
         """Stretches of copies that lie in the stage as a whole."""

@@ -1,13 +1,14 @@
 """What a run of units costs on a block of devices, from below: tables that get better where a plan would use them.
 
 At first: each op's seconds divided by the number of devices, but for its overhead; the least bytes of weights; the least parts
-of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses it. Then, for runs in plans: the
-form's own least seconds by op; the solution of the run's problem without the values that many layers share; the solution, with
+of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses one of as many devices. Then all runs
+of the form at once: its own least seconds by op, and the tables of its units (``chains``), without a price of memory; and for
+runs in plans under the price that suits them. In the end, for single runs in plans, the solution of the run's problem, with
 borders in the layouts that suit best.
 
-Two tables per form: ``core``, without what crosses, in which a bound of a run is one of every run around it (what is left out
-costs nothing and frees memory); and ``whole``, of single solved runs, with their transfers over the best link there is. Runs of
-one key are solved once. Every bound gives way a little for rounding.
+Two tables per form for what is not of units: ``core``, without what crosses, in which a bound of a run is one of every run
+around it (what is left out costs nothing and frees memory); and ``whole``, of single solved runs, with their transfers over the
+best link there is. Runs of one key are solved once. Every bound gives way a little for rounding.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from passes.analyses.seconds import op_seconds
 from passes.fold import Folding
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build
+from passes.shard.chains import Chain, Parts, parts_of
 from passes.shard.crossings import Link, Links, volumes_of
 from passes.shard.layouts import split
 from passes.shard.mesh import DeviceMesh
-from passes.shard.pipeline import Sequenced, StageRun, alike
-from passes.shard.problem import Floats, ShardProblem
+from passes.shard.pipeline import Sequenced, StageRun, Table, alike
+from passes.shard.problem import Floats
 from passes.shard.search import NoPlanError, solve
-from passes.shard.structure import structure_of
 from passes.shard.submeshes import Block, Submeshes
 from passes.shard.units import units_of
 
@@ -48,14 +49,18 @@ LONGEST = 10.0
 
 @dataclass(slots=True)
 class Form:
-    """One form of mesh and what is known of runs on it. ``cutter`` where it has been built; ``solved``: keys, with whether the
-    solution was of the whole problem."""
+    """One form of mesh and what is known of runs on it. ``cutter`` and ``chain`` where it has been built; ``prices`` of memory
+    under which all runs are bounded; keys of runs that were ``priced``, and ``solved``."""
 
     mesh: DeviceMesh
     core: Floats
     whole: Floats
     cutter: Cutter | None = None
-    solved: dict[int, bool] = field(default_factory=dict)
+    chain: Chain | None = None
+    prices: list[float] = field(default_factory=lambda: [0.0])
+    priced: set[tuple[int, bool, bool]] = field(default_factory=set)
+    solved: set[int] = field(default_factory=set)
+    rows: dict[tuple[float, Link, bool], list[Floats]] = field(default_factory=dict)
 
 
 class Bounding:
@@ -89,9 +94,10 @@ class Bounding:
             for length, key in enumerate(row):
                 self.runs_of.setdefault(key, []).append((first, first + length + 1))
         self.volumes = volumes_of(self.base, self.units.ops)
+        self.parts: Parts | None = None
         self.forms = [Form(mesh, self.cheapest(mesh), np.zeros(self.volumes.enter.shape)) for mesh in meshes.forms]
         self.equip(self.forms[smallest], self.base)
-        self.tables: dict[tuple[int, Link, Link, bool, bool], Floats] = {}
+        self.tables: dict[tuple[int, Link, Link, bool, bool], Table] = {}
         self.beside = {block: (self.links.before(block), self.links.behind(block)) for block in meshes.blocks}
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
@@ -110,7 +116,7 @@ class Bounding:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def table(self, block: Block, before: bool = True, behind: bool = True) -> Floats:
+    def table(self, block: Block, before: bool = True, behind: bool = True) -> Table:
         """Bounds of all runs on a block, given whether the stages before and behind it are alike."""
         links = self.beside[block]
         key = (block.form, *links, before, behind)
@@ -119,8 +125,25 @@ class Bounding:
             here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
             best = self.transfers(count)
             with np.errstate(invalid="ignore"):
-                self.tables[key] = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
+                table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
+                if form.chain is not None:
+                    np.maximum(table, self.chained(form, form.chain, links, before, behind) + here, out=table)
+            self.tables[key] = Table.of(table)
         return self.tables[key]
+
+    def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
+        """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
+        limit, count = self.limit(form.mesh), self.units.count
+        found = np.zeros((count, count + 1))
+        ends = [chain.leaving(cut, links[1], behind) for cut in range(count + 1)]
+        for price in form.prices:
+            key = (price, links[0], before)
+            if key not in form.rows:
+                form.rows[key] = chain.rows(price, [chain.entering(cut, links[0], before) for cut in range(count)])
+            for cut in range(1, count + 1):
+                least = (form.rows[key][cut] + ends[cut]).min(axis=1) - price * (limit or 0.0)
+                np.maximum(found[:cut, cut], least * (1 - TIGHT), out=found[:cut, cut])
+        return found
 
     def transfers(self, devices: int) -> Floats:
         best = self.links.best
@@ -181,6 +204,9 @@ class Bounding:
     def equip(self, form: Form, given: ShardInput) -> None:
         """The problem on a form's mesh, and the bounds that it gives without a search."""
         form.cutter = Cutter(given, self.units.constants.ops)
+        if self.parts is None:
+            self.parts = parts_of(form.cutter, self.units)
+        form.chain = Chain(form.cutter, self.parts)
         problem = given.problem
         quick = [float(kind.seconds.min(initial=math.inf)) for kind in problem.node_kinds]
         work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
@@ -188,57 +214,76 @@ class Bounding:
         np.maximum(form.core, table, out=form.core)
 
     def cutter(self, form: Form) -> Cutter:
+        """That of a form; the first time, the problems of all forms of as many devices are built."""
         if form.cutter is None:
-            self.progress(f"mesh {form.mesh}", None)
-            self.equip(form, self.built(form.mesh))
-            self.forget()
+            for other in self.forms:
+                if other.cutter is None and math.prod(other.mesh.sizes) == math.prod(form.mesh.sizes):
+                    self.progress(f"mesh {other.mesh}", None)
+                    self.equip(other, self.built(other.mesh))
+                    self.forget(other)
         assert form.cutter is not None
         return form.cutter
 
-    def forget(self) -> None:
-        self.tables = {}
+    def forget(self, form: Form) -> None:
+        """Tables of a form whose bounds got better."""
+        number = self.forms.index(form)
+        self.tables = {key: table for key, table in self.tables.items() if key[0] != number}
 
     # -- searches ------------------------------------------------------------------------------------------------------
 
-    def refine(self, found: Sequenced, seconds: float) -> bool:
-        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did."""
+    def refine(self, found: Sequenced, seconds: float, *, exact: bool) -> bool:
+        """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did.
+        ``exact``: also by a search of the run itself."""
         ends = time.perf_counter() + seconds
         sides = dict(zip(found.runs, alike(found.runs), strict=True))
 
         def seconds_of(run: StageRun) -> float:
-            return float(self.table(run.block, *sides[run])[run.first, run.behind])
+            return float(self.table(run.block, *sides[run]).seconds[run.first, run.behind])
 
         limit = max(map(seconds_of, found.runs)) * (1 + TIGHT)
-        for exact in (False, True):
+        for better in (self.price, self.solve) if exact else (self.price,):
             for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
-                form = self.forms[run.block.form]
-                self.cutter(form)
+                self.cutter(self.forms[run.block.form])
                 if seconds_of(run) > limit:
                     return True
-                key = self.units.key(run.first, run.behind)
-                if form.solved.get(key, False) or (not exact and key in form.solved):
-                    continue
                 if time.perf_counter() > ends:
                     return False
-                self.solve(form, run, exact, ends)
+                better(run, sides[run], ends)
                 if seconds_of(run) > limit:
                     return True
         return False
 
-    def solve(self, form: Form, run: StageRun, exact: bool, ends: float) -> None:
+    def price(self, run: StageRun, sides: tuple[bool, bool], ends: float) -> None:
+        """Looks for the price of memory under which a run is bounded best."""
+        form = self.forms[run.block.form]
+        limit, key = self.limit(form.mesh), (self.units.key(run.first, run.behind), *sides)
+        if limit is None or key in form.priced:
+            return
+        form.priced.add(key)
+        chain, links = form.chain, self.beside[run.block]
+        assert chain is not None
+        before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
+        price = chain.within(run.first, run.behind, before, after, limit, form.prices).price
+        if price not in form.prices:
+            form.prices.append(price)
+            self.forget(form)
+
+    def solve(self, run: StageRun, sides: tuple[bool, bool], ends: float) -> None:
         """Searches a run and notes what it costs at least, there and around it."""
+        form = self.forms[run.block.form]
         cutter, key = self.cutter(form), self.units.key(run.first, run.behind)
+        if key in form.solved:
+            return
+        form.solved.add(key)
         ops = self.units.run(run.first, run.behind)
         entering, leaving = cutter.crossing(ops)
         receive = {name: self.over_best(cutter, name) for name in entering}
         send = {name: self.over_best(cutter, name) for name in leaving}
         problem = cutter.cut(ops, Border(receive, send)).given.problem
-        loose = problem if exact else _without_shared(problem)
-        form.solved[key] = exact or loose is problem
         self.solved += 1
         seconds = max(0.1, min(LONGEST, ends - time.perf_counter()))
         try:
-            bound = solve(loose, memory=self.limit(form.mesh), seconds=seconds, progress=self.progress).bound * (1 - TIGHT)
+            bound = solve(problem, memory=self.limit(form.mesh), seconds=seconds, progress=self.progress).bound * (1 - TIGHT)
         except NoPlanError:
             bound = math.inf
         crossing = math.fsum(float(row.max()) for row in (*receive.values(), *send.values()))
@@ -249,7 +294,7 @@ class Bounding:
             form.whole[first, behind] = max(form.whole[first, behind], bound)
             around = form.core[: first + 1, behind:]
             np.maximum(around, core, out=around)
-        self.forget()
+        self.forget(form)
 
     def over_best(self, cutter: Cutter, name: str) -> Floats:
         """Seconds that a member spends at least to send or receive a value, by layout."""
@@ -262,14 +307,6 @@ class Bounding:
     def times(self, name: str) -> int:
         """How often a value crosses: in training its gradient comes back, over the same link at the same cost."""
         return 2 if name in self.base.trained else 1
-
-
-def _without_shared(problem: ShardProblem) -> ShardProblem:
-    """The problem without the conversions of values that many copies of a layer read: cheaper to search, and never dearer."""
-    spread = structure_of(problem).spread
-    if not spread:
-        return problem
-    return replace(problem, values=tuple(value for number, value in enumerate(problem.values) if number not in spread))
 
 
 __all__ = ["Bounding", "Form"]

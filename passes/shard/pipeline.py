@@ -9,12 +9,13 @@ below a limit. The number of stages may be fixed.
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,21 @@ from numpy.typing import NDArray
 from passes.shard.problem import Floats
 from passes.shard.submeshes import Block, Submeshes
 
-Tables: TypeAlias = Callable[[Block, bool, bool], Floats]
-"""``tables(block, before, behind)[i, j]``: seconds of the run of units i .. j - 1 on a block, given whether there are stages
-before and behind it that are alike; inf where it cannot be."""
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``seconds[i, j]`` of the run of units i .. j - 1, inf where it cannot be; ``least[i, j]`` of ``seconds[i, j:]``."""
+
+    seconds: Floats
+    least: Floats
+
+    @classmethod
+    def of(cls, seconds: Floats) -> Table:
+        return cls(seconds, np.minimum.accumulate(seconds[:, ::-1], axis=1)[:, ::-1])
+
+
+Tables: TypeAlias = Callable[[Block, bool, bool], Table]
+"""Of the runs on a block, given whether there are stages before and behind it that are alike."""
 
 
 STEP = 5e-4
@@ -42,10 +55,12 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """``value``: what was minimised; inf, without runs, where nothing fits."""
+    """``value``: what was minimised; inf, without runs, where nothing fits. ``fastest``: where that is the seconds of a step,
+    the plan whose slowest stage is the quickest."""
 
     value: float
     runs: tuple[StageRun, ...]
+    fastest: tuple[StageRun, ...] = ()
 
 
 def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
@@ -55,20 +70,24 @@ def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
     return list(pairwise(same))
 
 
-def least(tables: Tables, meshes: Submeshes, units: int, stages: int = 0, *, gaps: bool = True) -> Sequenced:
+def least(
+    tables: Tables, meshes: Submeshes, units: int, stages: int = 0, *, gaps: bool = True, limit: float = math.inf
+) -> Sequenced:
     """Least largest seconds; ``stages``: exactly so many, 0 for any; ``gaps``: whether devices may stay idle between stages,
-    and not only before the first and behind the last."""
-    return _programme(tables, meshes, units, stages, np.maximum, gaps)
+    and not only before the first and behind the last; ``limit``: nothing is found above."""
+    return _programme(tables, meshes, units, stages, "slowest", limit, gaps)
+
+
+def slowest(tables: Tables, runs: Sequence[StageRun]) -> float:
+    """Seconds of the slowest stage of a plan."""
+    sides = zip(runs, alike(runs), strict=True)
+    return max(float(tables(run.block, *side).seconds[run.first, run.behind]) for run, side in sides)
 
 
 def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, stages: int = 0, *, gaps: bool = True) -> Sequenced:
     """Least sum of seconds of stages that each take at most ``limit``."""
 
-    def below(block: Block, before: bool, behind: bool) -> Floats:
-        table = tables(block, before, behind)
-        return np.where(table <= limit, table, np.inf)
-
-    return _programme(below, meshes, units, stages, np.add, gaps)
+    return _programme(tables, meshes, units, stages, "sum", limit, gaps)
 
 
 @dataclass(slots=True)
@@ -96,48 +115,48 @@ def flush(
     stages: int = 0,
     until: float = math.inf,
     step: float = STEP,
+    known: Sequenced | None = None,
 ) -> Sequenced:
     """Least seconds of a step that fills the stages, runs ``microbatches`` and drains: ``(microbatches + stages - 1)`` times
     the slowest. ``value`` is a bound of that, within ``step`` of the plan unless the time ``until`` (of
-    ``time.perf_counter``) was over.
+    ``time.perf_counter``) was over. ``known``: what was found with tables that were nowhere above these.
 
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
-    them; an interval whose bound is below the best plan is halved, until it is narrow."""
-    fastest = least(tables, meshes, units, stages)
+    them; the interval with the least bound is halved, until it is narrow or near the best plan."""
+    limit = slowest(tables, known.fastest) if known is not None and known.fastest else math.inf
+    fastest = least(tables, meshes, units, stages, limit=limit)
     if not fastest.runs:
         return fastest
     if stages:
         return replace(fastest, value=fastest.value * (microbatches + stages - 1))
 
     def fewest(limit: float) -> tuple[StageRun, ...]:
-        def ones(block: Block, before: bool, behind: bool) -> Floats:
-            return np.where(tables(block, before, behind) <= limit, 1.0, np.inf)
-
-        return _programme(ones, meshes, units, 0, np.add, True).runs
+        return _programme(tables, meshes, units, 0, "count", limit, True).runs
 
     def worth(runs: Sequence[StageRun]) -> float:
-        sides = zip(runs, alike(runs), strict=True)
-        slowest = max(float(tables(run.block, *side)[run.first, run.behind]) for run, side in sides)
-        return (microbatches + len(runs) - 1) * slowest
+        return (microbatches + len(runs) - 1) * slowest(tables, runs)
 
-    low = fewest(fastest.value * (1 + step))
-    best = min((low, fastest.runs), key=worth)
-    bound = fastest.value * (microbatches + len(low) - 1)
-    # (low, high, fewest stages below high); plans slower than the last are worse than the best with any number of stages.
-    intervals = [(fastest.value, worth(best) / microbatches, 1)]
-    while intervals:
-        start, end, few = intervals.pop()
-        floor = start * (microbatches + few - 1)
-        if floor >= worth(best):
-            continue
-        if end <= start * (1 + step) or time.perf_counter() > until:
-            bound = min(bound, floor)
-            continue
+    near = fastest.value * (1 + step)
+    low = fewest(near)
+    best = min((low, fastest.runs, *((known.runs,) if known is not None else ())), key=worth)
+    under = known.value if known is not None else 0.0
+
+    def interval(low: float, high: float, few: int) -> tuple[float, float, float, int]:
+        return low * (microbatches + few - 1), low, high, few
+
+    # Above the last of the intervals every plan is worse than the best, whatever its number of stages.
+    intervals = [interval(fastest.value, near, len(low)), interval(near, max(near, worth(best) / microbatches), 1)]
+    heapq.heapify(intervals)
+    while True:
+        bound, start, end, few = intervals[0]
+        bound = min(max(bound, under), worth(best))
+        if worth(best) <= bound * (1 + step) or end <= start * (1 + step) or time.perf_counter() > until:
+            return Sequenced(bound, best, fastest.runs)
         middle = math.sqrt(start * end)
         found = fewest(middle)
         best = min((best, found), key=worth)
-        intervals += [(start, middle, len(found)), (middle, end, few)]
-    return Sequenced(min(bound, worth(best)), best)
+        heapq.heapreplace(intervals, interval(start, middle, len(found)))
+        heapq.heappush(intervals, interval(middle, end, few))
 
 
 def _programme(
@@ -145,9 +164,14 @@ def _programme(
     meshes: Submeshes,
     units: int,
     stages: int,
-    join: Callable[[Floats, Floats], Floats],
+    goal: Literal["slowest", "sum", "count"],
+    limit: float,
     gaps: bool,
 ) -> Sequenced:
+    """``limit``: seconds of a stage at most."""
+    from passes.shard.kernels import COUNT, SLOWEST, SUM, advance
+
+    number_of = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal]
     # With any number of stages there is one layer, which reads itself.
     numbers: dict[tuple[int, ...], int] = {}
     shapes = [numbers.setdefault(block.mesh.sizes, len(numbers)) for block in meshes.blocks]
@@ -158,7 +182,6 @@ def _programme(
     count = len(numbers) + 1
     cells = {(layer, 0): _Cell.empty(count, units) for layer in range(stages + 1)}
     cells[0, 0].value[-1, 0, 0] = 0.0
-    ends = np.arange(units + 1)
     for layer in range(1, stages + 1) if stages else range(1):
         below = layer - 1 if stages else 0
         for d in range(1, meshes.devices + 1):
@@ -174,20 +197,16 @@ def _programme(
                 source = cells[below, block.first].value
                 others = source[:, 0].copy()
                 others[shape] = np.inf
-                ways = ((source[shape, 1], None), (others.min(axis=0), others.argmin(axis=0)))
-                for before, (value, came) in zip((True, False), ways, strict=True):
-                    if not np.isfinite(value[:units]).any():
+                same = np.full(units + 1, shape + count, np.int32)  # alike
+                ways = ((source[shape, 1], same), (others.min(axis=0), others.argmin(axis=0).astype(np.int32)))
+                for before, (ahead, came) in zip((True, False), ways, strict=True):
+                    if not np.isfinite(ahead[:units]).any():
                         continue
                     for behind in (False, True):
-                        table = join(value[:units, None], tables(block, before, behind))
-                        first = table.argmin(axis=0)
-                        found = table[first, ends]
-                        better = found < cell.value[shape, int(behind)]
-                        at = (shape, int(behind), better)
-                        cell.value[at], cell.block[at], cell.start[at] = found[better], number, first[better]
-                        cell.shape[at] = shape if came is None else came[first[better]]
-                        if came is None:
-                            cell.shape[at] += count  # alike
+                        at = (shape, int(behind))
+                        table = tables(block, before, behind)
+                        rows = (cell.value[at], cell.block[at], cell.start[at], cell.shape[at])
+                        advance(number_of, limit, ahead, table.seconds, table.least, came, number, *rows)
     return _traced(cells, meshes, stages, units, count)
 
 
@@ -213,4 +232,4 @@ def _traced(cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int,
     return Sequenced(total, tuple(reversed(runs)))
 
 
-__all__ = ["STEP", "Sequenced", "StageRun", "Tables", "alike", "flush", "least", "shortest"]
+__all__ = ["STEP", "Sequenced", "StageRun", "Table", "Tables", "alike", "flush", "least", "shortest", "slowest"]

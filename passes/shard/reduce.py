@@ -13,7 +13,7 @@ of them): what repeats still repeats. The fewer choices there are, the fewer can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -83,16 +83,17 @@ def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced
     return Reduced(replace(problem, node_kinds=kinds), alive)
 
 
-def reduced(problem: ShardProblem) -> Reduced:
-    """The problem without choices that are never needed; the same cheapest cost."""
+def reduced(problem: ShardProblem, fixed: Set[int] = frozenset()) -> Reduced:
+    """The problem without choices that are never needed; the same cheapest cost. ``fixed``: kinds of nodes that keep all of
+    their choices; then the same cheapest cost for each of these."""
     if not all(np.isfinite(value.weights).all() for value in problem.value_kinds):
         return whole(problem)
-    return _Reduction(problem).run()
+    return _Reduction(problem, fixed).run()
 
 
 class _Reduction:
-    def __init__(self, problem: ShardProblem) -> None:
-        self.problem = problem
+    def __init__(self, problem: ShardProblem, fixed: Set[int]) -> None:
+        self.problem, self.fixed = problem, fixed
         self.alive = [np.arange(len(kind.seconds)) for kind in problem.node_kinds]
         self.places = _places(problem)
         self.known: dict[tuple[object, ...], Floats] = {}
@@ -108,7 +109,7 @@ class _Reduction:
     def shrink(self, number: int) -> bool:
         """Drops choices of one kind; whether any went."""
         kind, alive = self.problem.node_kinds[number], self.alive[number]
-        if len(alive) < 2 or not self.places[number]:
+        if len(alive) < 2 or not self.places[number] or number in self.fixed:
             return False
         seconds, memory = kind.seconds[alive], kind.memory[alive]
         gain = np.full((len(alive), len(alive)), np.inf)

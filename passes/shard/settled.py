@@ -1,5 +1,7 @@
 """A sequence of stages as it really is: every stage solved with the layouts that the stages before it send, over its own links.
 
+A stage's plan is the cheapest way through the tables of its units (``chains``); where that is not near its bound, the search's.
+
 The seconds of a plan's sharding are counted a second time by ``price``; transfers are those of ``passes.sharded``. Two ways are
 tried for a value that crosses to a mesh of the same shape: its maker leaves it as is cheapest for itself, or as is cheapest
 with the conversion that its reader would do to the layout that suits it best.
@@ -8,6 +10,7 @@ with the conversion that its reader would do to the layout that suits it best.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +22,7 @@ from passes.analyses.network import Network
 from passes.shard.borders import Border, Cutter, StageInput
 from passes.shard.bounding import Bounding, Form
 from passes.shard.decide import decisions_of
+from passes.shard.descent import descend
 from passes.shard.layouts import Placements
 from passes.shard.mesh import DeviceMesh
 from passes.shard.pipeline import StageRun
@@ -31,6 +35,10 @@ from passes.sharded import Crossing, Party, message_bytes
 
 SECONDS = 10.0
 """Of the search of one stage."""
+NEAR = 1e-3
+"""Relative gap at which the tables of units will do for the plan of a stage."""
+TIGHT = 1e-9
+"""Relative: sums of the same numbers in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +163,53 @@ class Settler:
             tuple(name in border.whole for name in border.send),
         )
         if key not in self.known:
-            form = self.form(line, number)
-            try:
-                self.known[key] = solve(
-                    stage.given.problem,
-                    memory=self.bounding.limit(form.mesh),
-                    seconds=SECONDS,
-                    progress=self.bounding.progress,
-                )
-            except NoPlanError:
-                self.known[key] = None
+            self.known[key] = self.found(run, self.form(line, number), stage, border)
         return self.known[key]
+
+    def found(self, run: StageRun, form: Form, stage: StageInput, border: Border) -> ShardPlan | None:
+        """A stage's plan by the tables of its units; searched where that is not near its bound."""
+        problem, limit = stage.given.problem, self.bounding.limit(form.mesh)
+        chained = self.chained(run, form, stage, border, limit)
+        if chained is not None and chained.gap <= NEAR:
+            return chained
+        try:
+            plan = solve(problem, memory=limit, seconds=SECONDS, progress=self.bounding.progress)
+        except NoPlanError:
+            return None
+        return plan if chained is None or plan.value < chained.value else chained
+
+    def chained(self, run: StageRun, form: Form, stage: StageInput, border: Border, limit: int | None) -> ShardPlan | None:
+        """The cheapest way through a stage's units as a plan, then bettered node by node; None where none fits."""
+        chain, problem = form.chain, stage.given.problem
+        assert chain is not None
+        before, after = np.zeros(chain.states(run.first)), np.zeros(chain.states(run.behind))
+        entering, leaving = chain.name(run.first), chain.name(run.behind)
+        if entering in border.receive:
+            before = border.receive[entering]
+        if entering in border.given:
+            before = np.where(np.arange(len(before)) == border.given[entering], 0.0, np.inf)
+        if leaving in border.send:
+            after = border.send[leaving]
+            if leaving in border.whole:
+                after = after + chain.gathered(run.behind)
+        found = chain.within(run.first, run.behind, before, after, limit, form.prices)
+        if found.fits is None:
+            return None
+        price, way = found.fits
+        chosen = chain.choices(price, run.first, run.behind, way.states)
+        picked = [chosen[node] for node in stage.nodes] + [0] * (problem.size - len(stage.nodes))
+        for node, name in stage.entering.items():
+            if name == entering and name not in border.given:
+                picked[node] = way.states[0]
+        choices, value, memory = tuple(picked), problem.cost(picked), problem.memory(picked)
+        if limit is not None and memory > limit:
+            return None
+        if value > found.bound * (1 + TIGHT):
+            choices, value = descend(problem, choices, value, limit, time.perf_counter() + SECONDS)
+        done = value <= found.bound * (1 + TIGHT)
+        bound = value if done else found.bound
+        told = "optimal" if done else "feasible"
+        return ShardPlan(choices, value, bound, problem.memory(choices), told, "" if done else "width")
 
     def readers(self, line: _Line, cutter: Cutter, name: str, number: int) -> list[int]:
         """The other stages that read a value."""

@@ -145,6 +145,7 @@ class ShardPass(Pass):
             uneven=self.uneven,
             training=self.training,
             microbatches=self.microbatches if self.training else 1,
+            gap=self.gap,
             progress=context.progress,
         )
         began = time.perf_counter()

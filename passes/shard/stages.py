@@ -2,10 +2,11 @@
 
 A stage costs the sharded time of its run of units on its mesh, with what it receives and sends; a plan its slowest stage (the
 period of a stream). The search is lazy (``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids;
-the dynamic programme of ``pipeline`` finds the best plan under these, the runs in it are solved and their bounds replaced,
-until all stages that decide the value are solved. The plan is then solved stage by stage, each given the layouts that the
-stages before it really send, and priced with the real links (``settled``). Where that costs a stage more than its bound, the
-programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
+the dynamic programme of ``pipeline`` finds the best plan under these, the forms of mesh in it get the tables of their units,
+which bound all runs, and so on until all that decides the value has them. The plan is then settled stage by stage, each given
+the layouts that the stages before it really send, and priced with the real links (``settled``). Where that costs a stage more
+than its bound, the programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
+Where value and bound are still apart, runs are searched one by one, and the same is done once more.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
@@ -30,8 +31,9 @@ from ir.topology import Topology
 from passes.analyses.network import Network
 from passes.fold import Folding
 from passes.shard.bounding import Bounding
-from passes.shard.pipeline import STEP, Sequenced, StageRun, Tables, alike, flush, least, shortest
+from passes.shard.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
 from passes.shard.problem import Floats
+from passes.shard.search import ENOUGH_PROVEN
 from passes.shard.settled import Settled, Settler
 from passes.shard.staged import Staged
 from passes.shard.submeshes import Block, Submeshes
@@ -39,20 +41,16 @@ from passes.shard.submeshes import Block, Submeshes
 Progress = Callable[[str, float | None], None]
 TIGHT = 1e-9
 """Relative: values that count as equal."""
-ENOUGH = 1e-4
-"""Relative gap at which no better plan is looked for."""
 NEAR = 1e-2
 """Relative gap at which plans of one size of block are not looked for."""
 SHARE = 0.7
-"""Of the time: what the bound may take; the rest is for the plan."""
+"""Of the time: when the first plan is looked for at the latest."""
+LATE = 0.85
+"""Of the time: when runs are no longer searched one by one."""
 COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 8
 """Plans that are settled."""
-
-
-Place = tuple[int, int, Block, bool, bool]
-"""A run on a block, and whether the stages before and behind it are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +83,12 @@ class StageSearch:
         uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
+        gap: float = ENOUGH_PROVEN,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
         """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit. ``training``: of steps of so
-        many ``microbatches``."""
-        self.meshes, self.progress, self.flushes = meshes, progress, microbatches if training else 0
+        many ``microbatches``. ``gap``: relative, of value and bound, at which a search ends."""
+        self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
         self.bounding = Bounding(
             module,
             topology,
@@ -102,7 +101,8 @@ class StageSearch:
             microbatches=microbatches,
             progress=progress,
         )
-        self.step = COARSE
+        self.step, self.bound, self.rounds = COARSE, 0.0, 0
+        self.found: Sequenced | None = None
         self.settler = Settler(self.bounding, topology, net)
 
     @property
@@ -113,72 +113,88 @@ class StageSearch:
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
         """The plan; None where nothing fits. ``stages``: exactly so many; 0: any number."""
         start = time.perf_counter()
-        bounding, count = self.bounding, self.bounding.units.count
-        bound, rounds = 0.0, 0
-        try:
-            while True:
-                rounds += 1
-                found = self.best(bounding.table, stages, start + SHARE * seconds)
-                if not found.runs:
-                    return None
-                bound = max(bound, found.value)
-                self.progress("stages", None)
-                left = start + SHARE * seconds - time.perf_counter()
-                if left < 0:
-                    break
-                if not bounding.refine(found, left):
-                    if not self.flushes or stages or self.step <= STEP:
-                        break
-                    self.step = max(STEP, self.step / 8)
-        except KeyboardInterrupt:
-            seconds = 0.0  # the plan at hand
-        # Plans of all kinds, then those of blocks of one size, which the search above may have passed by.
+        ends, bounding = start + seconds, self.bounding
         best: Settled | None = None
-        for only in (0, *sorted({block.behind - block.first for block in self.meshes.blocks})):
-            if best is None or not (self.worth(best.seconds) <= bound * (1 + NEAR) or time.perf_counter() > start + seconds):
-                best = self.settled(bound, stages, start + seconds, best, only)
+        try:
+            for exact, share in ((False, SHARE), (True, LATE)):
+                if not self.bounded(stages, start + share * seconds, exact):
+                    return None
+                # Plans of all kinds, then those of blocks of one size, which the search above may have passed by.
+                for only in (0, *sorted({block.behind - block.first for block in self.meshes.blocks})):
+                    if best is None or not self.near(best, max(NEAR, self.gap) if only else self.gap, ends):
+                        best = self.settled(stages, ends, best, only)
+                if best is None or self.near(best, self.gap, ends):
+                    break
+        except KeyboardInterrupt:
+            if best is None:
+                best = self.settled(stages, 0.0, best, 0)  # the plan at hand
         if best is None:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
-        told = (count, len(self.meshes.forms), keys, bounding.solved, rounds)
+        told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds)
         staged = tuple(map(self.settler.decided, best.drafts))
         value = self.worth(best.seconds)
-        return StagesPlan(staged, value, min(bound, value), *told)
+        return StagesPlan(staged, value, min(self.bound, value), *told)
 
-    def best(self, tables: Tables, stages: int, until: float, *, gaps: bool = True) -> Sequenced:
-        """The best sequence under these seconds."""
+    def near(self, best: Settled, gap: float, ends: float) -> bool:
+        """Whether nothing better is looked for."""
+        return self.worth(best.seconds) <= self.bound * (1 + gap) or time.perf_counter() > ends
+
+    def bounded(self, stages: int, until: float, exact: bool) -> bool:
+        """Betters the bound until all that decides is as it is; False where nothing fits."""
+        while True:
+            self.rounds += 1
+            self.found = self.best(self.bounding.table, stages, until, known=self.found)
+            if not self.found.runs:
+                return False
+            self.bound = max(self.bound, self.found.value)
+            self.progress("stages", None)
+            left = until - time.perf_counter()
+            if left < 0:
+                return True
+            if not self.bounding.refine(self.found, left, exact=exact):
+                if not self.flushes or stages or self.step <= STEP:
+                    return True
+                self.step = max(STEP, self.step / 8)
+
+    def best(
+        self, tables: Tables, stages: int, until: float, *, gaps: bool = True, known: Sequenced | None = None
+    ) -> Sequenced:
+        """The best sequence under these seconds; ``known``: under seconds that were nowhere above these."""
         if self.flushes:
-            return flush(tables, self.meshes, self.bounding.units.count, self.flushes, stages, until, self.step)
-        return least(tables, self.meshes, self.bounding.units.count, stages, gaps=gaps)
+            return flush(tables, self.meshes, self.bounding.units.count, self.flushes, stages, until, self.step, known)
+        limit = slowest(tables, known.runs) if known is not None else math.inf
+        return least(tables, self.meshes, self.bounding.units.count, stages, gaps=gaps, limit=limit)
 
     def worth(self, seconds: Sequence[float]) -> float:
         """The value of a plan, given what its stages spend."""
         return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
 
-    @staticmethod
-    def slowest(tables: Tables, runs: Sequence[StageRun]) -> float:
-        sides = zip(runs, alike(runs), strict=True)
-        return max(float(tables(run.block, *side)[run.first, run.behind]) for run, side in sides)
-
-    def settled(self, bound: float, stages: int, ends: float, best: Settled | None, only: int) -> Settled | None:
+    def settled(self, stages: int, ends: float, best: Settled | None, only: int) -> Settled | None:
         """The best of some plans as they really cost, and of ``best``; ``only``: on blocks of so many devices, 0 for any."""
         bounding, count = self.bounding, self.bounding.units.count
-        seen: dict[Place, float] = {}
-        often, nowhere = np.zeros((count, count + 1)), np.full((count, count + 1), np.inf)
+        seen: dict[tuple[Block, bool, bool], dict[tuple[int, int], float]] = {}
+        often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
+        raised: dict[object, tuple[Table, Table]] = {}
 
-        def table(block: Block, before: bool, behind: bool) -> Floats:
+        def table(block: Block, before: bool, behind: bool) -> Table:
             if only and block.behind - block.first != only:
                 return nowhere
-            known = bounding.table(block, before, behind) + often / math.prod(block.mesh.sizes)
-            for place, cost in seen.items():
-                if place[2:] == (block, before, behind):
-                    known[place[:2]] = max(known[place[:2]], cost)
-            return known
+            bound = bounding.table(block, before, behind)
+            places = seen.get((block, before, behind), {})
+            key: object = (block, before, behind) if places else id(bound)
+            known = raised.get(key)
+            if known is None or known[0] is not bound:
+                costs = bound.seconds + often / math.prod(block.mesh.sizes)
+                for place, cost in places.items():
+                    costs[place] = max(costs[place], cost)
+                known = raised[key] = bound, Table.of(costs)
+            return known[1]
 
         # First without idle devices between stages: bounds take links from the best of them, plans from the last.
         gaps = self.flushes > 0
         for number in range(MOST_TRIES):
-            if best is not None and (time.perf_counter() > ends or self.worth(best.seconds) <= bound * (1 + ENOUGH)):
+            if best is not None and self.near(best, self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
             found = self.refined(table, stages, ends, gaps)
@@ -187,19 +203,21 @@ class StageSearch:
                     break
                 gaps = True
                 continue
-            limit = self.slowest(table, found.runs) * (1 + TIGHT)
+            limit = slowest(table, found.runs) * (1 + TIGHT)
             self.progress("stages", number / MOST_TRIES)
             made = self.settler.settle(found.runs)
             costs = made.seconds if made is not None else (math.inf,) * len(found.runs)
-            known = len(seen)
-            for place, cost in zip(places(found.runs), costs, strict=True):
-                if cost > seen.get(place, limit):
-                    seen[place] = cost
+            learnt = False
+            for run, sides, cost in zip(found.runs, alike(found.runs), costs, strict=True):
+                known = seen.setdefault((run.block, *sides), {})
+                if cost > known.get((run.first, run.behind), limit):
+                    known[run.first, run.behind], learnt = cost, True
+            raised.clear()
             if made is not None:
                 often = self.often(made)
                 if best is None or self.worth(made.seconds) < self.worth(best.seconds):
                     best = made
-            if len(seen) == known:
+            if not learnt:
                 if gaps:
                     break
                 gaps = True
@@ -208,14 +226,15 @@ class StageSearch:
     def refined(self, table: Tables, stages: int, ends: float, gaps: bool) -> Sequenced:
         """Of the best sequences the one of least sum, once no bound of its runs gets better; its value is the best's."""
         count = self.bounding.units.count
+        found: Sequenced | None = None
         while True:
-            found = self.best(table, stages, ends, gaps=gaps)
+            found = self.best(table, stages, ends, gaps=gaps, known=found)
             if not found.runs:
                 return found
-            limit = self.slowest(table, found.runs) * (1 + TIGHT)
+            limit = slowest(table, found.runs) * (1 + TIGHT)
             short = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
             short = replace(short if short.runs else found, value=found.value)
-            if not self.bounding.refine(short, ends - time.perf_counter()):
+            if not self.bounding.refine(short, ends - time.perf_counter(), exact=False):
                 return short
 
     def often(self, made: Settled) -> Floats:
@@ -234,11 +253,6 @@ class StageSearch:
                 devices = len(made.drafts[home[node]].mesh.devices)
                 table[: maker + 1, maker + 1 : last + 1] += sent * devices * (others - 1) / others
         return table
-
-
-def places(runs: Sequence[StageRun]) -> list[Place]:
-    """What the seconds of each stage depend on, as far as the programme knows."""
-    return [(run.first, run.behind, run.block, *sides) for run, sides in zip(runs, alike(runs), strict=True)]
 
 
 __all__ = ["StageSearch", "StagesPlan"]

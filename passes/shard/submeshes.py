@@ -9,7 +9,7 @@ are searched once. A mesh is as fast as its slowest device and its slowest link.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from ir.diagnostics import InvalidInput
@@ -20,12 +20,12 @@ from passes.shard.mesh import DeviceMesh, mesh_of, shapes
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Devices ``first .. behind - 1`` as ``mesh``; ``form`` is the number of its form."""
+    """Devices ``first .. behind - 1`` as ``mesh``, which these and the number of its form say already."""
 
     first: int
     behind: int
     form: int
-    mesh: DeviceMesh
+    mesh: DeviceMesh = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)

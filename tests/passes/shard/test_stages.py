@@ -345,7 +345,7 @@ def test_units_are_downsets() -> None:
 def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stages: int, random: Random) -> None:
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes."""
     from passes.shard.mesh import Axis, DeviceMesh
-    from passes.shard.pipeline import alike, least, shortest
+    from passes.shard.pipeline import Table, alike, flush, least, shortest
 
     blocks: list[Block] = []
     for first in range(devices):
@@ -378,8 +378,8 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
     lines = [costs(line) for line in sequences(0, 0) if not stages or len(line) == stages]
     expected = min((max(line) for line in lines), default=math.inf)
 
-    def table(block: Block, before: bool, behind: bool) -> Floats:
-        return tables[block, before, behind]
+    def table(block: Block, before: bool, behind: bool) -> Table:
+        return Table.of(tables[block, before, behind])
 
     found = least(table, meshes, units, stages)
     assert found.value == expected
@@ -388,6 +388,12 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
         assert max(tables[run.block, *sides][run.first, run.behind] for run, sides in told) == expected
         total = min(sum(line) for line in lines if max(line) <= expected)
         assert shortest(table, meshes, units, expected, stages).value == pytest.approx(total)
+        quickest = min((3 + len(line) - 1) * max(line) for line in lines)
+        step = flush(table, meshes, units, 3, stages)
+        sides = zip(step.runs, alike(step.runs), strict=True)
+        worst = max(tables[run.block, *side][run.first, run.behind] for run, side in sides)
+        assert step.value <= quickest <= (3 + len(step.runs) - 1) * worst
+        assert (3 + len(step.runs) - 1) * worst <= step.value * (1 + 1e-3)
 
 
 def sharded(spec: str, topology: str, **options: object) -> Module:
