@@ -152,6 +152,7 @@ def compile_model(
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import free_symbols, load_model, load_topology, require_static
+    from passes.fold import expand
     from passes.manager import PassManager
     from passes.pipeline import pipeline_text
 
@@ -164,7 +165,7 @@ def compile_model(
         # A plan needs the sizes of the weights, not their bytes.
         bytes_needed = not options.plan_only and options.weights != "none"
         imported = load_model(options.model, options.dims, sink, allow_missing_weights=not bytes_needed)
-        module = with_topology(imported.module, topology)
+        module = with_topology(expand(imported.module), topology)
         weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)
@@ -176,7 +177,7 @@ def compile_model(
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
-    module = PassManager(pipeline, on_pass=passed, **(manager or {})).run(module, context)
+    module = expand(PassManager(pipeline, on_pass=passed, **(manager or {})).run(module, context))
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
     if plan is None:

@@ -224,7 +224,7 @@ UNKNOWN = UnknownType()
 def without_layout(type_: Type) -> Type:
     """The type of a value that is whole everywhere; ``type_`` itself where it has no layout."""
     if isinstance(type_, TensorType):
-        return type_ if type_.layout is None else replace(type_, layout=None)
+        return type_ if type_.layout is None else TensorType(type_.dtype, type_.shape, None, type_.sparse)
     if isinstance(type_, SeqType | OptionalType):
         element = without_layout(type_.element)
         return type_ if element is type_.element else replace(type_, element=element)

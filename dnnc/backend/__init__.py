@@ -1,6 +1,6 @@
 """From a planned and lowered module to a directory of programs that run, and back to typed data for the runtime."""
 
-from dnnc.backend.build import Build, Channel, Port, Source, StageProgram, read_manifest
+from dnnc.backend.build import Build, Channel, Port, Source, StageProgram, read_manifest, read_program
 from dnnc.backend.plan_json import plan_from_json, plan_to_json, read_plan
 from dnnc.backend.write import WEIGHTS, check_target, write_build, write_model, write_plan
 
@@ -16,6 +16,7 @@ __all__ = [
     "plan_to_json",
     "read_manifest",
     "read_plan",
+    "read_program",
     "write_build",
     "write_model",
     "write_plan",

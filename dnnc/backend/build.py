@@ -33,10 +33,11 @@ from dnnc.backend.members import Known, MemberProgram, in_numbers, inside, match
 from dnnc.backend.plan_json import plan_from_json
 from dnnc.runtime.collectives import Collective
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.module import Plan
+from ir.module import Module, Plan
 from ir.types import DType, TensorType, Type, type_bytes
 
 MANIFEST = "manifest.json"
+PROGRAM = "plan.ir"
 SCHEMA = "dnnc.build/1"
 REBUILD = "make it again with 'dnnc compile MODEL -t TOPOLOGY -o DIR'"
 
@@ -216,6 +217,15 @@ class Build:
         """Files whose bytes differ from the digests of the manifest, sorted. Reads every file."""
         files: Mapping[str, Mapping[str, Any]] = self.manifest["files"]
         return tuple(name for name in sorted(files) if digest_file(self.folder / name) != files[name]["sha256"])
+
+
+def read_program(folder: Path) -> Module:
+    """The module of ``plan.ir`` in a build directory, expanded. Raises InvalidInput."""
+    from ir import parse_module, read_text
+    from passes.fold import expand
+
+    path = folder / PROGRAM
+    return expand(parse_module(read_text(path), str(path)))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ What is in it (``dnnc/backend/build.py`` reads it back)::
 
     manifest.json    versions, source, stages with their channels, size and digest of every other file but the trace
     plan.json        the decision, to read, edit and replay (``plan_json.py``)
-    plan.ir          the whole final module as text
+    plan.ir          the whole final module as text, what repeats in it folded
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
     annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
     stages/          stageK.onnx, and weights.data (``shared``) or stageK.data (``per-stage``)
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
-from dnnc.backend.build import MANIFEST, SCHEMA, Channel, Port, digest_file
+from dnnc.backend.build import MANIFEST, PROGRAM, SCHEMA, Channel, Port, digest_file
 from dnnc.backend.plan_json import bare, plan_to_json
 from dnnc.backend.timeline import predicted
 from dnnc.backend.transaction import refuse_foreign, whole_directory
@@ -145,8 +145,9 @@ def is_build(folder: Path) -> bool:
 
 def _write_plan(module: Module, target: Path) -> None:
     from ir import print_module
+    from passes.fold import fold
 
-    (target / "plan.ir").write_text(print_module(module), encoding="utf-8")
+    (target / PROGRAM).write_text(print_module(fold(module)), encoding="utf-8")
     _write_json(target / "plan.json", plan_to_json(module))
 
 

@@ -167,14 +167,11 @@ def simulate(
     json: opt.JsonOption = False,
 ) -> None:
     """Predict the timeline of DIR: how long each device is busy while M microbatches flow through."""
-    from dnnc.backend import Build
+    from dnnc.backend import Build, read_program
     from dnnc.backend.timeline import predicted
     from dnnc.report import print_table, seconds_text, summarize_timeline, timeline_table
-    from ir import parse_module
 
-    Build.open(build)
-    path = build / "plan.ir"
-    events = predicted(parse_module(path.read_text(encoding="utf-8"), str(path)), microbatches)
+    events = predicted(read_program(Build.open(build).folder), microbatches)
     summary = summarize_timeline(events, microbatches)
     if json:
         from dataclasses import asdict

@@ -49,6 +49,7 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tup
     from dnnc.frontends import load_model
     from ir.facets import Cost
     from ir.module import Func
+    from passes.fold import expand
     from passes.manager import PassManager
     from passes.pipeline import parse_pipeline
 
@@ -58,7 +59,7 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tup
     if any(op.facet(Cost) for op in module.entry.ops):
         return module, module
     try:
-        return module, PassManager(parse_pipeline("canonicalize,cost")).run(module, pass_context(DiagnosticSink()))
+        return module, PassManager(parse_pipeline("canonicalize,cost")).run(expand(module), pass_context(DiagnosticSink()))
     except InvalidInput:  # a symbolic dimension: there is no cost to tell yet, and the summary says how to bind it
         return module, module
 
@@ -92,8 +93,9 @@ def _print_module(module: Module, costed: Module | None, json: bool) -> None:
 
 def _plan_json(module: Module) -> dict[str, Any]:
     from dnnc.backend import plan_to_json
+    from passes.fold import expand
 
-    return plan_to_json(module)
+    return plan_to_json(expand(module))
 
 
 def _inspect_build(folder: Path, json: bool) -> None:

@@ -1,7 +1,7 @@
 """What is in a module: the numbers a person asks for first about a model.
 
 ``ModelSummary`` is data (``--json`` prints it); ``summary_text`` is the same for a person. Ops in regions are counted with
-the rest: once each, however often they run.
+the rest: once each, however often they run. Of a folded module its ops are those of the expanded program.
 """
 
 from __future__ import annotations
@@ -14,17 +14,29 @@ from typing import Any
 from dnnc.report.tables import Table, columns, key_values, table_text
 from dnnc.report.units import bytes_text, count_text, percent_text
 from ir.dims import symbols
-from ir.facets import Cost
+from ir.facets import DECISIONS, Cost
 from ir.module import Func, Module, Resource
 from ir.ops import Op, Value
-from ir.types import TensorType, type_bytes
+from ir.types import TensorType, type_bytes, without_layout
+from passes.fold import copies_of, expand, expanded_bodies
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A function that ``fold`` wrote: ``ops`` of its expanded body, ``copies`` in the program; ``decided``: kinds of decisions
+    that its ops hold, sorted, ``layout`` among them where values are split."""
+
+    name: str
+    ops: int
+    copies: int
+    decided: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
     """``parameters``: elements of all resources; ``weight_bytes``: their bytes. ``flops``: of one run, None before
     the pass ``cost`` ran. ``formula_ops`` and ``default_ops``: ops with a cost formula, and ops counted by bytes only; None
-    before the pass ``cost`` ran. ``dims``: dimensions to bind, sorted."""
+    before the pass ``cost`` ran. ``dims``: dimensions to bind, sorted. ``repeats``: functions of a folded module."""
 
     name: str
     producer: str
@@ -40,6 +52,7 @@ class ModelSummary:
     formula_ops: int | None
     default_ops: tuple[tuple[str, int], ...]
     dims: tuple[str, ...]
+    repeats: tuple[Repeated, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON-ready data; types are IR text."""
@@ -58,6 +71,10 @@ class ModelSummary:
             "ops_with_formula": self.formula_ops,
             "ops_counted_by_bytes": dict(self.default_ops),
             "dims": list(self.dims),
+            "repeats": [
+                {"function": one.name, "ops": one.ops, "copies": one.copies, "decided": list(one.decided)}
+                for one in self.repeats
+            ],
         }
 
 
@@ -72,10 +89,11 @@ def all_ops(ops: tuple[Op, ...]) -> Iterator[Op]:
 def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
     """Counts of a module's entry function and resources; costs are taken from ``costed`` (the same program after the pass
     ``cost``), or from the module itself. Raises ValueError without a function."""
+    given, module = module, expand(module)
     entry: Func = module.entry
     resources = tuple(module.of_type(Resource))
     ops = tuple(all_ops(entry.ops))
-    costed_entry = (costed or module).entry
+    costed_entry = expand(costed).entry if costed else entry
     known = [(op, cost) for op in all_ops(costed_entry.ops) if (cost := op.facet(Cost)) is not None]
     flops: Counter[str] = Counter()
     for op in costed_entry.ops:  # an op with regions carries their sum
@@ -98,7 +116,20 @@ def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
         formula_ops=sum(cost.kind != "default" for _, cost in known) if known else None,
         default_ops=_counted(op.name for op, cost in known if cost.kind == "default"),
         dims=tuple(sorted(_dims(entry))),
+        repeats=repeats(given),
     )
+
+
+def repeats(module: Module) -> tuple[Repeated, ...]:
+    """The functions that ``fold`` wrote, in the order of the module."""
+    found = []
+    for func, body in expanded_bodies(module):
+        ops = tuple(all_ops(body))
+        kinds = {facet.keyword for op in ops for facet in op.facets if isinstance(facet, DECISIONS)}
+        values = [*func.args, *(value for op in ops for value in op.results)]
+        kinds |= {"layout" for value in values if without_layout(value.type) is not value.type}
+        found.append(Repeated(func.name, len(ops), copies_of(func), tuple(sorted(kinds))))
+    return tuple(found)
 
 
 def summary_text(summary: ModelSummary) -> str:
@@ -126,7 +157,9 @@ def summary_text(summary: ModelSummary) -> str:
     for name, count in summary.ops:
         share = percent_text(flops.get(name, 0) / summary.flops) if summary.flops else "-"
         rows.append((name, str(count), count_text(flops[name]) if name in flops else "-", share))
-    return key_values(pairs) + "\n" + table_text(Table(columns("<op count flops share"), tuple(rows)))
+    text = key_values(pairs) + "\n" + table_text(Table(columns("<op count flops share"), tuple(rows)))
+    functions = tuple([(one.name, str(one.ops), str(one.copies), ", ".join(one.decided) or "-") for one in summary.repeats])
+    return text + ("\n" + table_text(Table(columns("<function ops copies <decided"), functions)) if functions else "")
 
 
 def _counted(names: Iterator[str]) -> tuple[tuple[str, int], ...]:

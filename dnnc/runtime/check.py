@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import Build, StageProgram
+from dnnc.backend.build import Build, StageProgram, read_program
 from dnnc.backend.members import matches
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.compare import Difference, compare, compare_part
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
-from dnnc.runtime.generate import all_ops, random_inputs, read_plan
+from dnnc.runtime.generate import all_ops, random_inputs
 from dnnc.runtime.inputs import read_npz, split_microbatches
 from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
@@ -186,7 +186,7 @@ def check_build(
             where=str(build.folder),
             hint="compile it again with weights",
         )
-    module = read_plan(build)
+    module = read_program(build.folder)
     if options.inputs is None:
         samples = tuple(random_inputs(build, seed=options.seed + i, module=module) for i in range(options.samples))
     else:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import NUMPY_NAMES, Build, Port
+from dnnc.backend.build import NUMPY_NAMES, Build, Port, read_program
 from dnnc.runtime.elements import Array, user_dtype
 from ir.diagnostics import InvalidInput
 from ir.module import Inline, Module, Resource, Splat
@@ -82,22 +82,11 @@ _MASKS = {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "N
 
 def random_inputs(build: Build, *, seed: int = 0, module: Module | None = None) -> dict[str, Any]:
     """One microbatch for the model of ``build``. ``module``: its plan.ir when that was read already. Raises InvalidInput."""
-    module = module or read_plan(build)
+    module = module or read_program(build.folder)
     demands = input_demands(module)
     sizes: dict[str, int] = {}
     generator = np.random.Generator(np.random.Philox(seed))
     return {port.name: _value(port, demands.get(port.name, Demand()), sizes, generator) for port in build.inputs}
-
-
-def read_plan(build: Build) -> Module:
-    """The module of ``plan.ir``. Raises InvalidInput."""
-    from ir import parse_module
-
-    path = build.folder / "plan.ir"
-    try:
-        return parse_module(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise InvalidInput(f"it cannot be read: {error.strerror}", where=str(path), hint="compile the model again") from error
 
 
 def input_demands(module: Module) -> dict[str, Demand]:

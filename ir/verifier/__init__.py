@@ -33,9 +33,9 @@ Programs and plans
 - INV19  A plan numbers its stages 0, 1, .., on devices of the stated type, those of its mesh where it has one; ops are in
          stages that it has; its bound is no greater than its value, a part of a stage's seconds no greater than all.
 Copies of folded blocks
-- INV20  What a call says of its copy fits the function that it calls: as many names as the function's ops assign and as many
-         paths, nodes, scopes and groups as it has ops, with the calls of folded functions inside it counted as what they stand
-         for.
+- INV20  ``fold.copies`` is at least 1. What a call says of its copy fits the function that it calls: as many names as the
+         function's ops assign and as many paths, nodes, scopes and groups as it has ops, with the calls of folded functions
+         inside it counted as what they stand for.
 Sharded stages
 - INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; a collective, ``comm.slice``
          or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else.

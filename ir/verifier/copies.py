@@ -64,6 +64,10 @@ class Copies:
         """Variants of one block agree in all but decisions and layouts; what is ``shared`` and calls one is one."""
         blocks: dict[str, Func] = {}
         for func in self.funcs.values():
+            copies = next((attribute for key, attribute in func.attributes if key == FOLDED), None)
+            if copies is not None and (copies.kind is not AttrKind.INT or copies.value < 1):
+                message = f"{FOLDED} of {func.name} is the number of its copies, at least 1"
+                self.findings.add("INV20", message, func, about=FOLDED)
             block = next((attribute for key, attribute in func.attributes if key == VARIANT), None)
             if block is None:
                 inner = next((op for op in func.ops if (c := self.callee(op)) and is_variant(self.funcs[c])), None)

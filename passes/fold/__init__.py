@@ -28,9 +28,9 @@ from typing import ClassVar, TypeVar
 from ir.diagnostics import UsageError
 from ir.module import Func, Module, Symbol
 from passes.base import Pass, PassContext
-from passes.fold.marks import is_block
+from passes.fold.marks import copies_of, is_block
 from passes.fold.outline import outline
-from passes.fold.restore import expand
+from passes.fold.restore import expand, expanded_bodies
 from passes.fold.search import Item
 from passes.fold.structure import (
     MIN_OPS,
@@ -146,7 +146,9 @@ __all__ = [
     "Input",
     "Item",
     "Output",
+    "copies_of",
     "expand",
+    "expanded_bodies",
     "find_repeats",
     "fold",
     "folding",

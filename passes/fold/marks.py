@@ -37,6 +37,11 @@ def is_block(func: Func) -> bool:
     return any(key == COPIES for key, _ in func.attributes)
 
 
+def copies_of(func: Func) -> int:
+    """How many copies of it the expanded program has, for a function that fold wrote."""
+    return int(dict(func.attributes)[COPIES].value)
+
+
 def texts(values: Iterable[str]) -> Attribute:
     """A list of texts, which may be empty."""
     return Attribute(AttrKind.STRINGS, tuple(values))
@@ -82,6 +87,7 @@ __all__ = [
     "ORDER",
     "PLACES",
     "VARIANT",
+    "copies_of",
     "is_block",
     "location_lists",
     "positions",

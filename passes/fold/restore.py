@@ -49,6 +49,12 @@ def expand(module: Module) -> Module:
     return Module(module.name, tuple(s for s in symbols if s.name not in blocks or s.name in kept), module.attributes)
 
 
+def expanded_bodies(module: Module) -> list[tuple[Func, tuple[Op, ...]]]:
+    """The functions that fold wrote, each with the ops that a call of it stands for. Raises InvalidInput."""
+    expander = _Expander({func.name: func for func in module.of_type(Func) if marks.is_block(func)})
+    return [(block, expander.body(block)) for block in expander.blocks.values()]
+
+
 class _Expander:
     """Bodies of blocks without calls of blocks, each made once."""
 
@@ -78,7 +84,7 @@ class _Expander:
         for op in ops:
             if op.name == marks.CALL and op.get(marks.CALLEE) in self.blocks:
                 block = self.blocks[op.get(marks.CALLEE)]
-                body = self.flat[block.name] if block.name in self.flat else self.body(block)
+                body = self.body(block)
                 self.made += len(body)
                 if self.made > MOST_OPS:
                     raise InvalidInput(f"the blocks expand to more than {MOST_OPS:,} ops", where=block.name)
@@ -88,6 +94,8 @@ class _Expander:
 
     def body(self, block: Func) -> tuple[Op, ...]:
         """The ops of ``block``, those of the blocks that it calls first: nesting may be deeper than Python's stack."""
+        if block.name in self.flat:
+            return self.flat[block.name]
         todo, met = [block], {block.name}
         while todo:
             inner = [
@@ -139,4 +147,4 @@ class _Expander:
         return [Location(*part) for part in zip(*parts, strict=True)]
 
 
-__all__ = ["expand"]
+__all__ = ["expand", "expanded_bodies"]

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import ir
-from dnnc.backend import Build, check_target, write_build, write_plan
+from dnnc.backend import Build, check_target, read_program, write_build, write_plan
 from dnnc.backend.annotate import annotation_faults
 from dnnc.backend.timeline import predicted
 from dnnc.report import to_perfetto
@@ -22,6 +22,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Module, Resource, Stage
 from ir.ops import Op, Region, Value
 from ir.types import DType, TensorType
+from passes.fold import expand
 from tests.dnnc.backend.building import lowered, model, run, session_of
 from tests.dnnc.report.test_timeline import overlaps
 
@@ -100,7 +101,8 @@ def test_the_source_is_found_again_until_it_changes(tmp_path: Path) -> None:
 def test_plan_ir_is_the_whole_module_and_parses(tmp_path: Path) -> None:
     module = lowered(model(), (0, 0, 1, 1, 2, 2))
     write_build(module, tmp_path, "zoo:small", tmp_path / "out")
-    assert ir.parse_module((tmp_path / "out/plan.ir").read_text()) == module
+    assert expand(ir.parse_module((tmp_path / "out/plan.ir").read_text())) == module
+    assert read_program(tmp_path / "out") == module
 
 
 def test_the_trace_has_a_track_per_device(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dnnc.report import summarize, summary_text
+from dnnc.report.summary import Repeated
 from ir import parse_module
+from passes.fold import fold
 
 TEXT = """
 module @m {opset.onnx = 20, producer = "hand"} {
@@ -48,3 +52,26 @@ def test_summary_text_says_what_is_not_covered_by_a_formula() -> None:
     assert "2 ops by formula; by bytes only: 1 onnx.If, 1 onnx.Odd" in text
     assert "n, seq (bind with --dim NAME=NUMBER)" in text
     assert "64 elements, 128 B" in text
+
+
+def test_a_folded_module_is_counted_expanded() -> None:
+    """Its functions are told beside: ops with those of functions inside, copies, what was decided in them."""
+    layers = "".join(
+        f'    %h{i} = onnx.MatMul(%x{i}, @w) : tensor<8x8xf16, @mesh[S(1)]> shard<"n">\n'
+        f'    %a{i} = onnx.Relu(%h{i}) : tensor<8x8xf16> shard<"">\n'
+        f"    %x{i + 1} = onnx.Add(%a{i}, %x{i}) : tensor<8x8xf16> stage<0>\n"
+        for i in range(3)
+    )
+    module = parse_module(
+        "module @m {\n  resource @w : tensor<8x8xf16> = declared\n"
+        "  func @main(%x0 : tensor<8x8xf16>) -> (%x3 : tensor<8x8xf16>) {\n"
+        f"{layers}"
+        "  }\n  mesh @mesh [x = 2] on [a, b]\n}\n"
+    )
+    folded = fold(module)
+    assert len(folded.entry.ops) == 3
+    plain, summary = summarize(module), summarize(folded)
+    assert replace(summary, repeats=()) == plain
+    assert summary.repeats == (Repeated("@block_0.v1", 3, 3, ("layout", "shard", "stage")),)
+    assert "@block_0.v1    3       3  layout, shard, stage" in summary_text(summary)
+    assert summary.to_json()["repeats"][0]["copies"] == 3
