@@ -23,6 +23,8 @@ from passes.fold.search import Item
 from passes.fold.structure import Copy, Folding
 from passes.fold.variants import variants
 
+NO_GROUP = Group(-1)
+
 
 def outline(
     folding: Folding, resources: Mapping[str, Resource], min_support: int, taken: set[str]
@@ -37,16 +39,17 @@ class _Outline:
     def __init__(self, folding: Folding, resources: Mapping[str, Resource], min_support: int, taken: set[str]) -> None:
         self.folding = folding
         self.ops = folding.func.ops
-        self.outer, self.variants = variants(folding, resources, min_support)
+        self.types = {name: resource.type for name, resource in resources.items()}
+        self.types.update((value.name, value.type) for value in folding.func.args)
+        for op in self.ops:
+            for value in op.results:
+                self.types[value.name] = value.type
+        self.outer, self.variants = variants(folding, self.types, min_support)
         self.blocks = [unique(f"@block_{number}", taken) for number in range(len(folding.blocks))]
         self.names = [
             unique(f"{self.blocks[variant.block]}.v{variant.number}", taken) if variant.number else self.blocks[variant.block]
             for variant in self.variants
         ]
-        self.types = {name: resource.type for name, resource in resources.items()}
-        self.types.update((value.name, value.type) for value in folding.func.args)
-        for op in self.ops:
-            self.types.update((value.name, value.type) for value in op.results)
         self.copy_at: dict[tuple[int, int], tuple[Copy, Facets]] = {}
         for number, variant in enumerate(self.variants):
             for copy, common in zip(variant.copies, variant.common, strict=True):
@@ -117,9 +120,8 @@ class _Outline:
         """A call in the function itself, which gives the groups of the copy's ops as well."""
         call = self.call(number, op, {}, ())
         ops = [self.ops[op] for op in self.natural(number, self.copy_at[number, op][0])]
-        groups = [inner.facet(Group) for inner in each(ops)]
-        given = tuple([-1 if group is None else group.group for group in groups])
-        if all(group is None for group in groups):
+        given = tuple([inner.facet(Group, NO_GROUP).group for inner in each(ops)])
+        if all(group == NO_GROUP.group for group in given):
             return call
         if len(set(given)) == 1 and len(given) == len(ops):
             return call.with_facets(Group(given[0]))

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from ir.attributes import Attributes, AttrKind
 from ir.facets import DECISIONS, Color, Cost, Facet, Facets, Group, Phase
 from ir.module import Func, Inline, Resource, Splat
-from ir.ops import Op, Region, Value
+from ir.ops import Op, Region
 from ir.types import DType, TensorType, Type, without_layout
 from passes.fold.names import reads
 
@@ -102,25 +102,25 @@ def laid(types: Iterable[Type]) -> tuple[tuple[int, Type], ...]:
 def choices(op: Op) -> tuple[Facet, ...]:
     """What was decided about ``op`` itself. Its group is left out: that is a name rather than a choice, each copy has its
     own."""
+    if not op.facets:
+        return ()
     return tuple([facet for facet in op.facets if isinstance(facet, DECISIONS) and not isinstance(facet, Group)])
 
 
 def decided(op: Op) -> Hashable:
     """What the key of ``op`` leaves out, beside ``choices(op)``: layouts of what it makes, decisions and layouts inside it;
     empty for nothing. Of two ops with equal keys, ``op`` with these equal and names and locations put in is the other."""
-    found = laid(_types(op.results))
+    found = laid([value.type for value in op.results])
+    if not op.regions:
+        return (found, ()) if found else ()
     inside = tuple([_decided_region(region) for _, region in op.regions])
     return (found, inside) if found or any(inside) else ()
 
 
 def _decided_region(region: Region) -> Hashable:
-    found = laid(_types(region.args))
+    found = laid([value.type for value in region.args])
     ops = tuple([(choices(op), decided(op)) for op in region.ops])
     return (found, ops) if found or any(any(op) for op in ops) else ()
-
-
-def _types(values: Iterable[Value]) -> list[Type]:
-    return [value.type for value in values]
 
 
 class _Keys:

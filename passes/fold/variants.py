@@ -21,7 +21,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ir.facets import Facets
-from ir.module import Resource
 from ir.types import Type
 from passes.fold.program import choices, decided, laid
 from passes.fold.search import Item
@@ -42,10 +41,10 @@ class Variant:
     body: tuple[Item, ...]
 
 
-def variants(folding: Folding, resources: Mapping[str, Resource], min_support: int) -> tuple[tuple[Item, ...], list[Variant]]:
+def variants(folding: Folding, types: Mapping[str, Type], min_support: int) -> tuple[tuple[Item, ...], list[Variant]]:
     """The items of the function, and the functions that they and each other call, as ``Variant.body`` has them: variants of one
-    block stand together, blocks as they are numbered."""
-    return _Variants(folding, resources).written(min_support)
+    block stand together, blocks as they are numbered. ``types`` are those of all values and resources that the function has."""
+    return _Variants(folding, types).written(min_support)
 
 
 @dataclass(slots=True)
@@ -61,15 +60,10 @@ class _Kind:
 
 
 class _Variants:
-    def __init__(self, folding: Folding, resources: Mapping[str, Resource]) -> None:
-        self.folding = folding
-        func = folding.func
-        self.types: dict[str, Type] = {name: resource.type for name, resource in resources.items()}
-        self.types.update((value.name, value.type) for value in func.args)
-        for op in func.ops:
-            self.types.update((value.name, value.type) for value in op.results)
-        self.choices = [choices(op) for op in func.ops]
-        self.others = [decided(op) for op in func.ops]
+    def __init__(self, folding: Folding, types: Mapping[str, Type]) -> None:
+        self.folding, self.types = folding, types
+        self.choices = [choices(op) for op in folding.func.ops]
+        self.others = [decided(op) for op in folding.func.ops]
         self.kinds: list[_Kind] = []
         self.kind_at: dict[tuple[int, int], tuple[int, Facets]] = {}  # of a copy, by block and first op: kind, common decisions
         self.inner_first = _inner_first([block.body for block in folding.blocks])
