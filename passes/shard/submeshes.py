@@ -2,8 +2,8 @@
 
 A block lies within one host, of a size that divides the number of the host's devices, or covers whole hosts, of a number that
 divides that of all hosts. So no mesh straddles a host without need. Two axes of like links are taken in ascending order only.
-Meshes that differ in nothing but the names of their devices (same axes, links, device types, least memory) are one *form*: they
-are searched once. A mesh is as fast as its slowest device and its slowest link.
+Meshes that differ in nothing but the names of their devices (same axes and links, same types and memory of the devices that may
+be busiest) are one *form*: they are searched once. Members get equal parts, also where their devices differ in type.
 """
 
 from __future__ import annotations
