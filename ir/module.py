@@ -182,8 +182,8 @@ class PlanStage:
     channels). ``replicas`` devices take samples in turn; ``devices`` are so many, once it is placed.
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
-    or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights`` are
-    told as if all devices were the smallest: of one with twice its memory, half of what it holds.
+    or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights``
+    are told as if all devices were the smallest: of one with twice its memory, half of what it holds.
 
     In training ``compute`` and ``collectives`` are those of a microbatch forward and backward: ``backward``, what of their sum
     the backward pass takes; ``sync``, seconds in which gradients of weights are synchronised once a step, of which each
