@@ -115,6 +115,11 @@ class CompileResult:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     explanation: Explanation | None = None
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was, from the keyboard: this is the plan that it had."""
+        return any(counted.get("interrupted") for counted in self.statistics.values())
+
 
 class _Clock:
     """Seconds by step, in the order in which the steps ended; steps of one name add up."""

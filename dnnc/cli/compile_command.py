@@ -12,7 +12,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
-from ir.diagnostics import DiagnosticSink
+from ir.diagnostics import DiagnosticSink, ExitCode
 from ir.facets import ShardRule
 
 if TYPE_CHECKING:
@@ -188,6 +188,9 @@ def compile_(
         put_json("compile", result_json(result, options))
     elif not quiet:
         _print_result(result, options)
+    if result.interrupted:
+        talk("dnnc: interrupted: this is the best plan so far; its bound holds", quiet)
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:

@@ -47,7 +47,8 @@ Progress = Callable[[str, float | None], None]
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
     """``choices[node]``; ``value`` seconds, ``bound`` seconds that no plan is below, ``memory`` bytes per device. ``status``:
-    ``optimal`` (value meets bound) or ``feasible``; ``reason`` why not optimal."""
+    ``optimal`` (value meets bound) or ``feasible``; ``reason`` why not optimal. ``interrupted``: the search was, from the
+    keyboard."""
 
     choices: tuple[int, ...]
     value: float
@@ -55,6 +56,7 @@ class ShardPlan:
     memory: float
     status: str
     reason: str = ""
+    interrupted: bool = False
 
     @property
     def gap(self) -> float:
@@ -78,24 +80,32 @@ def solve(
     budget: int = BUDGET,
     gap: float = ENOUGH_PROVEN,
     beaten: float = math.inf,
+    anytime: bool = False,
     progress: Progress = lambda label, fraction: None,
 ) -> ShardPlan:
     """The cheapest plan that needs at most ``memory`` bytes per device. ``tie``: all copies of a chain choose alike; the bound
     is then one of such plans. ``gap``: relative; no more is proven than that value and bound are so near, though often they
     meet. ``beaten``: seconds of a plan of another problem: once the bound says that none here is better, any plan will do.
-    Raises NoPlanError where nothing fits."""
+    ``anytime``: an interrupt from the keyboard ends the search with the plan and the bound at hand; without, or where there is
+    no plan yet, it is passed on. Raises NoPlanError where nothing fits."""
     ends = time.perf_counter() + seconds
     if tie:
-        return searched(problem, TiedSearch(problem, budget, ends), memory, ends, progress)[0]
-    left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
-    if plan.gap <= gap or plan.bound >= beaten or time.perf_counter() > ends:
-        return plan
-    search = QuickSearch(left.problem, budget, ends)
-    found, price = searched(left.problem, search, memory, ends, progress)
-    plan = _better(plan, left, found)
-    if plan.gap > gap and time.perf_counter() < ends:
-        left = without_dearer(left, search.small, price, plan.value, memory)
-        plan = _certified(left, plan, memory, ends, gap)
+        plan = searched(problem, TiedSearch(problem, budget, ends), memory, ends, progress)[0]
+    else:
+        left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
+        done = plan.interrupted or plan.gap <= gap or plan.bound >= beaten or time.perf_counter() > ends
+        try:
+            if not done:
+                search = QuickSearch(left.problem, budget, ends)
+                found, price = searched(left.problem, search, memory, ends, progress)
+                plan = _better(plan, left, found)
+                if not plan.interrupted and plan.gap > gap and time.perf_counter() < ends:
+                    left = without_dearer(left, search.small, price, plan.value, memory)
+                    plan = _certified(left, plan, memory, ends, gap)
+        except KeyboardInterrupt:
+            plan = replace(plan, interrupted=True)
+    if plan.interrupted and not anytime:
+        raise KeyboardInterrupt
     return plan
 
 
@@ -116,13 +126,18 @@ def _narrowed(
     while True:
         search = FoldedSearch(left.problem, rungs[number], shared=True)
         search.until = ends
-        found, price = searched(left.problem, search, memory, ends, progress)
-        plan = found if plan is None else _better(plan, left, found)
-        if plan.status == "optimal" or plan.bound >= beaten or time.perf_counter() > ends:
-            return left, plan
-        before = left.problem.choices
-        left = without_dearer(left, search, price, plan.value, memory)
-        progress("choices", None)
+        try:
+            found, price = searched(left.problem, search, memory, ends, progress)
+            plan = found if plan is None else _better(plan, left, found)
+            if plan.interrupted or plan.status == "optimal" or plan.bound >= beaten or time.perf_counter() > ends:
+                return left, plan
+            before = left.problem.choices
+            left = without_dearer(left, search, price, plan.value, memory)
+            progress("choices", None)
+        except KeyboardInterrupt:
+            if plan is None:
+                raise
+            return left, replace(plan, interrupted=True)
         stays = left.problem.choices > SHRUNK * before
         if plan.gap <= gap or search.whole:
             if stays:
@@ -145,7 +160,8 @@ def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
     best = replace(found, choices=left.original(found.choices)) if found.value < plan.value else plan
     bound = min(max(plan.bound, found.bound), best.value)
     done = best.value <= bound * (1 + SLACK) or found.status == "optimal"
-    return replace(best, bound=bound, status="optimal" if done else "feasible", reason="" if done else found.reason)
+    status, reason = ("optimal", "") if done else ("feasible", found.reason)
+    return replace(best, bound=bound, status=status, reason=reason, interrupted=found.interrupted)
 
 
 def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:
@@ -178,14 +194,19 @@ def searched(
 def _plan(problem: ShardProblem, search: Search, found: Found, memory: float | None, ends: float) -> ShardPlan | None:
     """A plan of a search without a price; None where it does not fit."""
     choices, value = found.choices, problem.cost(found.choices)
-    bound = found.total
+    bound, interrupted = found.total, False
     if not found.exact and not isinstance(search, TiedSearch) and value > bound * (1 + SLACK):
-        if isinstance(search, QuickSearch):
-            choices, value = descend(problem, choices, value, None, ends)
-            choices, value, bound = _shared(problem, choices, value, bound, ends)
-        choices, value = descend(problem, choices, value, memory, ends)
+        try:
+            if isinstance(search, QuickSearch):
+                choices, value = descend(problem, choices, value, None, ends)
+                choices, value, bound = _shared(problem, choices, value, bound, ends)
+            choices, value = descend(problem, choices, value, memory, ends)
+        except KeyboardInterrupt:
+            interrupted = True
     needs = problem.memory(choices)
     if memory is not None and needs > memory:
+        if interrupted:
+            raise KeyboardInterrupt
         return None
     bound = min(bound, value)
     done = value <= bound * (1 + SLACK)
@@ -196,6 +217,7 @@ def _plan(problem: ShardProblem, search: Search, found: Found, memory: float | N
         needs,
         "optimal" if done else "feasible",
         "" if done else "width",
+        interrupted,
     )
 
 
@@ -244,6 +266,7 @@ def _within(
     best, value = tight.choices, tight_cost
     low = (tight_cost, least)
     dense, sparse = loose.choices, tight.choices
+    interrupted = False
     try:
         for _ in range(MOST_PRICES):
             if time.perf_counter() > ends or high[1] <= low[1] or high[0] >= low[0]:
@@ -263,13 +286,13 @@ def _within(
                 low, sparse = (cost, needs), found.choices
             else:
                 high, dense = (cost, needs), found.choices
+        if not isinstance(search, TiedSearch) and value > bound * (1 + SLACK):
+            between = mixed(problem, dense, sparse, memory)
+            if between is not None and between[1] < value:
+                best, value = between
+            best, value = descend(problem, best, value, memory, ends)
     except KeyboardInterrupt:
-        ends = 0.0  # the best plan so far
-    if not isinstance(search, TiedSearch) and value > bound * (1 + SLACK):
-        between = mixed(problem, dense, sparse, memory)
-        if between is not None and between[1] < value:
-            best, value = between
-        best, value = descend(problem, best, value, memory, ends)
+        interrupted = True
     bound = min(bound, value)
     done = value <= bound * (1 + SLACK)
     plan = ShardPlan(
@@ -279,6 +302,7 @@ def _within(
         problem.memory(best),
         "optimal" if done else "feasible",
         "" if done else "memory",
+        interrupted,
     )
     return plan, binding
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
@@ -41,6 +41,7 @@ from passes.shard.written import AGREE, written
 
 BOUNDING = 2.0
 """Seconds of a search that only bounds a plan by name."""
+INTERRUPTED = "interrupted: the best plan so far"
 REASONS = {
     "": "the search was exact",
     "width": "elimination in parts, what is paid once shared among its readers",
@@ -94,7 +95,7 @@ class ShardPass(Pass):
         if self.stages != 1:
             return self.staged(module, topology, context)
         tried = self.meshes(module, topology)
-        given, plan, bound = self.best(module, topology, tried, context)
+        given, plan, bound, searched = self.best(module, topology, tried, context)
         decisions = decisions_of(given, plan.choices)
         bill = price(module, module.entry, given.mesh, decisions, training=self.training, uneven=self.uneven)
         assert math.isclose(bill.total, plan.value, rel_tol=AGREE, abs_tol=1e-15), (bill.total, plan.value)
@@ -102,7 +103,7 @@ class ShardPass(Pass):
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
         single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
-        told = _plan(given, plan, bound, single, tried, self.training, self.strategy)
+        told = _plan(given, plan, bound, single, tried[:searched], self.training, self.strategy)
         return written(module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told)
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
@@ -167,6 +168,7 @@ class ShardPass(Pass):
             runs=plan.keys,
             solved=plan.solved,
             rounds=plan.rounds,
+            interrupted=int(plan.interrupted),
         )
         single = single_value(module, topology, net, training=self.training)
         times = self.microbatches if self.training else 0
@@ -174,8 +176,9 @@ class ShardPass(Pass):
 
     def best(
         self, module: Module, topology: Topology, tried: Sequence[tuple[tuple[int, ...], Along]], context: PassContext
-    ) -> tuple[ShardInput, ShardPlan, float]:
-        """The cheapest plan over all meshes, and the least bound."""
+    ) -> tuple[ShardInput, ShardPlan, float, int]:
+        """The cheapest plan over all meshes, the least bound, and how many meshes were searched: all but those that an
+        interrupt from the keyboard left, once there was a plan."""
         func = module.entry
         found = context.analyses.get(folding, func, module)
         ends = time.perf_counter() + self.time_limit
@@ -203,15 +206,24 @@ class ShardPass(Pass):
                     seconds=most,
                     gap=self.gap,
                     beaten=beaten,
+                    anytime=not self.strategy,
                     progress=context.progress,
                 )
                 if self.strategy:
                     plan = named_plan(
                         module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
                     )
-                elif not self.tied and plan.bound < beaten:
+                elif not self.tied and not plan.interrupted and plan.bound < beaten:
                     rest = max(0.1, left - (time.perf_counter() - began))
-                    plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=rest)
+                    try:
+                        plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=rest)
+                    except KeyboardInterrupt:
+                        plan = replace(plan, interrupted=True)
+            except KeyboardInterrupt:
+                if best is None:
+                    raise
+                best = best[0], replace(best[1], interrupted=True)
+                break
             except UnfitError as error:
                 unfit.append(f"mesh {mesh}: {error}")
                 continue
@@ -224,6 +236,9 @@ class ShardPass(Pass):
             bounds.append(plan.bound)
             if best is None or plan.value < best[1].value:
                 best = given, plan
+            if plan.interrupted:
+                best = best[0], replace(best[1], interrupted=True)
+                break
         if best is None and not faults:
             raise InvalidInput(
                 f"no plan '{self.strategy}': {unfit[0]}", where=module.name, hint="leave the strategy to the search"
@@ -236,7 +251,7 @@ class ShardPass(Pass):
                 where=topology.name,
                 hint="use more devices",
             )
-        return *best, min(bounds)
+        return *best, min(bounds), len(bounds) + len(faults) + len(unfit)
 
 
 def single_value(module: Module, topology: Topology, net: Network, *, training: bool) -> float:
@@ -265,6 +280,7 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
         weights=math.ceil(bill.memory),
         replicated=len(given.unsharded),
         reason=plan.reason,
+        interrupted=int(plan.interrupted),
     )
 
 
@@ -277,6 +293,8 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int) 
     ]
     if microbatches:
         certificate.append(("step", f"({microbatches} microbatches + {len(plan.stages)} stages - 1) * slowest stage"))
+    if plan.interrupted:
+        certificate = sorted([*certificate, ("search", INTERRUPTED)])
     return Plan(
         name="@plan",
         objective="training" if microbatches else "throughput",
@@ -303,6 +321,8 @@ def _plan(
 ) -> Plan:
     """What is proven of one mesh for the whole function."""
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
+    if plan.interrupted:
+        certificate["search"] = INTERRUPTED
     if strategy:
         certificate["strategy"] = strategy
     shapes_tried = len({sizes for sizes, _ in tried})

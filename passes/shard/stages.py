@@ -66,6 +66,8 @@ class StagesPlan:
     keys: int
     solved: int
     rounds: int
+    interrupted: bool = False
+    """From the keyboard: this is the plan at hand."""
 
 
 class StageSearch:
@@ -104,6 +106,7 @@ class StageSearch:
         self.step, self.bound, self.rounds = COARSE, 0.0, 0
         self.found: Sequenced | None = None
         self.settler = Settler(self.bounding, topology, net)
+        self.at_hand: Settled | None = None
 
     @property
     def unsharded(self) -> tuple[str, ...]:
@@ -111,10 +114,12 @@ class StageSearch:
         return self.bounding.base.unsharded
 
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
-        """The plan; None where nothing fits. ``stages``: exactly so many; 0: any number."""
+        """The plan; None where nothing fits. ``stages``: exactly so many; 0: any number. An interrupt from the keyboard ends
+        the search with the plan at hand, or with the first that can be made of what is known."""
         start = time.perf_counter()
         ends, bounding = start + seconds, self.bounding
         best: Settled | None = None
+        interrupted = False
         try:
             for exact, share in ((False, SHARE), (True, LATE)):
                 if not self.bounded(stages, start + share * seconds, exact):
@@ -126,15 +131,15 @@ class StageSearch:
                 if best is None or self.near(best, self.gap, ends):
                     break
         except KeyboardInterrupt:
-            if best is None:
-                best = self.settled(stages, 0.0, best, 0)  # the plan at hand
+            interrupted = True
+            best = self.at_hand or self.settled(stages, 0.0, best, 0)
         if best is None:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
         told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds)
         staged = tuple(map(self.settler.decided, best.drafts))
         value = self.worth(best.seconds)
-        return StagesPlan(staged, value, min(self.bound, value), *told)
+        return StagesPlan(staged, value, min(self.bound, value), *told, interrupted)
 
     def near(self, best: Settled, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
@@ -216,7 +221,7 @@ class StageSearch:
             if made is not None:
                 often = self.often(made)
                 if best is None or self.worth(made.seconds) < self.worth(best.seconds):
-                    best = made
+                    best = self.at_hand = made
             if not learnt:
                 if gaps:
                     break
