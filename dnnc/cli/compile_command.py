@@ -74,7 +74,7 @@ def compile_(
             show_default=False,
         ),
     ] = None,
-    uneven: Annotated[bool, typer.Option("--uneven", help="With --mesh: shards of a tensor may differ in length.")] = False,
+    uneven: Annotated[bool, typer.Option("--uneven", help="With --mesh: shards may differ where nothing divides.")] = False,
     shares: Annotated[
         str | None,
         typer.Option(

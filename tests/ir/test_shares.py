@@ -110,3 +110,24 @@ def test_faults_of_shares(axes: str, told: str) -> None:
     assert fault.message.removeprefix("INV15: ") == told.removeprefix("INV15: ") or told in str(fault)
     assert fault.span is not None
     assert fault.span.line == 11
+
+
+def test_parts_cross_between_equal_shares_only() -> None:
+    """INV17: two members get 3/4 and 1/4 of what was cut in halves."""
+    text = MESH.format(axes="x = 4").replace("  mesh @mesh [x = 4] on [a, b, c, d]\n", CROSSING)
+    assert ir.verify(ir.parse_module(text.replace("x = [3, 1]", "x = 2"))) == []
+    (fault,) = ir.verify(ir.parse_module(text))
+    assert "channel 0 sends tensor<8xf32, @one[S(0)]> but receives tensor<8xf32, @two[S(0)]>" in str(fault)
+
+
+CROSSING = """  mesh @one [x = 2] on [a, b]
+  mesh @two [x = [3, 1]] on [c, d]
+  stage @stage0 index 0 on [a, b] mesh @one (%x : tensor<8xf32>) -> () {
+    %y = comm.slice(%x) {axis = "x", dim = 0, mesh = @one} : tensor<8xf32, @one[S(0)]>
+    comm.send(%y) {channel = 0, peer = 1}
+  }
+  stage @stage1 index 1 on [c, d] mesh @two () -> (%z : tensor<8xf32, @two[S(0)]>) {
+    %y = comm.recv() {channel = 0, peer = 0} : tensor<8xf32, @two[S(0)]>
+    %z = onnx.Relu(%y) : tensor<8xf32, @two[S(0)]> shard<"d0">
+  }
+"""

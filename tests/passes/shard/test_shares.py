@@ -158,6 +158,29 @@ def test_never_worse_than_equal(seed: int, rates: list[float], uneven: bool) -> 
     assert free.bound <= free.value
 
 
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10**6), st.sampled_from(["", "2,1,1", "1,3,2"]), st.booleans())
+def test_training_is_counted_twice_alike(seed: int, shares: str, uneven: bool) -> None:
+    """By the search and by the walk, which the pass compares; every share but of equal parts, on three types of device."""
+    module = random_module(seed, 6, uneven=uneven).extend([unequal([2e9, 1e9, 5e9], [1 << 20, 1 << 22, 1 << 21])])
+    plan = through(module, ShardPass(mesh="3", uneven=uneven, shares=shares, training=True)).first(Plan)
+    assert plan is not None
+    assert plan.bound <= plan.value
+
+
+@pytest.mark.parametrize("strategy", ["data", "megatron", "tied"])
+def test_plans_by_name_have_shares_too(strategy: str) -> None:
+    module = products(unequal([3e9, 1e9]))
+    found = through(module, ShardPass(mesh="2", strategy=strategy))
+    (mesh,) = found.of_type(Mesh)
+    assert mesh.shares == ((3, 1),)
+    plan = found.first(Plan)
+    equal = through(module, ShardPass(mesh="2", strategy=strategy, shares="equal")).first(Plan)
+    assert plan is not None
+    assert equal is not None
+    assert plan.value < equal.value
+
+
 def held_bytes(module: Module) -> list[int]:
     """Bytes of weights that each member of a lowered stage holds."""
     (stage,) = module.of_type(Stage)
@@ -180,8 +203,12 @@ def test_unequal_parts_fit_unequal_devices() -> None:
 def test_a_limit_holds_for_every_device() -> None:
     """The option is for each device alike, whatever the topology gives it."""
     module = products(unequal([2e9, 1e9], [1 << 20, 1 << 19]))
-    found = through(module, ShardPass(mesh="2", memory=6200))
-    assert max(held_bytes(through(found, LowerPass()))) <= 6200
+    free = through(module, ShardPass(mesh="2", shares="2,1"))
+    assert max(held_bytes(through(free, LowerPass()))) == 6144
+    found = through(module, ShardPass(mesh="2", memory=5000))
+    assert max(held_bytes(through(found, LowerPass()))) <= 5000
+    with pytest.raises(Infeasible):
+        through(module, ShardPass(mesh="2", shares="2,1", memory=5000))
 
 
 def test_devices_alike_have_no_shares() -> None:
