@@ -66,8 +66,7 @@ class _Variants:
         self.others = [decided(op) for op in folding.func.ops]
         self.kinds: list[_Kind] = []
         self.kind_at: dict[tuple[int, int], tuple[int, Facets]] = {}  # of a copy, by block and first op: kind, common decisions
-        self.inner_first = _inner_first([block.body for block in folding.blocks])
-        for block in self.inner_first:
+        for block in _inner_first([block.body for block in folding.blocks]):
             self.divide(block)
 
     def divide(self, number: int) -> None:
@@ -103,15 +102,10 @@ class _Variants:
             made.divided = len(found) > 1
 
     def written(self, min_support: int) -> tuple[tuple[Item, ...], list[Variant]]:
-        """Leaves out what does not pay: first what is called once, then, inner ones first, what saves nothing."""
+        """Leaves out what does not pay, inner kinds first: what they held then counts where they were called."""
         outer = tuple(self.called(item) for item in self.folding.outer)
+        calls = self.calls(outer)
         dropped: set[int] = set()
-        calls = self.calls(outer)
-        dropped |= {kind for kind, found in enumerate(self.kinds) if found.divided and calls[kind] == 1}
-        for found in self.kinds:
-            found.items = self.spliced(found.items, dropped)
-        outer = self.spliced(outer, dropped)
-        calls = self.calls(outer)
         for kind, found in enumerate(self.kinds):  # a kind's number is greater than those of the kinds inside it
             found.items = self.spliced(found.items, dropped)
             length = len(found.items)
@@ -139,34 +133,23 @@ class _Variants:
         return Item(item.start, item.length, self.kind_at[item.block, self.folding.order[item.start]][0])
 
     def calls(self, outer: Sequence[Item]) -> list[int]:
-        """How often each kind is called in the text. What nothing calls any more calls nothing."""
+        """How often each kind is called in the text."""
         counts = [0] * len(self.kinds)
-        for item in outer:
-            if item.block >= 0:
-                counts[item.block] += 1
-        for kind in range(len(self.kinds) - 1, -1, -1):
-            for item in self.kinds[kind].items if counts[kind] else ():
+        for items in (outer, *(kind.items for kind in self.kinds)):
+            for item in items:
                 if item.block >= 0:
                     counts[item.block] += 1
         return counts
 
-    def spliced(self, items: Sequence[Item], dropped: set[int]) -> tuple[Item, ...]:
-        """``items`` with those of ``dropped`` kinds replaced by what they hold."""
-        if not any(item.block in dropped for item in items):
-            return tuple(items)
+    def spliced(self, items: Iterable[Item], dropped: set[int]) -> tuple[Item, ...]:
+        """``items`` with those of ``dropped`` kinds replaced by theirs, which hold none of these any more."""
         found: list[Item] = []
-        todo = [iter(items)]
-        shifts = [0]
-        while todo:  # nesting may be deeper than Python's stack
-            item = next(todo[-1], None)
-            if item is None:
-                todo.pop()
-                shifts.pop()
-            elif item.block in dropped:
-                todo.append(iter(self.kinds[item.block].items))
-                shifts.append(shifts[-1] + item.start)
+        for item in items:
+            if item.block in dropped:
+                inside = self.kinds[item.block].items
+                found += [Item(item.start + inner.start, inner.length, inner.block) for inner in inside]
             else:
-                found.append(Item(item.start + shifts[-1], item.length, item.block))
+                found.append(item)
         return tuple(found)
 
 
