@@ -12,9 +12,12 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import ir
+from ir.facets import Group, ShardRule, StageSet
 from ir.module import Module
+from ir.ops import Op
 from passes.base import PassContext
 from passes.fold import FoldPass, expand, folding
 from tests.bench.machine import header
@@ -129,11 +132,25 @@ def noise(ops: int, kinds: int) -> Module:
     return net.build(values[-1])
 
 
+def decided(layers: int, ways: int) -> Module:
+    """Layers in eight stages, sharded in so many ways; each op a group."""
+    module = transformer(layers)
+
+    def change(number: int, op: Op) -> Op:
+        layer = int(op.location.scope.split(".")[1]) if op.location.scope else 0
+        return op.with_facets(Group(number), ShardRule(f"{op.name} {layer % ways}"), StageSet((8 * layer // layers,)))
+
+    ops = tuple(change(number, op) for number, op in enumerate(module.entry.ops))
+    return module.replace(module.entry, replace(module.entry, ops=ops))
+
+
 CASES: dict[str, Callable[[], Module]] = {
     "24 layers": lambda: transformer(24),
     "96 layers": lambda: transformer(96),
     "1024 layers": lambda: transformer(1024),
     "4545 layers": lambda: transformer(4545),
+    "4545 layers, in 7 ways": lambda: decided(4545, 7),
+    "4545 layers, all otherwise": lambda: decided(4545, 4545),
     "1000 layers of 100 ops": lambda: wide_layers(1000, 100),
     "4300 layers all different": lambda: near_identical(4300),
     "encoder-decoder 1700+1700": lambda: cross(1700),
