@@ -23,7 +23,7 @@ import numpy as np
 from dnnc.backend.build import Build, StageProgram, read_program
 from dnnc.backend.members import matches
 from dnnc.runtime.codec import Raw, from_user
-from dnnc.runtime.compare import Difference, compare, compare_part
+from dnnc.runtime.compare import Difference, compare, compare_part, roundings_of
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.generate import all_ops, random_inputs
@@ -337,7 +337,7 @@ class _State:
             _collect(alone, expected, results, self.quantised, 0)
             if not all(_same(right[name], real[name]) for name in right):
                 results = program.run(real)
-            _collect(chained, expected, results, self.quantised, stage.index)
+            _collect(chained, expected, results, self.quantised, self._rounded(stage))
             made.update(results)
 
     def _run_members(
@@ -361,17 +361,18 @@ class _State:
         results = run_members(stage, cases, threads=self.options.threads, optimize=self.options.optimize)
         for (first, second), expected, made, parts in zip(which, self.expected, self.chain, self.parts, strict=True):
             for border in leaving:
-                for into, values, crossed in ((alone, results[first], 0), (chained, results[second], stage.index)):
+                own = roundings_of(stage.collectives)
+                for into, values, rounded in ((alone, results[first], own), (chained, results[second], self._rounded(stage))):
                     whole = border.whole(values)
-                    _collect(into, expected, {border.name: whole}, self.quantised, crossed)
+                    _collect(into, expected, {border.name: whole}, self.quantised, rounded)
                     if border.name in expected:
-                        self._find_members(border, values, expected[border.name], into[border.name], crossed)
+                        self._find_members(border, values, expected[border.name], into[border.name], rounded)
                     made[border.name] = whole
                 if border.channel >= 0 and _as_it_lies(self.build, stage, border.channel):
                     parts[border.channel] = [m[p.value] for m, p in zip(results[second], border.parts, strict=True)]
 
     def _find_members(
-        self, border: Border, values: Sequence[dict[str, Any]], expected: Any, found: list[Difference], crossed: int
+        self, border: Border, values: Sequence[dict[str, Any]], expected: Any, found: list[Difference], rounded: int
     ) -> None:
         """Notes members whose part of what leaves the stage is not that of the unsplit model. Where the tensor put together is
         right all the same, for not every part counts, that is a difference too."""
@@ -379,11 +380,17 @@ class _State:
         for number, part, value in border.of_members(values):
             if not isinstance(expected, Raw) or not isinstance(value, Raw):
                 continue
-            difference = compare_part(expected, part.box, value, quantised=border.name in self.quantised, borders=crossed)
+            difference = compare_part(expected, part.box, value, quantised=border.name in self.quantised, roundings=rounded)
             if not difference.ok:
                 self.at_fault.setdefault(border.name, set()).add(number)
                 if right:
                     found.append(difference)
+
+    def _rounded(self, stage: StageProgram) -> int:
+        """How often what the chain of stages makes in this one was rounded to 16 bits, at most: by every collective so far, and
+        at every border."""
+        before = self.build.stages[: stage.index]
+        return stage.index + sum(roundings_of(one.collectives) for one in (*before, stage))
 
     def _comparison(
         self,
@@ -430,11 +437,11 @@ def _collect(
     expected: Mapping[str, Any],
     results: Mapping[str, Any],
     quantised: frozenset[str],
-    borders: int,
+    roundings: int,
 ) -> None:
     for name, value in results.items():
         if name in expected:
-            into.setdefault(name, []).append(compare(expected[name], value, quantised=name in quantised, borders=borders))
+            into.setdefault(name, []).append(compare(expected[name], value, quantised=name in quantised, roundings=roundings))
 
 
 def _as_it_lies(build: Build, maker: StageProgram, channel: int) -> bool:

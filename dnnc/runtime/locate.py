@@ -16,7 +16,7 @@ from typing import Any
 from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.reference import references
 from dnnc.runtime.codec import Raw
-from dnnc.runtime.compare import compare, compare_part
+from dnnc.runtime.compare import compare, compare_part, roundings_of
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.lockstep import Values, fed, run_members
@@ -64,7 +64,7 @@ def first_wrong(
             one = held.get(name)
             if one is None or not isinstance(right.get(one.origin), Raw):
                 continue
-            wrong = _wrong(one, mesh, right[one.origin], values)
+            wrong = _wrong(one, mesh, right[one.origin], values, roundings_of(stage.collectives))
             if wrong:
                 return Found(one.origin, level, wrong)
     return None
@@ -121,7 +121,7 @@ def _element(type_: Type) -> int:
     return BY_NAME[name].number if name in BY_NAME else 0
 
 
-def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values]) -> tuple[int, ...]:
+def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], rounded: int) -> tuple[int, ...]:
     """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
     from dnnc.backend.members import Part
     from dnnc.runtime.parts import assemble
@@ -133,14 +133,14 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values]) -> tupl
         return ()
     reduction = next((p.reduction for p in held.placements if isinstance(p, Partial)), "")
     if not reduction:
-        found = ((m, compare_part(expected, boxes[m], values[m][held.name])) for m in members)
+        found = ((m, compare_part(expected, boxes[m], values[m][held.name], roundings=rounded)) for m in members)
         return tuple(member for member, difference in found if not difference.ok)
     copies = [i for i, placement in enumerate(held.placements) if isinstance(placement, Replicate)]
     wrong: set[int] = set()
     for copy in dict.fromkeys(tuple(coordinates(mesh, member)[i] for i in copies) for member in members):
         group = [member for member in members if tuple(coordinates(mesh, member)[i] for i in copies) == copy]
         parts = [(Part(held.name, held.name, boxes[m], reduction), values[m][held.name]) for m in group]
-        if not compare(expected, assemble(expected.shape, parts)).ok:
+        if not compare(expected, assemble(expected.shape, parts), roundings=rounded).ok:
             wrong.update(group)
     return tuple(sorted(wrong))
 

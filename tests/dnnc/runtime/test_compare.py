@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from dnnc.runtime.codec import from_user
-from dnnc.runtime.compare import QUANTISED_STEP, compare
+from dnnc.runtime.collectives import Collective
+from dnnc.runtime.compare import QUANTISED_STEP, compare, roundings_of
+from dnnc.runtime.elements import BY_NAME, Array
 
 NAN, INF = float("nan"), float("inf")
 
@@ -86,12 +88,45 @@ def test_unlike_values_say_how() -> None:
     assert not compare({"a": 1.0}, {"b": 1.0}).ok
 
 
-def test_a_chain_of_16_bit_floats_may_round_once_more_per_border() -> None:
-    """A border rounds to 16 bits, one session does not; 32-bit floats gain nothing by it."""
+def test_16_bit_floats_may_differ_by_the_root_of_how_often_they_were_rounded() -> None:
+    """32-bit floats gain nothing by it."""
     for dtype, allowed in ((np.float16, 3e-3), (np.float32, 1e-5)):
         expected = from_user(np.array([0, 1], dtype))
         found = from_user(np.array([0, 1.0025], dtype))
-        difference = compare(expected, found, borders=2)
+        difference = compare(expected, found, roundings=4)
         assert difference.allowed == pytest.approx(allowed)
         assert difference.ok == (dtype is np.float16)
         assert not compare(expected, found).ok
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_layers_that_round_differ_as_the_formula_says(dtype: type, ranks: int) -> None:
+    """Products in 32 bits of which each is rounded, or the terms of its sum over ranks and the sum, against no rounding but the
+    last: within what is allowed, and sixteen times as many make about four times the difference."""
+    rng = np.random.default_rng(ranks)
+    each = 1 if ranks == 1 else 2
+    right: Array = rng.standard_normal((16, 64)).astype(dtype).astype(np.float32)
+    found: Array = right
+    seen = {}
+    for layer in range(1, 65):
+        weight = np.linalg.qr(rng.standard_normal((64, 64)))[0].astype(np.float32)
+        right = right @ weight
+        parts = zip(np.split(found, ranks, axis=1), np.split(weight, ranks), strict=True)
+        terms = [(part @ own).astype(dtype).astype(np.float32) for part, own in parts]
+        found = sum(terms, np.zeros_like(right)).astype(dtype).astype(np.float32)
+        difference = compare(from_user(right.astype(dtype)), from_user(found.astype(dtype)), roundings=layer * each)
+        assert difference.ok, (layer, difference)
+        seen[layer] = difference.value
+    assert 2 < seen[64] / seen[4] < 8
+
+
+def test_collectives_round_what_they_move_once_and_sums_twice() -> None:
+    def of(kind: str, reduction: str, element: str) -> Collective:
+        number = BY_NAME[element].number
+        return Collective(kind, 0, 0, "a", "b", number, ((0, 1),), ((2, 2),) * 2, ((2, 2),) * 2, reduction, 0, 0)
+
+    gather, added = of("all_gather", "", "float16"), of("all_reduce", "sum", "bfloat16")
+    largest, exact = of("all_reduce", "max", "float16"), of("reduce_scatter", "sum", "float32")
+    assert [roundings_of([one]) for one in (gather, added, largest, exact)] == [1, 2, 1, 0]
+    assert roundings_of([gather, added, exact]) == 3

@@ -175,3 +175,18 @@ def test_a_plain_stage_looks_as_before(tmp_path: Path, shared_dir: Path) -> None
     manifest = json.loads((tmp_path / "build/manifest.json").read_text())
     for stage in manifest["stages"]:
         assert list(stage) == ["index", "devices", "device_type", "model", "inputs", "outputs", "receives", "sends"]
+
+
+def test_16_bit_floats_may_differ_more_behind_collectives(tmp_path: Path) -> None:
+    """By the root of how often the stages so far rounded: each border and what is moved once, each sum twice."""
+    model = "zoo:bert-base,layers=4,hidden=64,heads=4,seq=16,vocab=100,dtype=f16"
+    build = compiled(model, tmp_path / "build", "2", stages=2)
+    report = check_build(build)
+    assert report.passed, report.error()
+    own = [sum(2 if one.reduction else 1 for one in stage.collectives if one.element == 10) for stage in build.stages]
+    assert any(own)
+    for index, before in enumerate((0, 1 + own[0])):
+        found = [c for c in report.comparisons if c.stage == index and c.type.endswith("f16>")]
+        assert found
+        assert {c.allowed for c in found} == {1e-3 * (1 + own[index] ** 0.5)}
+        assert {c.allowed_chained for c in found} == {1e-3 * (1 + (before + own[index]) ** 0.5)}
