@@ -44,6 +44,8 @@ SHARDED_PIPELINE = "sharded-inference"
 TRAINING_OBJECTIVES = ("training", "pipedream")
 """Objectives of ``dnnc solve`` that a model without a backward pass does not have."""
 
+NO_TRAINING = "--objective training plans the backward pass too, and programs for training are not generated yet"
+
 PROGRAM_PASSES = ("schedule", "lower")
 """What comes after the plan: a plan alone does not need these."""
 
@@ -62,8 +64,8 @@ class CompileOptions:
 
     ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, empty for none. With it ``stages`` may be
     0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching, ``uneven`` lets shards
-    differ in length where a dimension does not divide, and ``shares`` says how unequal parts are (``3,1``; ``equal``).
-    ``explain`` asks for ``CompileResult.explanation``."""
+    differ in length where a dimension does not divide, and ``shares`` says how unequal parts are (``3,1``; ``equal``);
+    ``microbatches`` of a training step in stages. ``explain`` asks for ``CompileResult.explanation``."""
 
     model: str
     topology: str
@@ -86,6 +88,7 @@ class CompileOptions:
     strategy: str = ""
     uneven: bool = False
     shares: str = ""
+    microbatches: int | None = None
     explain: bool = False
 
 
@@ -201,18 +204,18 @@ def compile_model(
     if options.explain:
         with clock.step("explain"):
             progress("explain", None)
-            told = _explained(module, options)
+            told = _explained(module)
     clock.add("total", clock.total())
     return CompileResult(
         module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
     )
 
 
-def _explained(module: Module, options: CompileOptions) -> Explanation:
+def _explained(module: Module) -> Explanation:
     from passes.shard import alternatives, layers, typical_block
 
-    told = layers(module, uneven=options.uneven)
-    return Explanation(told, typical_block(told), alternatives(module, uneven=options.uneven))
+    told = layers(module)
+    return Explanation(told, typical_block(told), alternatives(module))
 
 
 def _available_weights(module: Module, options: CompileOptions, sink: DiagnosticSink) -> str:
@@ -242,15 +245,17 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     from passes.pipeline import parse_pipeline
 
     check_time_limit(options.time_limit)
+    if options.plan is not None:
+        return _replay(options)
     pipeline = parse_pipeline(options.pipeline or (SHARDED_PIPELINE if options.mesh else PIPELINE))
     if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
         return _sharded(options, pipeline)
+    if options.microbatches is not None:
+        raise UsageError("--microbatches is of a training step in stages", hint="add --mesh, --objective training and --stages")
     if options.explain:
         raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
-    if options.plan is not None:
-        pipeline = _replay(options, pipeline)
     if options.plan_only:
-        pipeline = tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
+        pipeline = _plan_alone(pipeline)
     changes: dict[str, Any] = {}
     if options.cuts:
         changes["cuts"] = options.cuts
@@ -300,7 +305,6 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
     given = {
         "--cut": options.cuts,
         "--pin": options.pins,
-        "--plan": options.plan is not None,
         "--split": options.split,
         "--replicas": options.replicas is not None,
         "--pieces": options.pieces is not None,
@@ -320,14 +324,12 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
         )
     training = options.objective == "training" or any(getattr(step, "training", False) for step in pipeline)
     if training and not options.plan_only:
+        raise UsageError(NO_TRAINING, hint="add --plan-only for the plan, or leave --objective out for inference")
+    if options.microbatches is not None and (not training or options.stages in (None, 1)):
         raise UsageError(
-            "--objective training plans the backward pass too, and programs for training are not generated yet",
-            hint="add --plan-only for the plan, or leave --objective out for inference",
+            "--microbatches is of a training step in stages",
+            hint="add --objective training and --stages N, or leave it out: one mesh runs a step at one go",
         )
-    staged = options.stages not in (None, 1)
-    if staged and (training or options.strategy):
-        flag = f"--strategy {options.strategy}" if options.strategy else "--objective training"
-        raise UsageError(f"{flag} plans one mesh, so --stages cannot go with it", hint=f"leave {flag} out, or --stages")
     changes: dict[str, Any] = {}
     if options.mesh:
         changes["mesh"] = "" if options.mesh == "auto" else options.mesh
@@ -337,13 +339,17 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
         changes["training"] = True
     if options.time_limit is not None:
         changes["time_limit"] = max(options.time_limit, 1e-3)  # 0: the first plan
-    for name in ("strategy", "uneven", "shares"):
+    for name in ("strategy", "uneven", "shares", "microbatches"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
     if options.plan_only:
-        kept = ("schedule",) if training else ()  # nothing else shows a training step
-        pipeline = tuple(step for step in pipeline if step.name in kept or step.name not in PROGRAM_PASSES)
+        pipeline = _plan_alone(pipeline, training)
     return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
+
+
+def _plan_alone(pipeline: tuple[Pass, ...], training: bool = False) -> tuple[Pass, ...]:
+    kept = ("schedule",) if training else ()  # nothing else shows a training step
+    return tuple(step for step in pipeline if step.name in kept or step.name not in PROGRAM_PASSES)
 
 
 def _with_comm(step: Pass, comm: str) -> Pass:
@@ -364,9 +370,10 @@ _FLAGS = {
 }
 
 
-def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
-    """The pipeline with the plan's assignment in the place of the search. Raises UsageError, InvalidInput."""
+def _replay(options: CompileOptions) -> tuple[Pass, ...]:
+    """The pipeline with what the plan states in the place of the search. Raises UsageError, InvalidInput."""
     from dnnc.backend import read_plan
+    from passes.pipeline import parse_pipeline
 
     assert options.plan is not None
     given = {
@@ -378,18 +385,38 @@ def _replay(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, 
         "--pieces": options.pieces,
         "--objective": options.objective,
         "--split": options.split,
+        "--mesh": options.mesh,
+        "--strategy": options.strategy,
+        "--uneven": options.uneven,
+        "--shares": options.shares,
+        "--microbatches": options.microbatches,
     }
     clash = [name for name, value in given.items() if value]
     if clash:
         raise UsageError(
             f"--plan states every op's stage, so {', '.join(clash)} cannot go with it", hint="edit the plan instead"
         )
-    if not any(step.name == "partition" for step in pipeline):
-        raise UsageError("--plan takes the place of the pass 'partition', which the pipeline lacks", where="--passes")
-    assign = read_plan(options.plan)
+    own = parse_pipeline(options.pipeline)
+    lacks = "--plan takes the place of the pass '{}', which the pipeline lacks"
+    if own and not any(step.name in ("partition", "shard") for step in own):
+        raise UsageError(lacks.format("partition"), where="--passes", hint="or of 'shard', where the plan splits tensors")
+    stated = read_plan(options.plan)
+    meshes = stated.name == "replay"
+    if options.explain and not meshes:
+        raise UsageError("--explain tells of plans that split tensors", where=str(options.plan))
+    if meshes and options.comm:
+        raise UsageError(f"--comm {options.comm} cannot go with a plan that splits tensors", where=str(options.plan))
+    if stated.objective == "training" and not options.plan_only:
+        raise UsageError(NO_TRAINING, where=str(options.plan), hint="add --plan-only for the plan")
+    pipeline = own or parse_pipeline(SHARDED_PIPELINE if meshes else PIPELINE)
+    replaced = "shard" if meshes else "partition"
+    if not any(step.name == replaced for step in pipeline):
+        raise UsageError(lacks.format(replaced), where="--passes")
     # Groups serve the search alone; the plan is per op.
-    kept = (step for step in pipeline if step.name != "contract")
-    return tuple(assign if step.name == "partition" else step for step in kept)
+    pipeline = tuple(stated if step.name == replaced else step for step in pipeline if step.name != "contract")
+    if options.plan_only:
+        pipeline = _plan_alone(pipeline, stated.objective == "training")
+    return tuple(_with_comm(step, options.comm) for step in pipeline) if options.comm else pipeline
 
 
 def with_topology(module: Module, topology: Topology) -> Module:

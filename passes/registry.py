@@ -26,6 +26,7 @@ _WHERE: dict[str, str] = {
     "shard": "passes.shard:ShardPass",
     "partition": "passes.partition:PartitionPass",
     "assign": "passes.assign:AssignPass",
+    "replay": "passes.shard.replay:ReplayPass",
     "place": "passes.place:PlacePass",
     "schedule": "passes.schedule:SchedulePass",
     "lower": "passes.lower:LowerPass",

@@ -246,15 +246,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _programs_hint(folder: Path) -> str:
-    """How programs are made of a plan alone: ``--plan`` replays stages on single devices, for inference."""
+    """How programs are made of a plan alone: ``--plan`` replays it, for inference."""
     try:
         plan = plan_from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")), str(folder / "plan.json"))
     except (OSError, ValueError, RecursionError, InvalidInput):
         return REBUILD
     if plan.objective == "training":
         return "programs for training are not generated yet; compile again without --objective training and --plan-only"
-    kept = "" if any(stage.mesh for stage in plan.stages) else f"; --plan {folder / 'plan.json'} keeps this plan"
-    return f"compile again without --plan-only{kept}"
+    return f"compile again without --plan-only; --plan {folder / 'plan.json'} keeps this plan"
 
 
 def digest_file(path: Path) -> str:

@@ -1,8 +1,8 @@
 """``plan.json``: the decision as a person or a script reads it, and edits it.
 
-Schema ``dnnc.plan/1``::
+Schema ``dnnc.plan/2``::
 
-    {"schema": "dnnc.plan/1",
+    {"schema": "dnnc.plan/2",
      "objective": "throughput", "comm": "sum", "topology": "cpu2",
      "value": 0.0021, "port_value": 0.0021, "bound": 0.0020, "gap": 0.05, "status": "feasible", "single": 0.0041,
      "stages": [{"index": 0, "device": "cpu0", "device_type": "core",
@@ -12,27 +12,32 @@ Schema ``dnnc.plan/1``::
      "cuts": [{"tensor": "a", "from": 0, "to": 1, "bytes": 512, "seconds": 0.0001}],
      "certificate": {...}}
 
-A stage on a mesh has besides, where ``"device"`` lists the members of the mesh row by row::
-
-    "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
-    "seconds": {..., "collectives": 0.0004},
-    "shardings": {"h": {"strategy": {"x": "n", "y": "d0"}, "layouts": {"h": ["S(1)", "S(0)"]}}},
-    "weights": {"fc1.weight": ["S(1)", "R"]}
-
-that is, of each op the strategy of its layout rule along each axis and how its results lie (``S(d)`` a shard of dimension d,
-``R`` replicated, ``P(sum)`` terms), and how each weight is kept; where members get unequal parts, ``mesh`` has ``shares`` too,
-``{"x": [3, 1], "y": [1, 1]}``. Such a plan is not replayed. One of training says how many ``"microbatches"`` a step has, of
-each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of
-weights are synchronised once a step (``"sync"``).
-
 Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (``single``: the model fits no single device).
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
 in several stages is listed in each.
 
-Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm`` and of each stage
-``device`` and ``ops``; ``bound`` is kept where ``certificate.problem`` says that it was proven for the same model and
-topology: to move an op, move its line; to move a stage, change its device; a stage without ``device`` is placed by the
-compiler; an empty stage is an error, as is an op that is not listed or not known. Everything else is computed again.
+A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whether shards may differ in length. One of training
+says how many ``"microbatches"`` a step has, which ``value``, ``bound`` and ``single`` are seconds of, of each stage's seconds
+(per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of weights are synchronised
+once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row by row::
+
+    "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
+    "seconds": {..., "collectives": 0.0004},
+    "ops": {"h": {"x": "n", "y": "b0"}, "a": {"x": "d1", "y": "d0"}},
+    "weights": {"fc1.weight": {"x": "S(1)", "y": "R"}},
+    "outputs": {"a": {"x": "S(1)", "y": "S(0)"}}
+
+that is, per axis the strategy of each op, a name of its layout rule, and how each weight is kept and each result of the model
+leaves: ``S(d)`` a shard of dimension d, ``R`` replicated. Where members get unequal parts, ``mesh`` has ``shares`` too,
+``{"x": [3, 1], "y": [1, 1]}``. How all else lies follows; ``plan.ir`` shows it.
+
+Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
+and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights`` and ``outputs``; ``bound`` is kept where
+``certificate.problem`` says that it was proven for the same model and topology, and on meshes for the same stages. To move an
+op, move its line; to move a stage, change its device; to split an op otherwise, change its strategy. A stage without ``device``
+is placed by the compiler, unless the plan splits tensors; a weight or result that is not listed lies as costs least. An empty
+stage is an error, as is an op that is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is read where
+no stage is on a mesh.
 """
 
 from __future__ import annotations
@@ -40,21 +45,26 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import ShardRule, StageSet
-from ir.module import Mesh, Module, Plan, PlanStage
+from ir.facets import StageSet
+from ir.module import Module, Plan, PlanStage
 from ir.topology import Topology
-from ir.types import TensorType, Type
 from passes.assign import AssignPass
 from passes.lower import cuts_of
 from passes.place import workload
-from passes.sharded import SEPARATOR, kept_layouts
+from passes.sharded import SEPARATOR, read_placements
 
-SCHEMA = "dnnc.plan/1"
+if TYPE_CHECKING:
+    from passes.shard import ReplayPass, StagePart
+
+SCHEMA = "dnnc.plan/2"
+READ = (SCHEMA, "dnnc.plan/1")
+"""Schemas that can be read."""
 
 
 def plan_to_json(module: Module) -> dict[str, Any]:
@@ -64,13 +74,25 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         raise ValueError(f"module {module.name} has no plan")
     topology = module.first(Topology)
     members: dict[int, list[str]] = {stage.index: [] for stage in plan.stages}
+    attributes = {key: attribute.value for key, attribute in module.entry.attributes}
+    pairs = iter(map(str, _texts(attributes.get("shard.copies"))))
+    original = dict(zip(pairs, pairs, strict=True))  # a stage's own copy of an op is listed by the op's name
     for op in module.entry.ops:
         for index in op.facet(StageSet, StageSet(())).stages:
-            members.setdefault(index, []).append(bare(op.id))
+            members.setdefault(index, []).append(bare(original.get(op.id, op.id)))
+    sharding: dict[str, Any] = {}
+    decisions: dict[int, dict[str, Any]] = {}
+    if "shard.status" in attributes:
+        from passes.shard import stage_parts
+
+        sharding["uneven"] = bool(attributes.get("shard.uneven"))
+        parts = [part for part in stage_parts(module) if len(part.mesh.devices) > 1]
+        decisions = {part.index: _decisions(module, part, plan, original) for part in parts}
     return {
         "schema": SCHEMA,
         "objective": plan.objective,
         "comm": plan.comm,
+        **({"sharding": sharding} if sharding else {}),
         "topology": bare(topology.name) if topology else "",
         "value": _number(plan.value),
         "port_value": _number(plan.port_value),
@@ -79,13 +101,28 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "status": plan.status,
         "single": _number(plan.single),
         "stages": [
-            {**_stage(stage, members[stage.index], plan.objective == "training"), **_sharding(module, stage)}
+            {**_stage(stage, members[stage.index], plan.objective == "training"), **decisions.get(stage.index, {})}
             for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
         "certificate": dict(plan.certificate),
         **({"microbatches": plan.microbatches} if plan.objective == "training" else {}),
     }
+
+
+def plan_text(data: Any, indent: str = "\n") -> str:
+    """JSON to edit: what has a line of its own (an op of a list, the strategies of an op) is one line."""
+    deeper = indent + " "
+    if isinstance(data, dict) and any(isinstance(value, dict | list) for value in data.values()):
+        rows = (f"{_json(key)}: {plan_text(value, deeper)}" for key, value in data.items())
+        return f"{{{deeper}{f',{deeper}'.join(rows)}{indent}}}"
+    if isinstance(data, list) and data:
+        return f"[{deeper}{f',{deeper}'.join(plan_text(value, deeper) for value in data)}{indent}]"
+    return _json(data)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
 
 def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
@@ -110,7 +147,7 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
                 collectives=reader.seconds({"collectives": 0.0, **seconds}, "collectives", f"{at}.seconds"),
                 backward=reader.seconds({"backward": 0.0, **seconds}, "backward", f"{at}.seconds"),
                 sync=reader.seconds({"sync": 0.0, **seconds}, "sync", f"{at}.seconds"),
-                ops=len(reader.items(item, "ops", at)),
+                ops=len(reader.items(item, "ops", at, mapping=isinstance(item.get("ops"), dict))),
                 compute=reader.seconds(seconds, "compute", f"{at}.seconds"),
                 receive=reader.seconds(seconds, "receive", f"{at}.seconds"),
                 send=reader.seconds(seconds, "send", f"{at}.seconds"),
@@ -135,11 +172,20 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
     )
 
 
-def read_plan(path: str | Path) -> AssignPass:
+def read_plan(path: str | Path) -> AssignPass | ReplayPass:
     """The edited plan in ``path`` as the pass that replays it. Raises InvalidInput: not a file, not JSON, not a plan."""
     path = Path(path)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInput(f"'{_shown(twice)}' stands twice in one object", where=str(path), hint="remove one of the two")
+        return found
+
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
     except FileNotFoundError:
         raise InvalidInput("no such file; expected a plan.json", where=str(path)) from None
     except json.JSONDecodeError as error:
@@ -149,14 +195,17 @@ def read_plan(path: str | Path) -> AssignPass:
         ) from error
     except (OSError, ValueError, RecursionError) as error:  # ValueError: bad UTF-8, a number of too many digits
         raise InvalidInput(f"cannot be read: {error}", where=str(path)) from error
-    return assign_from_json(data, str(path))
+    return replay_from_json(data, str(path))
 
 
-def assign_from_json(data: Any, where: str = "plan.json") -> AssignPass:
-    """The pass that gives a model the stages and devices of a plan. Raises InvalidInput with the path of the wrong entry."""
+def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | ReplayPass:
+    """The pass that gives a model the stages and devices of a plan, and of one that splits tensors the strategies. Raises
+    InvalidInput with the path of the wrong entry."""
     reader = _Reader(where)
     root = reader.schema(data)
-    ops, devices, seen = [], [], set()
+    splits = "sharding" in root
+    told = _Told()
+    seen = set()
     for position, entry in enumerate(reader.items(root, "stages", "")):
         at = f"stages[{position}]"
         item = reader.mapping(entry, at)
@@ -164,33 +213,123 @@ def assign_from_json(data: Any, where: str = "plan.json") -> AssignPass:
         if index in seen:
             reader.fail(f"index {index} is used twice", at)
         seen.add(index)
-        if "mesh" in item:
-            reader.fail("the stage is on a mesh, which is not replayed", f"{at}.mesh", hint="compile with the mesh instead")
-        devices += [f"{index}:{name}" for name in reader.devices(item, at)]
-        names = reader.items(item, "ops", at)
-        for number, name in enumerate(names):
-            if not isinstance(name, str) or not name:
-                reader.fail(f"expected the name of an op, found {name!r}", f"{at}.ops[{number}]")
-        ops += [f"{index}:{name}" for name in names]
-        if not names:
+        if "mesh" in item and not splits:
+            hint = "plans of schema dnnc.plan/1 are replayed without meshes only: compile with the mesh again"
+            reader.fail("the stage is on a mesh, and the plan has no 'sharding'", f"{at}.mesh", hint)
+        told.devices += [f"{index}:{name}" for name in reader.devices(item, at)]
+        if not item.get("ops"):
+            reader.items({"ops": [], **item}, "ops", at, mapping="mesh" in item)
             reader.fail("the stage has no op", f"{at}.ops", hint="remove the stage and number the others 0, 1, ...")
+        if "mesh" in item:
+            _read_mesh_stage(reader, item, index, at, told)
+        else:
+            for number, name in enumerate(reader.items(item, "ops", at)):
+                if not isinstance(name, str) or not name:
+                    reader.fail(f"expected the name of an op, found {_shown(name)}", f"{at}.ops[{number}]")
+                told.ops.append(f"{index}:{name}")
+                told.strategies.append("")
     if not seen:
         reader.fail("there is no stage", "stages")
     if seen != set(range(len(seen))):
-        reader.fail(f"stages are numbered {sorted(seen)}, expected 0 to {len(seen) - 1}", "stages")
+        reader.fail(f"stages are numbered {_shown(sorted(seen))}, expected 0 to {len(seen) - 1}", "stages")
     certificate = reader.mapping(root.get("certificate", {}), "certificate")
-    bound = reader.seconds(root, "bound", "")
+    bound, value = reader.seconds(root, "bound", ""), reader.seconds({"value": 0.0, **root}, "value", "")
     problem = reader.text(certificate, "problem", "certificate", "") if math.isfinite(bound) else ""
-    return AssignPass(
-        ops=tuple(ops),
-        devices=tuple(devices),
-        objective=reader.text(root, "objective", "", "throughput"),
-        comm=reader.text(root, "comm", "", "sum"),
+    objective, comm = reader.text(root, "objective", "", "throughput"), reader.text(root, "comm", "", "sum")
+    if not splits:
+        return AssignPass(
+            ops=tuple(told.ops),
+            devices=tuple(told.devices),
+            objective=objective,
+            comm=comm,
+            bound=bound if problem else 0.0,
+            proof=reader.text(certificate, "bound", "certificate", "stated by the plan") if problem else "",
+            problem=problem,
+            source=where,
+        )
+    from passes.shard import ReplayPass
+
+    if comm != "sum":
+        reader.fail(f"comm '{_shown(comm)}' found; of plans that split tensors, 'sum' expected", "comm")
+    sharding = reader.mapping(root["sharding"], "sharding")
+    texts = {key: reader.text(certificate, key, "certificate", "") for key in sorted(certificate)} if problem else {}
+    return ReplayPass(
+        ops=tuple(told.ops),
+        devices=tuple(told.devices),
+        objective=objective,
         bound=bound if problem else 0.0,
-        proof=reader.text(certificate, "bound", "certificate", "stated by the plan") if problem else "",
-        problem=problem,
         source=where,
+        strategies=tuple(told.strategies),
+        axes=tuple(told.axes),
+        weights=tuple(told.weights),
+        outputs=tuple(told.outputs),
+        uneven=reader.flag(sharding, "uneven", "sharding"),
+        microbatches=reader.integer(root, "microbatches", "", 1),
+        value=value if math.isfinite(value) else 0.0,
+        certificate=tuple(f"{key}={text}" for key, text in texts.items()),
     )
+
+
+@dataclass(slots=True)
+class _Told:
+    """What stages state, as the options of the passes spell it."""
+
+    ops: list[str] = field(default_factory=list)
+    strategies: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
+    axes: list[str] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+
+def _read_mesh_stage(reader: _Reader, item: Mapping[str, Any], index: int, at: str, told: _Told) -> None:
+    """Axes, ops with their strategies, weights and outputs of a stage on a mesh."""
+    mesh = reader.mapping(item["mesh"], f"{at}.mesh")
+    sizes = reader.mapping(mesh.get("axes"), f"{at}.mesh.axes")
+    shares = reader.mapping(mesh.get("shares", {}), f"{at}.mesh.shares")
+    for axis in sizes:
+        size = reader.integer(sizes, axis, f"{at}.mesh.axes")
+        along = reader.items(shares, axis, f"{at}.mesh.shares") if shares else [size]
+        numbers = [reader.integer({axis: share}, axis, f"{at}.mesh.shares") for share in along]
+        if shares and len(numbers) != size:
+            reader.fail(f"{len(numbers)} shares along '{_shown(axis)}', an axis of {_shown(size)}", f"{at}.mesh.shares")
+        told.axes.append(f"{index}:{','.join(map(str, numbers))}:{axis}")
+
+    def by_axis(key: str, name: str, row: Any) -> list[str]:
+        """A text per axis, in their order."""
+        here = f"{at}.{key}.{_shown(name)}"
+        found = reader.mapping(row, here)
+        if not name:
+            reader.fail("a name is empty", f"{at}.{key}")
+        for axis in found:
+            if axis not in sizes:
+                reader.fail(f"the mesh has no axis '{_shown(axis)}'; it has {', '.join(sizes)}", here)
+        for axis in sizes:
+            if axis not in found:
+                reader.fail(f"nothing is said of axis '{_shown(axis)}'", here)
+        return [reader.text(found, axis, here, "") for axis in sizes]
+
+    for name, row in reader.mapping(item.get("ops"), f"{at}.ops").items():
+        told.ops.append(f"{index}:{name}")
+        told.strategies.append(SEPARATOR.join(by_axis("ops", name, row)))
+    for key, layouts in (("weights", told.weights), ("outputs", told.outputs)):
+        for name, row in reader.mapping(item.get(key, {}), f"{at}.{key}").items():
+            text = ", ".join(by_axis(key, name, row))
+            try:
+                read_placements(text)
+            except InvalidInput as error:
+                reader.fail(error.diagnostics[0].message[:200], f"{at}.{key}.{_shown(name)}")
+            layouts.append(f"{index}:{text}:{name}")
+
+
+def _quoted(value: object) -> str:
+    return _shown(repr(value))
+
+
+def _shown(value: object) -> str:
+    """A value for a message: not longer than a line."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def bare(name: str) -> str:
@@ -215,34 +354,32 @@ def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:
     }
 
 
-def _sharding(module: Module, stage: PlanStage) -> dict[str, Any]:
-    """What is added for a stage on a mesh."""
-    mesh = module.symbol(stage.mesh)
-    if not isinstance(mesh, Mesh):
-        return {}
-    axes = [name for name, _ in mesh.axes]
-    ops = [op for op in module.entry.ops if stage.index in op.facet(StageSet, StageSet(())).stages]
-    shardings = {}
-    for op in ops:
-        rule = op.facet(ShardRule)
-        layouts = {bare(value.name): _placements(value.type, mesh) for value in op.results if value.name}
-        strategy = dict(zip(axes, rule.rule.split(SEPARATOR), strict=False)) if rule else {}
-        shardings[bare(op.id)] = {"strategy": strategy, "layouts": layouts}
-    kept = kept_layouts(module, stage.index, mesh)
+def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[str, str]) -> dict[str, Any]:
+    """What a stage on a mesh has besides."""
+    from passes.shard import is_kept
+
+    axes = [axis.name for axis in part.mesh.axes]
+    training = plan.objective == "training"
+    own = {name for name, resource in module.resources.items() if is_kept(resource.type, training=training)}
+
+    def by_axis(row: Iterable[object]) -> dict[str, str]:
+        return dict(zip(axes, map(str, row), strict=True))
+
+    decided = part.decisions
     return {
         "mesh": {
-            "name": bare(mesh.name),
-            "axes": dict(mesh.axes),
-            **({"shares": dict(zip(axes, map(list, mesh.cuts), strict=True))} if mesh.shares else {}),
+            "name": bare(plan.stages[part.index].mesh),
+            "axes": {axis.name: axis.size for axis in part.mesh.axes},
+            **({"shares": {axis.name: list(axis.shares) for axis in part.mesh.axes}} if part.mesh.shares else {}),
         },
-        "shardings": shardings,
-        "weights": {bare(name): [str(p) for p in placements] for name, placements in kept.items()},
+        "ops": {bare(original.get(name, name)): by_axis(names) for name, names in decided.strategies.items()},
+        "weights": {bare(name): by_axis(lies) for name, lies in decided.kept.items() if name in own},
+        "outputs": {bare(name): by_axis(lies) for name, lies in decided.outputs.items()},
     }
 
 
-def _placements(type_: Type, mesh: Mesh) -> list[str]:
-    layout = type_.layout if isinstance(type_, TensorType) else None
-    return [str(p) for p in layout.placements] if layout else ["R"] * len(mesh.axes)
+def _texts(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else ()
 
 
 def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[str, Any]]:
@@ -274,8 +411,8 @@ class _Reader:
 
     def schema(self, data: Any) -> Mapping[str, Any]:
         root = self.mapping(data, "")
-        if root.get("schema") != SCHEMA:
-            self.fail(f"schema {root.get('schema')!r} found, '{SCHEMA}' expected", "")
+        if root.get("schema") not in READ:
+            self.fail(f"schema {_quoted(root.get('schema'))} found, '{SCHEMA}' expected", "")
         return root
 
     def mapping(self, value: Any, at: str) -> Mapping[str, Any]:
@@ -283,16 +420,24 @@ class _Reader:
             self.fail(f"expected an object, found {type(value).__name__}", at)
         return value
 
-    def items(self, parent: Mapping[str, Any], key: str, at: str) -> list[Any]:
+    def items(self, parent: Mapping[str, Any], key: str, at: str, *, mapping: bool = False) -> list[Any]:
+        """A list, or with ``mapping`` the keys of an object."""
         value = parent.get(key)
-        if not isinstance(value, list):
-            self.fail(f"expected the list '{key}', found {'nothing' if value is None else type(value).__name__}", at)
+        if not isinstance(value, dict if mapping else list):
+            wanted = "object" if mapping else "list"
+            self.fail(f"expected the {wanted} '{key}', found {'nothing' if value is None else type(value).__name__}", at)
+        return list(value)
+
+    def flag(self, parent: Mapping[str, Any], key: str, at: str) -> bool:
+        value = parent.get(key, False)
+        if not isinstance(value, bool):
+            self.fail(f"expected '{key}' as true or false, found {_shown(value)}", at)
         return value
 
     def integer(self, parent: Mapping[str, Any], key: str, at: str, default: int | None = None) -> int:
         value = parent.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            self.fail(f"expected '{key}' as a whole number, found {value!r}", at)
+            self.fail(f"expected '{key}' as a whole number, found {_quoted(value)}", at)
         return value
 
     def seconds(self, parent: Mapping[str, Any], key: str, at: str) -> float:
@@ -300,18 +445,18 @@ class _Reader:
         if value is None:
             return math.inf
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
-            self.fail(f"expected '{key}' in seconds, found {str(value)[:80]}", at)
+            self.fail(f"expected '{key}' in seconds, found {_shown(value)}", at)
         return float(value)
 
     def text(self, parent: Mapping[str, Any], key: str, at: str, default: str) -> str:
         value = parent.get(key, default)
         if not isinstance(value, str):
-            self.fail(f"expected '{key}' as text, found {value!r}", at)
+            self.fail(f"expected '{key}' as text, found {_quoted(value)}", at)
         return str(value)
 
     def devices(self, parent: Mapping[str, Any], at: str) -> tuple[str, ...]:
         value = parent.get("device", [])
         names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            self.fail(f"expected 'device' as a name or a list of names, found {value!r}", at)
+            self.fail(f"expected 'device' as a name or a list of names, found {_quoted(value)}", at)
         return tuple(names)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.build import MANIFEST, PROGRAM, SCHEMA, Channel, Port, digest_file
-from dnnc.backend.plan_json import bare, plan_to_json
+from dnnc.backend.plan_json import bare, plan_text, plan_to_json
 from dnnc.backend.timeline import predicted
 from dnnc.backend.transaction import refuse_foreign, whole_directory
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
@@ -148,7 +148,7 @@ def _write_plan(module: Module, target: Path) -> None:
     from passes.fold import fold
 
     (target / PROGRAM).write_text(print_module(fold(module)), encoding="utf-8")
-    _write_json(target / "plan.json", plan_to_json(module))
+    (target / "plan.json").write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
 
 
 def _write_models(

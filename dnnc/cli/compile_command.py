@@ -70,7 +70,7 @@ def compile_(
         Strategy | None,
         typer.Option(
             help="With --mesh: this plan, not the best. data: samples split; megatron: column-then-row pairs; expert: experts "
-            "split; tied: the best with all layers alike; replicate: nothing split.",
+            "split; tied: the best with all layers alike; replicate: nothing split. With --stages it is cut into stages.",
             show_default=False,
         ),
     ] = None,
@@ -84,6 +84,15 @@ def compile_(
             "parts by their speed unless given.",
         ),
     ] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1 << 20,
+            metavar="M",
+            help="training, with --mesh and --stages: microbatches of a step, each a run of the model (default: 8).",
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -91,7 +100,8 @@ def compile_(
         ),
     ] = False,
     plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json instead of searching.")
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json instead of searching."),
     ] = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Write plan.json and plan.ir only: no stages, no weights.")
@@ -103,7 +113,7 @@ def compile_(
         Objective | None,
         typer.Option(
             help="throughput: the largest load of a device (default); latency: the time of one sample alone; training, with "
-            "--mesh and --plan-only: a step with its backward pass.",
+            "--mesh and --plan-only: a step with its backward pass, in stages one of --microbatches.",
             show_default=False,
         ),
     ] = None,
@@ -172,6 +182,7 @@ def compile_(
         strategy=strategy.value if strategy else "",
         uneven=uneven,
         shares=shares or "",
+        microbatches=microbatches,
         explain=explain,
     )
     sink = DiagnosticSink()
@@ -194,8 +205,9 @@ def compile_(
 
 
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:
-    """``--json``: the objective is in seconds per sample, memory in bytes; null stands for infinite."""
-    from dnnc.report import idle_devices, mesh_axes, mesh_shares, stage_seconds
+    """``--json``: the objective is in seconds per sample (of training, per step; ``period`` is that of a microbatch), memory in
+    bytes; null stands for infinite."""
+    from dnnc.report import idle_devices, mesh_axes, mesh_shares, stage_seconds, step_period
 
     plan, axes, shares = result.plan, mesh_axes(result.module), mesh_shares(result.module)
     return {
@@ -210,6 +222,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
         "gap": plan.gap,
         "status": plan.status,
         "single": plan.single,
+        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.objective == "training" else {}),
         "stages": [
             {
                 "index": stage.index,
@@ -256,7 +269,8 @@ def _print_explanation(result: CompileResult) -> None:
 
     assert result.explanation is not None
     told = result.explanation
-    put("what each layer computes and exchanges, per sample")
+    training = result.plan.objective == "training"
+    put(f"what each layer computes and exchanges, per {'microbatch, backward pass included' if training else 'sample'}")
     print_table(layers_table(told.layers))
     if told.block is not None:
         put(f"\none block, {told.block.name}: layouts per mesh axis, S(dim) a shard, R whole, P a term")
@@ -308,8 +322,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))
-    if options.plan_only and options.mesh:
-        put(f"wrote the plan to {folder}: plan.json for machines, plan.ir with every layout")
+    if options.plan_only and result.plan.objective == "training":
+        put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan --plan-only")
     elif options.plan_only:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")
     elif options.weights == "none":

@@ -1,6 +1,6 @@
 """What people see: tables, units, summaries of models and plans, timelines."""
 
-from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text, stage_seconds
+from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text, stage_seconds, step_period
 from dnnc.report.sharding import (
     block_json,
     block_table,
@@ -55,6 +55,7 @@ __all__ = [
     "shares_lines",
     "stage_seconds",
     "stages_table",
+    "step_period",
     "summarize",
     "summarize_timeline",
     "summary_text",

@@ -1,7 +1,7 @@
 """A plan for a person: what runs where, what it costs, and how good that is.
 
-Seconds are per microbatch: one run of the model. A stage's share is its seconds over those of the slowest device, which
-sets the pace of the pipeline. Fits 80 columns for names of ordinary length.
+Seconds are per microbatch: one run of the model, in training with its backward pass. A stage's share is its seconds over those
+of the slowest device, which sets the pace of the pipeline. Fits 80 columns for names of ordinary length.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ def stage_seconds(stage: PlanStage, comm: str) -> float:
     from passes.partition.problem import load
 
     return load(comm, stage.working, stage.receive, stage.send) / stage.replicas
+
+
+def step_period(plan: Plan) -> float:
+    """Seconds per microbatch of a training step: those of the slowest stage."""
+    return max((stage_seconds(stage, plan.comm) for stage in plan.stages), default=0.0)
 
 
 def plan_table(plan: Plan) -> Table:
@@ -53,6 +58,9 @@ def plan_headline(plan: Plan) -> str:
     rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.objective == "throughput" else ""
     per = {"latency": "for one sample alone", "training": "per training step"}.get(plan.objective, "per microbatch")
     lines = [f"{plan.objective}: {seconds_text(plan.value)} {per}{rate}, {count} stage{'s' if count != 1 else ''}"]
+    if plan.microbatches > 1 or (plan.objective == "training" and count > 1):
+        period = seconds_text(step_period(plan))
+        lines.append(f"  {plan.microbatches} microbatches a step, one every {period}, and {count - 1} more to fill and drain")
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
         lines.append(f"  {faster} ({seconds_text(plan.single)})")

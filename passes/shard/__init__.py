@@ -25,19 +25,31 @@ The parts, in the order of reading:
 - ``borders``, ``crossings``: a stage as a problem of its own, and what its transfers cost at least;
 - ``chains``: what every run of units costs at least, by multiplying the tables of its units;
 - ``pipeline``, ``kernels``, ``bounding``, ``settled``, ``stages``: cuts, blocks and shardings chosen jointly, with a bound;
-- ``shard_pass``, ``written``: the pass: meshes, layouts, strategies, stages and the plan written into the module.
+- ``shard_pass``, ``written``: the pass: meshes, layouts, strategies, stages and the plan written into the module;
+- ``proof``, ``replay``: what a bound was proven for, and the pass that decides as an edited plan states.
 
 What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers or few enough
 sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and bound meet. Else value and bound are told.
 """
 
-from passes.shard.build import ShardInput, build
+from passes.shard.build import ShardInput, build, is_kept
 from passes.shard.decide import decisions_of
-from passes.shard.explain import Alternative, Layer, OpRow, alternatives, layers, typical_block, undecided
+from passes.shard.explain import (
+    Alternative,
+    Layer,
+    OpRow,
+    StagePart,
+    alternatives,
+    layers,
+    stage_parts,
+    typical_block,
+    undecided,
+)
 from passes.shard.mesh import Axis, DeviceMesh, mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, Collective, Decisions, price
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.replay import ReplayPass
 from passes.shard.search import NoPlanError, ShardPlan, solve
 from passes.shard.shard_pass import ShardPass
 
@@ -53,10 +65,12 @@ __all__ = [
     "NoPlanError",
     "NodeKind",
     "OpRow",
+    "ReplayPass",
     "ShardInput",
     "ShardPass",
     "ShardPlan",
     "ShardProblem",
+    "StagePart",
     "UnfitError",
     "ValueKind",
     "ValueNode",
@@ -64,6 +78,7 @@ __all__ = [
     "build",
     "decisions_of",
     "improved",
+    "is_kept",
     "layers",
     "mesh_of",
     "named_plan",
@@ -71,6 +86,7 @@ __all__ = [
     "read_shape",
     "shapes",
     "solve",
+    "stage_parts",
     "typical_block",
     "undecided",
 ]

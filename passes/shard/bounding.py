@@ -34,6 +34,7 @@ from passes.shard.chains import Chain, Parts, parts_of
 from passes.shard.crossings import Link, Links, volumes_of
 from passes.shard.layouts import split
 from passes.shard.mesh import DeviceMesh
+from passes.shard.named import named_plan, restricted
 from passes.shard.pipeline import Sequenced, StageRun, Table, alike
 from passes.shard.problem import Floats
 from passes.shard.search import NoPlanError, solve
@@ -78,9 +79,12 @@ class Bounding:
         uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
+        strategy: str = "",
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit."""
+        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit. ``strategy``: ops are split
+        as in the plan of that name (``named``) of the whole function. Raises UnfitError where there is none."""
+        self.strategy = strategy
         self.module, self.folding, self.memory, self.uneven, self.progress = module, folding, memory, uneven, progress
         self.training, self.microbatches = training, microbatches
         self.links = Links(topology, net)
@@ -101,7 +105,7 @@ class Bounding:
         self.beside = {block: (self.links.before(block), self.links.behind(block)) for block in meshes.blocks}
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
-        return build(
+        given = build(
             self.module,
             self.module.entry,
             mesh,
@@ -110,6 +114,10 @@ class Bounding:
             uneven=self.uneven,
             microbatches=self.microbatches,
         )
+        if not self.strategy:
+            return given
+        plan = named_plan(self.module, given, self.strategy, uneven=self.uneven, seconds=LONGEST)
+        return restricted(given, plan.choices[: len(given.func.ops)])
 
     def limit(self, mesh: DeviceMesh) -> int | None:
         return None if self.memory < 0 else self.memory or mesh.memory

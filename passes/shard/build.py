@@ -160,10 +160,7 @@ class _Builder:
         self.unsharded: set[str] = set()
 
     def is_weight(self, resource: Resource) -> bool:
-        type_ = resource.type
-        if not isinstance(type_, TensorType) or type_.elements is None:
-            return False
-        return type_.elements > (1 if self.training and type_.dtype.is_float else SMALL)
+        return is_kept(resource.type, training=self.training)
 
     def value_kind(self, name: str) -> int:
         key = (self.around.types[name], name in self.trained, self.microbatches if name in self.weights else 1)
@@ -253,21 +250,14 @@ class _Builder:
         options = [
             [
                 back
-                for back in backward_rule(rule, axis.size)
+                for back in backward_rule(rule, axis.size)[: None if axis.size > 1 else 1]
                 if self.uneven or back.strategy.factor is None or proportional(back.strategy.factor.size, [axis.shares])
             ]
             for axis in self.mesh.axes
         ]
+        types, cuts = (*operands, *results), [axis.shares for axis in self.mesh.axes]
         for picked in itertools.product(*options):
-            cuts: dict[str, list[Shares]] = {}
-            for back, axis in zip(picked, self.mesh.axes, strict=True):
-                if back.strategy.factor:
-                    cuts.setdefault(back.strategy.name, []).append(axis.shares)
-            factors = {factor.name: factor for back in picked if (factor := back.strategy.factor)}
-            if not all(none_empty(factors[name].size, axes) for name, axes in cuts.items()):
-                continue
-            odd = [factors[name] for name, axes in cuts.items() if not proportional(factors[name].size, axes)]
-            if odd and not (self.uneven and all(_by_elements(factor, (*operands, *results)) for factor in odd)):
+            if not possible([back.strategy for back in picked], cuts, types, self.uneven):
                 continue
             gradients: list[Placements | None] = []
             for i in range(len(operands)):
@@ -475,6 +465,27 @@ def _read_ports(op: Op) -> tuple[str, ...]:
     return (*op.operands, *(name for name in reads(op) if name not in op.operands)) if op.regions else op.operands
 
 
+def is_kept(type_: Type, *, training: bool) -> bool:
+    """Whether a resource of this type chooses where it is kept; others stand on every device."""
+    if not isinstance(type_, TensorType) or type_.elements is None:
+        return False
+    return type_.elements > (1 if training and type_.dtype.is_float else SMALL)
+
+
+def possible(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None], uneven: bool) -> bool:
+    """Whether an op with operands and results of ``types`` can be split so, a strategy per axis of these shares, with no part
+    empty and all in proportion, unless ``uneven``."""
+    cuts: dict[str, list[Shares]] = {}
+    for strategy, shares in zip(strategies, axes, strict=True):
+        if strategy.factor:
+            cuts.setdefault(strategy.name, []).append(shares)
+    factors = {factor.name: factor for strategy in strategies if (factor := strategy.factor)}
+    if not all(none_empty(factors[name].size, along) for name, along in cuts.items()):
+        return False
+    odd = [factors[name] for name, along in cuts.items() if not proportional(factors[name].size, along)]
+    return not odd or (uneven and all(_by_elements(factor, types) for factor in odd))
+
+
 def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh, place: Sequence[int]) -> float:
     """Part of the op's flops that the member at ``place`` works."""
     cuts: dict[str, tuple[Factor, list[tuple[Shares, int]]]] = {}
@@ -553,4 +564,4 @@ def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
 
 
-__all__ = ["SEPARATOR", "SMALL", "WHOLE", "ShardInput", "build", "gradient_layout", "share_of"]
+__all__ = ["SEPARATOR", "SMALL", "WHOLE", "ShardInput", "build", "gradient_layout", "is_kept", "possible", "share_of"]

@@ -41,19 +41,21 @@ def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tuple[Func, list[Staged]]:
-    """The function in which no op is in two stages, and the stages of it. ``taken``: names that are not to be used."""
+def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tuple[Func, list[Staged], list[tuple[str, str]]]:
+    """The function in which no op is in two stages, the stages of it, and of each copy its id and that of the op that it is of.
+    ``taken``: names that are not to be used."""
     holders: dict[int, list[int]] = {}
     for number, stage in enumerate(stages):
         for position in stage.ops:
             holders.setdefault(position, []).append(number)
     if all(len(numbers) == 1 for numbers in holders.values()):
-        return func, list(stages)
+        return func, list(stages), []
     names = {*taken, *(value.name for op in func.ops for value in op.results)}
     renamed: list[dict[str, str]] = [{} for _ in stages]
     ids: list[dict[str, str]] = [{} for _ in stages]
     own: list[list[int]] = [[] for _ in stages]
     ops: list[Op] = []
+    copies = []
     for position, op in enumerate(func.ops):
         for turn, number in enumerate(holders.get(position, ())):
             changed = renamed[number]
@@ -64,6 +66,8 @@ def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tu
             own[number].append(len(ops))
             ops.append(replace(op, operands=operands, results=results))
             ids[number][op.id] = ops[-1].id
+            if turn:
+                copies.append((ops[-1].id, op.id))
     told = []
     for number, stage in enumerate(stages):
         bill, decisions, changed = stage.bill, stage.decisions, renamed[number]
@@ -81,7 +85,7 @@ def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tu
                 ),
             )
         )
-    return replace(func, ops=tuple(ops)), told
+    return replace(func, ops=tuple(ops)), told, copies
 
 
 def _under(table: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:

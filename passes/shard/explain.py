@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from ir.facets import ShardRule, StageSet
 from ir.layout_rules import rules
@@ -36,6 +37,13 @@ from passes.sharded import kept_layouts, parties, read_placements
 
 _NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
 """A part of a scope that is a number: layers are called by what stands up to it."""
+
+
+class _Options(TypedDict):
+    """Of ``build`` and ``price``."""
+
+    uneven: bool
+    microbatches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +114,16 @@ class Alternative:
     missing: str = ""
 
 
-def layers(module: Module, *, uneven: bool = False) -> tuple[Layer, ...]:
-    """The layers of a sharded module, stage by stage, in order. Raises ValueError where the module has no sharded plan."""
-    plan = _plan(module)
+def layers(module: Module) -> tuple[Layer, ...]:
+    """The layers of a sharded module, stage by stage, in order; in training in stages, of one microbatch. Raises ValueError
+    where the module has no sharded plan."""
+    plan, options = _plan(module), _options(module)
     bare = undecided(module)
     found = folding(bare.entry, bare)
     training = plan.objective == "training"
     told: list[Layer] = []
     for part in stage_parts(module):
-        bill = price(bare, part.func, part.mesh, part.decisions, training=training, uneven=uneven)
+        bill = price(bare, part.func, part.mesh, part.decisions, training=training, **options)
         rows = _rows(bare, part, bill)
         held = {op.id for op in part.func.ops}
         for name, block, ops in _groups(bare.entry, found):
@@ -140,11 +149,12 @@ def typical_block(told: Sequence[Layer]) -> Layer | None:
     return copies[len(copies) // 2]
 
 
-def alternatives(module: Module, *, uneven: bool = False, time_limit: float = 10.0) -> tuple[Alternative, ...]:
+def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternative, ...]:
     """Plans by name on the mesh of a sharded module of one stage, else on one axis of all its devices; without regard to
     memory, which each tells. Of a module whose plan is one by name, the one found is among them (``found``); of one whose
-    members get unequal parts, the one found for equal parts (``equal``)."""
-    plan = _plan(module)
+    members get unequal parts, the one found for equal parts (``equal``). Seconds are those of the plan's objective, per step
+    where its steps have microbatches."""
+    plan, options = _plan(module), _options(module)
     topology = module.first(Topology)
     assert topology is not None
     bare = undecided(module)
@@ -153,26 +163,28 @@ def alternatives(module: Module, *, uneven: bool = False, time_limit: float = 10
     mesh = meshes[0] if len(meshes) == 1 else mesh_of(topology, net, (sum(len(mesh.devices) for mesh in meshes),))
     training = plan.objective == "training"
     repeats = folding(bare.entry, bare)
-    given = build(bare, bare.entry, mesh, repeats, training=training, uneven=uneven)
+    given = build(bare, bare.entry, mesh, repeats, training=training, **options)
     inputs = dict.fromkeys(STRATEGIES, given)
     if mesh.shares:
         alike = mesh_over(topology, net, Mesh("", tuple((axis.name, axis.size) for axis in mesh.axes), mesh.devices))
-        inputs = {"equal": build(bare, bare.entry, alike, repeats, training=training, uneven=uneven), **inputs}
+        inputs = {"equal": build(bare, bare.entry, alike, repeats, training=training, **options), **inputs}
     if any(key == "strategy" for key, _ in plan.certificate):
         inputs = {"found": given, **inputs}
     told = []
     for name, here in inputs.items():
         try:
             if name in STRATEGIES:
-                other = named_plan(bare, here, name, uneven=uneven, seconds=time_limit)
+                other = named_plan(bare, here, name, uneven=options["uneven"], seconds=time_limit)
             else:
                 other = solve(here.problem, seconds=time_limit)
         except (UnfitError, NoPlanError) as error:
             told.append(Alternative(name, missing=str(error)))
             continue
-        bill = price(bare, bare.entry, here.mesh, decisions_of(here, other.choices), training=training, uneven=uneven)
+        bill = price(bare, bare.entry, here.mesh, decisions_of(here, other.choices), training=training, **options)
         fits = mesh.memory is None or bill.memory <= mesh.memory
-        told.append(Alternative(name, other.value, bill.compute, bill.communication, bill.memory, fits))
+        told.append(
+            Alternative(name, other.value * options["microbatches"], bill.compute, bill.communication, bill.memory, fits)
+        )
     return tuple(told)
 
 
@@ -221,6 +233,7 @@ class _Stages:
     def __init__(self, module: Module) -> None:
         self.module, self.plan, self.func = module, _plan(module), module.entry
         self.meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+        self.resources = module.resources
         self.sides = parties(self.plan, self.meshes)
         self.bare = {op.id: op for op in undecided(module).entry.ops}
         self.values = {value.name: value for op in self.func.ops for value in op.results}
@@ -254,11 +267,12 @@ class _Stages:
         for op in ops:
             facet = op.facet(ShardRule)
             strategies[op.id] = tuple(facet.rule.split(SEPARATOR)) if facet else (WHOLE,) * len(mesh.axes)
-        held = [name for name in wanted if name in self.module.resources]
+        held = [name for name in wanted if name in self.resources]
         kept = kept_layouts(self.module, stage.index, named) if named else dict.fromkeys(held, whole)
         mine = [value.name for op in ops for value in op.results]
         leaving = {name: whole for name in mine if any(not self.alike(stage.index, o) for o in self.readers.get(name, ()))}
-        decisions = Decisions(strategies, kept, self.outputs(part, whole), entering, leaving)
+        learning = frozenset(stage.learning)
+        decisions = Decisions(strategies, kept, self.outputs(part, whole), entering, leaving, learning)
         return StagePart(stage.index, part, mesh, decisions)
 
     def mesh(self, stage: PlanStage) -> DeviceMesh:
@@ -289,6 +303,12 @@ def _bare(value: Value) -> Value:
     """Without a layout."""
     type_ = value.type
     return Value(value.name, replace(type_, layout=None)) if isinstance(type_, TensorType) and type_.layout else value
+
+
+def _options(module: Module) -> _Options:
+    """What the plan was priced under."""
+    uneven = any(key == "shard.uneven" and attribute.value for key, attribute in module.entry.attributes)
+    return {"uneven": uneven, "microbatches": _plan(module).microbatches}
 
 
 def _stage_of(op: Op) -> int:

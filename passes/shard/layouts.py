@@ -93,6 +93,8 @@ def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
     whole: Placements = (Replicate(),) * len(mesh.axes)
     if not isinstance(type_, TensorType) or type_.shape is None or not all(isinstance(dim, int) for dim in type_.shape):
         return [whole]
+    if mesh.sizes == (1,):
+        return [whole]  # a part would be all of it
     shape = [dim for dim in type_.shape if isinstance(dim, int)]
     options: list[Placement] = [Shard(dim) for dim, length in enumerate(shape) if length > 1]
     options.append(Replicate())

@@ -29,6 +29,8 @@ from ir.module import Module
 from ir.ops import Op
 from ir.types import TensorType
 from passes.shard.build import WHOLE, ShardInput
+from passes.shard.decide import choice_of, settled
+from passes.shard.problem import NodeKind
 from passes.shard.search import NoPlanError, ShardPlan, solve
 
 STRATEGIES = ("data", "megatron", "expert", "tied", "replicate")
@@ -99,6 +101,29 @@ def improved(
     return plan
 
 
+def restricted(given: ShardInput, ops: Sequence[int]) -> ShardInput:
+    """The problem in which each op has but the choice that it has among ``ops``; weights, results and layouts of what crosses
+    are free."""
+    problem = given.problem
+    node_kinds, strategies = list(problem.node_kinds), list(given.strategies)
+    saved = list(given.saved)
+    numbers: dict[tuple[int, int], int] = {}
+    kinds = list(problem.kinds)
+    for node, choice in enumerate(ops):
+        key = problem.kinds[node], choice
+        if key not in numbers:
+            kind = problem.node(node)
+            numbers[key] = len(node_kinds)
+            only = [choice]
+            reads, makes = (tuple(row[only] for row in rows) for rows in (kind.reads, kind.makes))
+            node_kinds.append(NodeKind((kind.labels[choice],), kind.seconds[only], kind.memory[only], reads, makes))
+            strategies.append((given.strategies[key[0]][choice],))
+            saved.append(given.saved[key[0]][only])
+        kinds[node] = numbers[key]
+    fixed = replace(problem, node_kinds=tuple(node_kinds), kinds=tuple(kinds), cells=())
+    return replace(given, problem=fixed, strategies=tuple(strategies), saved=tuple(saved))
+
+
 class ByHand:
     """The ops of a function with their rules, and who reads what."""
 
@@ -126,7 +151,7 @@ class ByHand:
         makers = {"replicate": self.replicate, "data": self.data, "megatron": self.megatron, "expert": self.expert}
         best: tuple[float, tuple[int, ...]] | None = None
         for per_axis in makers[name]():
-            choices = self.settled([self.choice(number, per_axis) for number in range(len(self.func.ops))])
+            choices = settled(self.given, [self.choice(number, per_axis) for number in range(len(self.func.ops))])
             cost = self.given.problem.cost(choices)
             if best is None or cost < best[0]:
                 best = cost, choices
@@ -354,44 +379,10 @@ class ByHand:
             return 0
         for kept in range(len(names) + 1):
             wanted = [WHOLE] * kept + names[kept:]
-            found = self.lying(number, rule, wanted)
+            found = choice_of(self.given, number, rule, wanted)
             if found is not None:
                 return found
         raise AssertionError(f"{self.func.ops[number].id} cannot run whole")
 
-    def lying(self, number: int, rule: LayoutRule, names: Sequence[str]) -> int | None:
-        """The choice whose values lie as these strategies have them: of those that lie alike, the quickest."""
-        op, taken = self.func.ops[number], []
-        for name, axis in zip(names, self.mesh.axes, strict=True):
-            strategy = next((s for s in rule.strategies(axis.size) if s.name == name), None)
-            if strategy is None:
-                return None
-            taken.append(strategy)
-        ports = [port for port, name in enumerate(op.operands) if name in self.given.layouts]
-        wanted = [(tuple(s.operands[p] for p in ports), s.results) for s in taken]
-        found = []
-        for choice, strategies in enumerate(self.given.strategies[self.given.problem.kinds[number]]):
-            lies = [(tuple(s.operands[p] for p in ports), s.results) for s in strategies if s is not None]
-            if lies == wanted:
-                found.append(choice)
-        seconds = self.given.problem.node(number).seconds
-        return min(found, key=lambda choice: float(seconds[choice]), default=None)
 
-    def settled(self, ops: Sequence[int]) -> tuple[int, ...]:
-        """Choices of all nodes: each weight is kept, each result leaves, as costs least, then as takes least memory."""
-        problem = self.given.problem
-        choices = [*ops, *([0] * (problem.size - len(ops)))]
-        for value in problem.values:
-            free = [value.maker[0]] if value.maker[0] in self.given.kept else []
-            free += [node for node, _ in value.readers if node in self.given.outputs]
-            for node in free:
-                kind = problem.node(node)
-                costs = []
-                for choice in range(len(kind.seconds)):
-                    choices[node] = choice
-                    costs.append((problem.value_cost(value, choices), float(kind.memory[choice]), choice))
-                choices[node] = min(costs)[2]
-        return tuple(choices)
-
-
-__all__ = ["STRATEGIES", "UnfitError", "improved", "named_plan"]
+__all__ = ["STRATEGIES", "UnfitError", "improved", "named_plan", "restricted"]

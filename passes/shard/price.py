@@ -114,6 +114,9 @@ class _Walk:
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
         self.trained: set[str] = set()
+        self.worked: list[float] = []
+        self.held: list[float] = []
+        self.left: list[float] = []
         self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
         resources = module.resources
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
@@ -142,6 +145,8 @@ class _Walk:
                 self.bring(name, lies, target, backward=False)
             for source in self.given.get(name, ()):
                 self.bring(name, source, self.dual(lies), backward=True)
+        # Sums of any order of the ops agree to the last digit.
+        self.bill.compute, self.bill.memory, self.bill.saved = map(math.fsum, (self.worked, self.held, self.left))
         self.bill.lies = self.lies
         self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
 
@@ -158,7 +163,7 @@ class _Walk:
         if learns:
             self.trained.add(name)
             size = (size if self.microbatches == 1 else 0) + (state[0] if state else 8 * type_.elements)
-        self.bill.memory += size * self.fullest(type_, self.lies[name])
+        self.held.append(size * self.fullest(type_, self.lies[name]))
 
     def backs(self, rule: LayoutRule, size: int) -> dict[str, Backward]:
         """The strategies of a rule by name; equal ops share their rule."""
@@ -192,18 +197,17 @@ class _Walk:
     def compute(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> None:
         """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it."""
         seconds = self.seconds(op, operands, results, divided)
-        self.bill.compute += seconds
+        self.worked.append(seconds)
         self.bill.work[op.id] = seconds
         captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
         for name, lies in (*zip(op.operands, operands, strict=True), *captured.items()):
             type_ = self.types.get(name)
             if name[:1] == "@" and name in self.trained and isinstance(type_, TensorType):
                 copies = 1 if self.microbatches == 1 else 2  # the gradient waits for those of other microbatches
-                self.bill.memory += copies * (type_.nbytes or 0) * self.fullest(type_, lies) / self.wanted[name]
+                self.held.append(copies * (type_.nbytes or 0) * self.fullest(type_, lies) / self.wanted[name])
         if any(name in self.trained for name in op.operands):
-            self.bill.saved += max(
-                (self.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members), default=0.0
-            )
+            saved = (self.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members)
+            self.left.append(max(saved, default=0.0))
 
     def seconds(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> float:
         cost = op.facet(Cost)

@@ -39,6 +39,8 @@ ENOUGH = 1e-4
 """Relative gap at which these stop."""
 ENOUGH_PROVEN = 1e-3
 """Relative gap at which a search ends, unless less is asked for."""
+BOUNDING = 2.0
+"""Seconds of a search that only bounds a plan that is given."""
 MOST_PRICES = 60
 """Prices of memory that are tried."""
 Progress = Callable[[str, float | None], None]

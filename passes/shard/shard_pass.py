@@ -32,15 +32,13 @@ from passes.shard.decide import decisions_of
 from passes.shard.mesh import mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
-from passes.shard.search import ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
+from passes.shard.search import BOUNDING, ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.staged import Staged
-from passes.shard.stages import StageSearch, StagesPlan
-from passes.shard.submeshes import submeshes
+from passes.shard.stages import StageSearch, StagesPlan, stages_by_name
+from passes.shard.submeshes import Submeshes, submeshes
 from passes.shard.written import AGREE, written
 
-BOUNDING = 2.0
-"""Seconds of a search that only bounds a plan by name."""
 INTERRUPTED = "interrupted: the best plan so far"
 REASONS = {
     "": "the search was exact",
@@ -60,9 +58,10 @@ class ShardPass(Pass):
     may differ in length where a dimension is not cut in whole. ``shares``: of the members along each axis in what is cut
     (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds. ``memory``: bytes of weights per device
     at most; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``,
-    ``tied``, ``replicate``), not the one found. ``gap``: relative, between value and bound, at which a search ends; 0: only an
-    optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of any shape)
-    over consecutive devices; 0: as many as are best. ``microbatches``: of a training step in stages."""
+    ``tied``, ``replicate``), not the one found; in stages ops are split as in that plan of the whole function, and cut where
+    the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound, at which a search ends;
+    0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of
+    any shape) over consecutive devices; 0: as many as are best. ``microbatches``: of a training step in stages."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""
@@ -125,9 +124,10 @@ class ShardPass(Pass):
             raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
         if self.microbatches < 1:
             raise UsageError(f"microbatches is {self.microbatches}, expected at least 1", where=self.name)
-        if self.tied or self.strategy or self.shares not in ("", EQUAL):
-            option = "tied" if self.tied else "strategy" if self.strategy else "shares"
-            raise UsageError(f"{option} is for one mesh, and stages is {self.stages}", where=self.name, hint="set stages to 1")
+        if self.tied or self.shares not in ("", EQUAL):
+            option, hint = ("tied", ", or strategy to tied") if self.tied else ("shares", "")
+            message = f"{option} is for one mesh, and stages is {self.stages}"
+            raise UsageError(message, where=self.name, hint=f"set stages to 1{hint}")
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:
             needs = f"{self.stages} stages on meshes {self.mesh} need {math.prod(sizes) * self.stages} devices"
@@ -136,21 +136,31 @@ class ShardPass(Pass):
         net = context.analyses.get(network, topology)
         found = context.analyses.get(folding, module.entry, module)
         meshes = submeshes(topology, net, sizes)
-        search = StageSearch(
-            module,
-            topology,
-            net,
-            found,
-            meshes,
-            memory=self.memory,
-            uneven=self.uneven,
-            training=self.training,
-            microbatches=self.microbatches if self.training else 1,
-            gap=self.gap,
-            progress=context.progress,
-        )
+
+        def searching(among: Submeshes, strategy: str = "") -> StageSearch:
+            return StageSearch(
+                module,
+                topology,
+                net,
+                found,
+                among,
+                memory=self.memory,
+                uneven=self.uneven,
+                training=self.training,
+                microbatches=self.microbatches if self.training else 1,
+                strategy=strategy,
+                gap=self.gap,
+                progress=context.progress,
+            )
+
         began = time.perf_counter()
-        plan = search.search(self.stages, self.time_limit)
+        try:
+            if self.strategy:
+                plan = stages_by_name(searching, meshes, self.strategy, self.stages, self.time_limit)
+            else:
+                plan = searching(meshes).search(self.stages, self.time_limit)
+        except UnfitError as error:
+            raise self.unfit(error, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
             raise Infeasible(
@@ -158,8 +168,8 @@ class ShardPass(Pass):
                 where=topology.name,
                 hint="use more devices, or another number of stages",
             )
-        if search.unsharded:
-            context.sink.warn(f"no layout rule for {', '.join(search.unsharded)}: replicated", where=self.name)
+        if plan.unsharded:
+            context.sink.warn(f"no layout rule for {', '.join(plan.unsharded)}: replicated", where=self.name)
         context.count(
             self.name,
             stages=len(plan.stages),
@@ -172,7 +182,11 @@ class ShardPass(Pass):
         )
         single = single_value(module, topology, net, training=self.training)
         times = self.microbatches if self.training else 0
-        return written(module, plan.stages, _staged_plan(plan, self.mesh, single * (times or 1), times))
+        told = _staged_plan(plan, self.mesh, single * (times or 1), times, self.strategy)
+        return written(module, plan.stages, told)
+
+    def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
+        return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
 
     def best(
         self, module: Module, topology: Topology, tried: Sequence[tuple[tuple[int, ...], Along]], context: PassContext
@@ -185,7 +199,7 @@ class ShardPass(Pass):
         best: tuple[ShardInput, ShardPlan] | None = None
         bounds: list[float] = []
         faults: list[tuple[float, float, str]] = []
-        unfit: list[str] = []
+        unfit: list[UnfitError] = []
         took = 0.0
         for number, (sizes, along) in enumerate(tried):
             mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
@@ -225,7 +239,7 @@ class ShardPass(Pass):
                 best = best[0], replace(best[1], interrupted=True)
                 break
             except UnfitError as error:
-                unfit.append(f"mesh {mesh}: {error}")
+                unfit.append(UnfitError(f"mesh {mesh}: {error}"))
                 continue
             except NoPlanError as error:
                 faults.append((error.least, float(limit or 0), str(mesh)))
@@ -240,9 +254,7 @@ class ShardPass(Pass):
                 best = best[0], replace(best[1], interrupted=True)
                 break
         if best is None and not faults:
-            raise InvalidInput(
-                f"no plan '{self.strategy}': {unfit[0]}", where=module.name, hint="leave the strategy to the search"
-            )
+            raise self.unfit(unfit[0], module)
         if best is None:
             least, limit_, shape = min(faults)
             over = math.ceil(least - limit_)
@@ -284,13 +296,15 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
     )
 
 
-def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int) -> Plan:
+def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, strategy: str) -> Plan:
     """What is proven of a plan in stages; ``microbatches`` of a training step, else 0."""
     where = f"on meshes {mesh}" if mesh else f"on blocks of {plan.forms} forms of mesh"
     certificate = [
         ("bound", "dynamic programme over runs of units whose borders lie as suits each best"),
         ("cuts", f"at the borders of {plan.units} units, {where}"),
     ]
+    if strategy:
+        certificate.append(("strategy", strategy))
     if microbatches:
         certificate.append(("step", f"({microbatches} microbatches + {len(plan.stages)} stages - 1) * slowest stage"))
     if plan.interrupted:
@@ -305,7 +319,7 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int) 
         status="optimal" if plan.value <= plan.bound * (1 + AGREE) else "feasible",
         single=single,
         stages=(),
-        certificate=tuple(certificate),
+        certificate=tuple(sorted(certificate)),
         microbatches=microbatches or 1,
     )
 

@@ -31,12 +31,13 @@ from ir.topology import Topology
 from passes.analyses.network import Network
 from passes.fold import Folding
 from passes.shard.bounding import Bounding
+from passes.shard.named import UnfitError
 from passes.shard.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
 from passes.shard.problem import Floats
-from passes.shard.search import ENOUGH_PROVEN
+from passes.shard.search import BOUNDING, ENOUGH_PROVEN
 from passes.shard.settled import Settled, Settler
 from passes.shard.staged import Staged
-from passes.shard.submeshes import Block, Submeshes
+from passes.shard.submeshes import Block, Submeshes, of_shape
 
 Progress = Callable[[str, float | None], None]
 TIGHT = 1e-9
@@ -56,7 +57,8 @@ MOST_TRIES = 8
 @dataclass(frozen=True, slots=True)
 class StagesPlan:
     """``value`` and ``bound`` in seconds per sample of the slowest stage; ``stages`` as decided. Statistics: ``units`` of the
-    function, ``forms`` of meshes, distinct ``keys`` of runs, runs that were ``solved``, ``rounds`` of the programme."""
+    function, ``forms`` of meshes, distinct ``keys`` of runs, runs that were ``solved``, ``rounds`` of the programme.
+    ``unsharded``: operators without a layout rule."""
 
     stages: tuple[Staged, ...]
     value: float
@@ -66,6 +68,7 @@ class StagesPlan:
     keys: int
     solved: int
     rounds: int
+    unsharded: tuple[str, ...] = ()
     interrupted: bool = False
     """From the keyboard: this is the plan at hand."""
 
@@ -85,11 +88,13 @@ class StageSearch:
         uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
+        strategy: str = "",
         gap: float = ENOUGH_PROVEN,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
         """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit. ``training``: of steps of so
-        many ``microbatches``. ``gap``: relative, of value and bound, at which a search ends."""
+        many ``microbatches``. ``strategy``: on meshes of one shape, a plan by name is cut into stages, not searched for; raises
+        UnfitError where there is none. ``gap``: relative, of value and bound, at which a search ends."""
         self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
         self.bounding = Bounding(
             module,
@@ -101,17 +106,13 @@ class StageSearch:
             uneven=uneven,
             training=training,
             microbatches=microbatches,
+            strategy=strategy,
             progress=progress,
         )
         self.step, self.bound, self.rounds = COARSE, 0.0, 0
         self.found: Sequenced | None = None
         self.settler = Settler(self.bounding, topology, net)
         self.at_hand: Settled | None = None
-
-    @property
-    def unsharded(self) -> tuple[str, ...]:
-        """Operators without a layout rule."""
-        return self.bounding.base.unsharded
 
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
         """The plan; None where nothing fits. ``stages``: exactly so many; 0: any number. An interrupt from the keyboard ends
@@ -136,7 +137,7 @@ class StageSearch:
         if best is None:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
-        told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds)
+        told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
         staged = tuple(map(self.settler.decided, best.drafts))
         value = self.worth(best.seconds)
         return StagesPlan(staged, value, min(self.bound, value), *told, interrupted)
@@ -260,4 +261,38 @@ class StageSearch:
         return table
 
 
-__all__ = ["StageSearch", "StagesPlan"]
+def stages_by_name(
+    searching: Callable[[Submeshes, str], StageSearch], meshes: Submeshes, strategy: str, stages: int, seconds: float
+) -> StagesPlan | None:
+    """The plan called ``strategy`` in stages on meshes of one shape, the best of the shapes that there are: ops are split as in
+    the plan of the whole function, and cut where the slowest stage is quickest. ``searching`` makes a search among meshes. The
+    bound is one of plans of any kind on any of ``meshes``. None where nothing fits; raises UnfitError where the model has no
+    such plan on any shape."""
+    shapes = sorted({block.mesh.sizes for block in meshes.blocks}, key=lambda sizes: (-math.prod(sizes), sizes))
+    if len(shapes) > 1:  # what is split over one device is not split
+        shapes = [sizes for sizes in shapes if 1 < math.prod(sizes) <= meshes.devices // max(stages, 1)] or [(1,)]
+    ends = time.perf_counter() + seconds
+    best: StagesPlan | None = None
+    unfit: list[UnfitError] = []
+    for number, sizes in enumerate(shapes):
+        left = max(0.1, (ends - time.perf_counter()) / (len(shapes) - number))
+        if best is not None and time.perf_counter() > ends:
+            break
+        try:
+            found = searching(of_shape(meshes, sizes), strategy).search(stages, left)
+        except UnfitError as error:
+            unfit.append(UnfitError(f"mesh {'x'.join(map(str, sizes))}: {error}"))
+            continue
+        if found is not None and (best is None or found.value < best.value):
+            best = found
+        if found is not None and found.interrupted:
+            return replace(best or found, bound=0.0, interrupted=True)
+    if best is None:
+        if len(unfit) == len(shapes):
+            raise unfit[0]
+        return None
+    free = searching(meshes, "").search(stages, BOUNDING)
+    return replace(best, bound=min(free.bound if free is not None else 0.0, best.value))
+
+
+__all__ = ["StageSearch", "StagesPlan", "stages_by_name"]

@@ -64,6 +64,14 @@ def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = ()) -> 
     return Submeshes(count, tuple(blocks), tuple(known[form] for form in range(len(forms))))
 
 
+def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
+    """Those blocks that are meshes of one shape."""
+    kept = [block for block in meshes.blocks if block.mesh.sizes == sizes]
+    numbers = {form: number for number, form in enumerate(sorted({block.form for block in kept}))}
+    blocks = tuple(replace(block, form=numbers[block.form]) for block in kept)
+    return Submeshes(meshes.devices, blocks, tuple(meshes.forms[form] for form in numbers))
+
+
 def _places(topology: Topology) -> list[tuple[int, int]]:
     """First device and size of every block."""
     hosts: list[tuple[int, int]] = []
@@ -93,4 +101,4 @@ def _alike(mesh: DeviceMesh) -> bool:
     return (one.bandwidth, one.latency) == (two.bandwidth, two.latency)
 
 
-__all__ = ["Block", "Submeshes", "submeshes"]
+__all__ = ["Block", "Submeshes", "of_shape", "submeshes"]

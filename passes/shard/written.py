@@ -6,13 +6,16 @@
   it. Another stage keeps it so where its mesh is that one, else as ``shard.kept`` says (``"k @w @mesh1[S(0)]"``), else whole;
 - ``shard.outputs``: results of the function that leave in another layout than they are made in;
 - ``shard.uneven``: where parts may differ in length, which conversions between layouts may use on their way;
-- a ``Plan``, whose value is what the stages' devices and the links between them need per sample.
+- ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``constants``);
+- a ``Plan``, whose value is what the stages' devices and the links between them need per sample, or per step in training:
+  that of the bills, so that whoever decides alike writes alike. Its certificate says what the bound was proven for
+  (``proof``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +32,7 @@ from passes.shard.build import SEPARATOR
 from passes.shard.constants import own_copies
 from passes.shard.layouts import Placements, split
 from passes.shard.price import price
+from passes.shard.proof import proven_for
 from passes.shard.staged import Staged
 from passes.sharded import message_bytes, parties
 from passes.simulate import edge_slots
@@ -37,10 +41,17 @@ AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
 
 
-def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
-    """``module`` with the decisions in it; ``plan``, whose stages are still to be filled, says what was proven."""
-    module = module.without(Plan, Schedule, Stage)
-    func, stages = own_copies(module.entry, stages, (symbol.name for symbol in module.symbols))
+def written(
+    module: Module,
+    stages: Sequence[Staged],
+    plan: Plan,
+    proven: Callable[[Plan], Plan] = lambda plan: plan,
+) -> Module:
+    """``module`` with the decisions in it; ``plan``, whose value and stages are still to be filled, says what was proven, or
+    ``proven`` gives it a bound once its value is known."""
+    bare = module = module.without(Plan, Schedule, Stage)
+    decided_on = [(stage.ops, stage.mesh) for stage in stages]
+    func, stages, copies = own_copies(module.entry, stages, (symbol.name for symbol in module.symbols))
     module = module.replace(module.entry, func)
     names = _mesh_names(module, stages)
     holder = {position: number for number, stage in enumerate(stages) for position in stage.ops}
@@ -85,7 +96,10 @@ def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
         if name
     ]
     module = insert_symbols(Module(module.name, symbols, module.attributes), meshes)
-    plan = _filled(module, plan, stages, names)
+    uneven = any(stage.bill.uneven for stage in stages)
+    plan = _bounded(proven(_filled(module, plan, stages, names)))
+    digest = proven_for(bare, decided_on, plan, uneven=uneven)
+    plan = replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "problem": digest}.items())))
     told = {
         **others,
         "shard.bound": plan.bound,
@@ -93,7 +107,8 @@ def written(module: Module, stages: Sequence[Staged], plan: Plan) -> Module:
         "shard.status": plan.status,
         **({"shard.outputs": tuple(moved)} if moved else {}),
         **({"shard.kept": kept} if kept else {}),
-        **({"shard.uneven": 1} if any(stage.bill.uneven for stage in stages) else {}),
+        **({"shard.uneven": 1} if uneven else {}),
+        **({"shard.copies": tuple(name for pair in copies for name in pair)} if copies else {}),
     }
     return insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
 
@@ -140,8 +155,9 @@ def _kept(
 
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:
-    """The plan with its stages: seconds, and bytes on the fullest device of each (``workspace``: activations, in training with
-    those saved for the backward pass). Shared links may raise its value."""
+    """The plan with its stages (seconds, and bytes on the fullest device of each; ``workspace``: activations, in training with
+    those saved for the backward pass) and its value: the largest load of a stage or shared link, or the seconds of a training
+    step."""
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
@@ -166,7 +182,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         )
     plan = replace(plan, stages=tuple(rows))
     if len(stages) == 1:
-        return plan
+        return replace(plan, value=stages[0].bill.total * plan.microbatches)
     module = insert_symbols(module, (plan,))
     load, cuts = workload(module), cuts_of(module.entry)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
@@ -177,16 +193,20 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         send[wire.source] += times * wire.send
         slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
         buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source], sides[wire.target])
-    value = max(plan.value, largest_load(load)) if plan.objective == "throughput" else plan.value
-    return replace(
-        plan,
-        value=value,
-        port_value=value,
-        status="optimal" if value <= plan.bound * (1 + AGREE) else "feasible",
-        stages=tuple(
-            replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index]) for row in plan.stages
-        ),
+    filled = tuple(
+        replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index]) for row in plan.stages
     )
+    if plan.objective == "training":
+        slowest = max(row.working + row.receive + row.send for row in filled)
+        return replace(plan, stages=filled, value=(plan.microbatches + len(stages) - 1) * slowest)
+    return replace(plan, stages=filled, value=largest_load(load))
+
+
+def _bounded(plan: Plan) -> Plan:
+    """The plan with a bound that is not above its value, and whether they meet."""
+    bound = min(plan.bound, plan.value)
+    status = "optimal" if plan.value <= bound * (1 + AGREE) else "feasible"
+    return replace(plan, port_value=plan.value, bound=bound, status=status)
 
 
 def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, Any]:

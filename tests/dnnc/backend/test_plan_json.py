@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dnnc.backend.plan_json import assign_from_json, plan_from_json, plan_to_json, read_plan
+from dnnc.backend.plan_json import plan_from_json, plan_to_json, read_plan, replay_from_json
 from ir.diagnostics import InvalidInput
 from ir.facets import StageSet
 from ir.module import Module, Plan
@@ -25,7 +25,7 @@ def written() -> dict[str, Any]:
 
 def replayed(data: dict[str, Any]) -> Module:
     module, context = model().extend([devices(3)]), PassContext()
-    return PlacePass().run(assign_from_json(data).run(module, context), context)
+    return PlacePass().run(replay_from_json(data).run(module, context), context)
 
 
 def stages(module: Module) -> list[tuple[int, ...]]:
@@ -96,7 +96,7 @@ def test_removing_a_stage_and_a_device() -> None:
 @pytest.mark.parametrize(
     ("change", "where", "message"),
     [
-        (lambda d: d.update(schema="dnnc.plan/9"), "plan.json", "schema 'dnnc.plan/9' found, 'dnnc.plan/1' expected"),
+        (lambda d: d.update(schema="dnnc.plan/9"), "plan.json", "schema 'dnnc.plan/9' found, 'dnnc.plan/2' expected"),
         (lambda d: d.pop("stages"), "plan.json", "expected the list 'stages', found nothing"),
         (lambda d: d["stages"].clear(), "plan.json: stages", "there is no stage"),
         (lambda d: d["stages"][1].update(index=0), "plan.json: stages[1]", "index 0 is used twice"),
@@ -118,7 +118,7 @@ def test_faulty_entries_are_located(change: Any, where: str, message: str) -> No
     data = written()
     change(data)
     with pytest.raises(InvalidInput) as raised:
-        assign_from_json(data)
+        replay_from_json(data)
     assert [(d.where, d.message) for d in raised.value.diagnostics] == [(where, message)]
 
 

@@ -165,8 +165,9 @@ def test_training_is_planned_only(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--mesh", "2", "--pieces", "2"), ("--pieces",)),
         (("--mesh", "2", "--objective", "latency"), ("latency", "--mesh")),
         (("--mesh", "2", "--passes", "canonicalize,cost"), ("--mesh", "shard")),
-        (("--mesh", "2", "--strategy", "data", "--stages", "2"), ("--strategy data", "--stages")),
-        (("--mesh", "2", "--objective", "training", "--plan-only", "--stages", "2"), ("training", "--stages")),
+        (("--mesh", "2", "--stages", "2", "--microbatches", "4"), ("--microbatches", "--objective training")),
+        (("--mesh", "2", "--objective", "training", "--plan-only", "--microbatches", "4"), ("--microbatches", "--stages N")),
+        (("--microbatches", "4"), ("--microbatches", "--mesh")),
         (("--strategy", "data"), ("--strategy", "--mesh")),
         (("--uneven",), ("--uneven", "--mesh")),
         (("--explain",), ("--explain", "--mesh")),
@@ -226,17 +227,76 @@ def test_a_mesh_slower_than_one_device_says_so(tmp_path: Path, capsys: pytest.Ca
     assert "worth its exchange" not in out
 
 
-@pytest.mark.parametrize(("objective", "words"), [("throughput", "without --plan-only"), ("training", "not generated yet")])
-def test_a_mesh_plan_alone_does_not_advise_to_replay_it(
+def test_an_edited_plan_is_replayed_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A product by column, its weight kept as suits it: priced, explained, run; the bound of the search stays."""
+    common = (BERT, "-t", FOUR)
+    found = compiled(capsys, *common, "-o", tmp_path / "a", "--mesh", "2", "--stages", "2", "--plan-only")
+    plan = tmp_path / "a" / "plan.json"
+    text = plan.read_text()
+    product = "encoder.layer.0.attention.self.query.matmul"
+    row = f'"{product}": {{"x": "b0"}}'
+    assert row in text
+    plan.write_text(text.replace(row, row.replace("b0", "n")))
+    out = dnnc(capsys, "compile", *common, "-o", tmp_path / "b", "--plan", plan, "--explain")
+    assert "what each layer computes and exchanges" in out
+    edited = json.loads((tmp_path / "b" / "plan.json").read_text())
+    assert {name: op for stage in edited["stages"] for name, op in stage["ops"].items()}[product] == {"x": "n"}
+    assert edited["value"] > found["objective"]
+    assert edited["bound"] == found["bound"]
+    assert edited["status"] == "feasible"
+    assert "passed" in dnnc(capsys, "check", tmp_path / "b")
+    plan.write_text(text.replace(row, row.replace("b0", "columns")))
+    assert main(["compile", *common, "-o", str(tmp_path / "c"), "--plan", str(plan)]) == 3
+    said = capsys.readouterr().err
+    assert f"{plan}: stage 0: error: op '{product}' (onnx.MatMul) has no strategy 'columns' along x, an axis of 2" in said
+    assert "it has replicate, b0, " in said
+    plan.write_text(text.replace(row, f"{row}, {row}"))
+    assert main(["compile", *common, "-o", str(tmp_path / "c"), "--plan", str(plan)]) == 3
+    assert f"'{product}' stands twice" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_plan_by_name_in_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Megatron inside stages: pairs are whole in a stage, and the stages compute what the model does."""
+    arguments = (BERT, "-t", FOUR, "-o", tmp_path / "b", "--stages", "2", "--strategy", "megatron")
+    data = compiled(capsys, *arguments, "--mesh", "2")
+    assert [stage["mesh"] for stage in data["stages"]] == [[2], [2]]
+    assert data["certificate"]["strategy"] == "megatron"
+    assert all(stage["collectives"] > 0 for stage in data["stages"])
+    assert data["bound"] <= data["objective"]
+    assert "passed" in dnnc(capsys, "check", tmp_path / "b")
+    free = compiled(capsys, *arguments, "--mesh", "auto", "--plan-only")
+    assert free["objective"] <= data["objective"] * (1 + 1e-9)
+
+
+def test_a_training_step_in_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seconds of a step are (microbatches + stages - 1) periods; layers are told stage by stage; the plan replays."""
+    arguments = (BERT, "-t", FOUR, "--mesh", "2", "--objective", "training", "--plan-only", "--stages", "2")
+    data = compiled(capsys, *arguments, "-o", tmp_path / "b", "--microbatches", "5", "--explain")
+    assert data["microbatches"] == 5
+    assert data["period"] == pytest.approx(max(stage["seconds"] for stage in data["stages"]))
+    assert data["objective"] == pytest.approx((5 + 2 - 1) * data["period"])
+    for stage in data["stages"]:
+        told = [layer for layer in data["explanation"]["layers"] if layer["stage"] == stage["index"]]
+        assert sum(layer["compute"] for layer in told) == pytest.approx(stage["compute"])
+        assert sum(layer["communication"] for layer in told) == pytest.approx(stage["collectives"])
+    arguments = (BERT, "-t", FOUR, "--plan", tmp_path / "b" / "plan.json", "-o", tmp_path / "c")
+    assert "not generated yet" in refused(capsys, *arguments)
+    out = dnnc(capsys, "compile", *arguments, "--plan-only")
+    assert "5 microbatches a step, one every" in out
+    assert (tmp_path / "c" / "plan.ir").read_text() == (tmp_path / "b" / "plan.ir").read_text()
+
+
+@pytest.mark.parametrize(("objective", "words"), [("throughput", "keeps this plan"), ("training", "not generated yet")])
+def test_a_mesh_plan_alone_says_how_programs_are_made(
     objective: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--plan`` refuses it."""
     out = tmp_path / "b"
     dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", out, "--mesh", "2", "--plan-only", "--objective", objective)
     assert main(["run", str(out)]) == 3
     said = capsys.readouterr().err
     assert words in said
-    assert "keeps this plan" not in said
+    assert ("keeps this plan" in said) == (objective == "throughput")
 
 
 def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
