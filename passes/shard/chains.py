@@ -112,7 +112,8 @@ def parts_of(cutter: Cutter, units: Units) -> Parts:
                     told.append((value.kind, maker, value.maker[1] if maker >= 0 else 0, ports, values[number]))
         for number in links[unit : unit + 2]:
             maker, result = problem.values[number].maker if number >= 0 else (-1, -1)
-            told.append((number >= 0, seen.get(number, -1), place.get(maker, -1), result))
+            kind = problem.values[number].kind if number >= 0 else -1  # a link may pass a unit that has no part in it
+            told.append((kind, seen.get(number, -1), place.get(maker, -1), result))
         told.append(links[unit] >= 0 and links[unit] == links[unit + 1])
         kinds.append(known.setdefault(tuple(told), len(known)))
     return Parts(nodes, values, links, tuple(close), tuple(kinds), tuple(members))
