@@ -14,7 +14,8 @@ import pytest
 
 from dnnc.cli import main
 from ir import parse_module, print_module, verify
-from ir.module import Plan
+from ir.module import Func, Plan
+from passes.fold import expand, is_block
 
 MODEL = "zoo:mlp,hidden=32,batch=4"
 
@@ -280,6 +281,30 @@ def test_the_plan_file_replays_through_opt(build: Path, capsys: pytest.CaptureFi
     assert plan is not None
     assert again is not None
     assert again.value == plan.value
+
+
+def test_what_repeats_stands_once_in_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every reader of ``plan.ir`` sees the whole program; so does a compile of a folded text."""
+    spec, machines = "zoo:gpt2,layers=3,hidden=16,vocab=32,seq=8", ("-t", "preset:cpu-2,cores=2", "--mesh", "2", "-q")
+    dnnc(capsys, "compile", spec, *machines, "--weights", "none", "-o", tmp_path / "b")
+    text = (tmp_path / "b/plan.ir").read_text()
+    written = parse_module(text)
+    assert any(is_block(func) for func in written.of_type(Func))
+    program = expand(written)
+    (stage,) = json.loads((tmp_path / "b/plan.json").read_text())["stages"]
+    assert len(stage["ops"]) == len(program.entry.ops)
+    told = dnnc(capsys, "inspect", tmp_path / "b/plan.ir")
+    assert f"{len(program.entry.ops)} of " in told
+    assert "@block_0" in told
+    assert json_of(capsys, "inspect", tmp_path / "b/plan.ir")["model"]["repeats"]
+    assert json_of(capsys, "simulate", tmp_path / "b")["makespan"] > 0
+    again = parse_module(dnnc(capsys, "opt", tmp_path / "b/plan.ir", "--passes", "schedule,lower"))
+    assert again == written
+    folded = tmp_path / "folded.ir"
+    folded.write_text(dnnc(capsys, "import", spec, "--passes", "canonicalize,fold"))
+    assert "dnnc.call" in folded.read_text()
+    dnnc(capsys, "compile", folded, *machines, "--weights", "none", "-o", tmp_path / "c")
+    assert (tmp_path / "c/plan.json").read_text() == (tmp_path / "b/plan.json").read_text()
 
 
 def test_a_crash_leaves_a_reproducer_that_opt_replays(
