@@ -108,7 +108,7 @@ class Bounding:
         given = build(
             self.module,
             self.module.entry,
-            mesh,
+            mesh.limited(self.limit(mesh)) if self.memory else mesh,
             self.folding,
             training=self.training,
             uneven=self.uneven,

@@ -126,7 +126,8 @@ class StageSearch:
                 if not self.bounded(stages, start + share * seconds, exact):
                     return None
                 # Plans of all kinds, then those of blocks of one size, which the search above may have passed by.
-                for only in (0, *sorted({block.behind - block.first for block in self.meshes.blocks})):
+                sizes = () if exact else sorted({block.behind - block.first for block in self.meshes.blocks})
+                for only in (0, *sizes):
                     if best is None or not self.near(best, max(NEAR, self.gap) if only else self.gap, ends):
                         best = self.settled(stages, ends, best, only)
                 if best is None or self.near(best, self.gap, ends):
@@ -203,8 +204,9 @@ class StageSearch:
             if best is not None and self.near(best, self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
-            found = self.refined(table, stages, ends, gaps)
-            if not found.runs or (best is not None and found.value >= self.worth(best.seconds)):
+            most = self.worth(best.seconds) if best is not None else math.inf
+            found = self.refined(table, stages, ends, gaps, most)
+            if not found.runs or found.value >= most:
                 if gaps:
                     break
                 gaps = True
@@ -229,13 +231,14 @@ class StageSearch:
                 gaps = True
         return best
 
-    def refined(self, table: Tables, stages: int, ends: float, gaps: bool) -> Sequenced:
-        """Of the best sequences the one of least sum, once no bound of its runs gets better; its value is the best's."""
+    def refined(self, table: Tables, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
+        """Of the best sequences the one of least sum, once no bound of its runs gets better or none is worth less than ``most``;
+        its value is the best's."""
         count = self.bounding.units.count
         found: Sequenced | None = None
         while True:
             found = self.best(table, stages, ends, gaps=gaps, known=found)
-            if not found.runs:
+            if not found.runs or found.value >= most:
                 return found
             limit = slowest(table, found.runs) * (1 + TIGHT)
             short = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
