@@ -31,7 +31,7 @@ from passes.fold import Folding
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build
 from passes.shard.chains import Chain, Parts, parts_of
-from passes.shard.crossings import Link, Links, volumes_of
+from passes.shard.crossings import Link, Links, stages_needed, volumes_of
 from passes.shard.layouts import split
 from passes.shard.mesh import DeviceMesh
 from passes.shard.named import named_plan, restricted
@@ -97,12 +97,13 @@ class Bounding:
         for first, row in enumerate(self.units.keys):
             for length, key in enumerate(row):
                 self.runs_of.setdefault(key, []).append((first, first + length + 1))
-        self.volumes = volumes_of(self.base, self.units.ops)
+        self.once = self.volumes = volumes_of(self.base, self.units.ops)
         self.parts: Parts | None = None
         self.forms = [Form(mesh, self.cheapest(mesh), np.zeros(self.volumes.enter.shape)) for mesh in meshes.forms]
         self.equip(self.forms[smallest], self.base)
         self.tables: dict[tuple[int, Link, Link, bool, bool], Table] = {}
-        self.beside = {block: (self.links.before(block), self.links.behind(block)) for block in meshes.blocks}
+        self.blocks = meshes.blocks
+        self.beside = self.links_of(0)
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
         given = build(
@@ -118,6 +119,14 @@ class Bounding:
             return given
         plan = named_plan(self.module, given, self.strategy, uneven=self.uneven, seconds=LONGEST)
         return restricted(given, plan.choices[: len(given.func.ops)])
+
+    def links_of(self, further: int) -> dict[Block, tuple[Link, Link]]:
+        """The best links before and behind each block, with so many further ones behind it."""
+        found = {}
+        for block in self.blocks:
+            behind = self.links.behind(block)
+            found[block] = self.links.before(block), replace(behind, further=behind.further[:further])
+        return found
 
     def limit(self, mesh: DeviceMesh) -> int | None:
         return None if self.memory < 0 else self.memory or mesh.memory
@@ -155,7 +164,24 @@ class Bounding:
 
     def transfers(self, devices: int) -> Floats:
         best = self.links.best
-        return (self.volumes.receive(devices, best, True) + self.volumes.send(devices, best, True)) * (1 + TIGHT)
+        return (self.once.receive(devices, best, True) + self.once.send(devices, best, True)) * (1 + TIGHT)
+
+    def better(self, most: float, flushes: int) -> bool:
+        """From now on bounds are of plans worth less than ``most`` only: a stage of such holds so few units that values with
+        many readers are sent to many; whether there are any. ``flushes``: microbatches of a step in training, else 0."""
+        core, count = np.minimum.reduce([form.core for form in self.forms]), self.units.count
+        limit, few = math.inf, 0
+        while True:
+            reach = [int(np.flatnonzero(core[unit] <= limit)[-1]) for unit in range(count)]
+            fewest = stages_needed(range(count), 0, reach)
+            if few and fewest <= few:
+                break
+            few, limit = fewest, most / (flushes + fewest - 1) if flushes else most
+        self.volumes = volumes_of(self.base, self.units.ops, reach)
+        most_sent = max((int(value.stages.max()) for value in self.volumes.again), default=1)
+        self.beside = self.links_of(most_sent - 1)
+        self.tables = {}
+        return most_sent > 1
 
     def cheapest(self, mesh: DeviceMesh) -> Floats:
         """Without the problem on the mesh: every op divided evenly, every weight too. Where parts may differ, a slow device may
@@ -220,6 +246,9 @@ class Bounding:
         work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
         table = self.table_of(work, self.least_memory(given), self.limit(form.mesh))
         np.maximum(form.core, table, out=form.core)
+        free = [np.zeros(form.chain.states(cut)) for cut in range(self.units.count + 1)]
+        for cut, rows in enumerate(form.chain.rows(0.0, free[:-1])):
+            np.maximum(form.core[:cut, cut], rows.min(axis=1) * (1 - TIGHT), out=form.core[:cut, cut])
 
     def cutter(self, form: Form) -> Cutter:
         """That of a form; the first time, the problems of all forms of as many devices are built."""

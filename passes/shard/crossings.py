@@ -8,10 +8,11 @@ pays, whatever the layouts at its borders.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ir.topology import Topology
 from ir.types import type_bytes
@@ -27,7 +28,8 @@ MOST_PAIRS = 256
 @dataclass(frozen=True, slots=True)
 class Volumes:
     """``[i, j]``: bytes and number of values that enter, and that leave, the run of units i .. j - 1; ``close_``: those that
-    come from unit i - 1, hence from the stage before, and those that unit j reads, hence the stage behind."""
+    come from unit i - 1, hence from the stage before, and those that unit j reads, hence the stage behind. ``again``: values
+    that more than one stage is sent."""
 
     enter: Floats
     enters: Floats
@@ -35,6 +37,8 @@ class Volumes:
     leaves: Floats
     close_enter: Floats
     close_leave: Floats
+    _: KW_ONLY
+    again: tuple[Again, ...] = ()
 
     def receive(self, devices: int, link: Link, alike: bool) -> Floats:
         """What a run on so many devices spends at least on what enters over a link, from a stage of the same shape or not."""
@@ -43,22 +47,43 @@ class Volumes:
 
     def send(self, devices: int, link: Link, alike: bool) -> Floats:
         size = self.leave if alike else self.leave + self.close_leave * (devices - 1)
-        return size / (devices * link.bandwidth) + self.leaves * link.latency
+        found = size / (devices * link.bandwidth) + self.leaves * link.latency
+        for value in self.again:
+            further = link.further[: int(value.stages.max()) - 1]
+            one = [value.times * (latency + value.size / (devices * bandwidth)) for latency, bandwidth in further]
+            sums = np.concatenate([[0.0], np.cumsum(one)])
+            home = value.home
+            found[: home + 1, home + 1 : home + 1 + len(value.stages)] += sums[np.minimum(value.stages - 1, len(one))]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A value of unit ``home``, its bytes and how often each message goes; ``stages[k]``: to how many stages a run sends it
+    that ends behind unit ``home + k``."""
+
+    home: int
+    size: int
+    times: int
+    stages: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A best case: the least latency and the greatest bandwidth."""
+    """A best case: the least latency and the greatest bandwidth; ``further``: the next best of both, for each device more."""
 
     latency: float
     bandwidth: float
+    further: tuple[tuple[float, float], ...] = ()
 
 
-def volumes_of(given: ShardInput, units: Sequence[Sequence[int]]) -> Volumes:
-    """``given``: the problem of the whole function on any mesh."""
+def volumes_of(given: ShardInput, units: Sequence[Sequence[int]], reach: Sequence[int] = ()) -> Volumes:
+    """``given``: the problem of the whole function on any mesh. A value is sent once, or with ``reach`` to as many stages as
+    its readers need at least: ``reach[i]`` is the unit behind the last that a stage may have that has unit i."""
     unit_of = {op: unit for unit, ops in enumerate(units) for op in ops}
     count = len(units)
     tables = [np.zeros((count, count + 1)) for _ in range(6)]
+    again: list[Again] = []
     for value in given.problem.values:
         node, result = value.maker
         if node not in unit_of:
@@ -81,7 +106,22 @@ def volumes_of(given: ShardInput, units: Sequence[Sequence[int]]) -> Volumes:
         if readers and readers[-1] > home:
             for table, amount in ((tables[2], size), (tables[3], times)):
                 table[: home + 1, home + 1 : readers[-1] + 1] += amount
-    return Volumes(*tables)
+            often = [stages_needed(readers, behind, reach) for behind in range(home + 1, readers[-1] + 1)]
+            if max(often) > 1:
+                again.append(Again(home, size // times, times, np.array(often)))
+    return Volumes(*tables, again=tuple(again))
+
+
+def stages_needed(units: Sequence[int], first: int, reach: Sequence[int]) -> int:
+    """Stages that hold those of ``units`` (ascending, some of them not before ``first``) at least; one where there is no
+    ``reach``."""
+    if not reach:
+        return 1
+    count = 0
+    for unit in units:
+        if unit >= first:
+            count, first = count + 1, max(reach[unit], unit + 1)
+    return count
 
 
 class Links:
@@ -119,7 +159,9 @@ class Links:
         if self.latency is None or block.behind == len(self.latency) or not self.paying[block.first : block.behind].all():
             return self.best
         own = slice(block.first, block.behind), slice(block.behind, None)
-        return Link(float(self.latency[own].min()), float(self.bandwidth[own].max()))
+        latencies = np.sort(self.latency[own].min(axis=0)).tolist()
+        bandwidths = np.sort(self.bandwidth[own].max(axis=0))[::-1].tolist()
+        return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)))
 
 
-__all__ = ["Link", "Links", "Volumes", "volumes_of"]
+__all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]

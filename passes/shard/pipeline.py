@@ -42,6 +42,8 @@ Tables: TypeAlias = Callable[[Block, bool, bool], Table]
 
 STEP = 5e-4
 """Relative: how near two limits on a stage's seconds may lie."""
+MOST_HALVED = 40
+"""Intervals of such limits that are looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def flush(
 ) -> Sequenced:
     """Least seconds of a step that fills the stages, runs ``microbatches`` and drains: ``(microbatches + stages - 1)`` times
     the slowest. ``value`` is a bound of that, within ``step`` of the plan unless the time ``until`` (of
-    ``time.perf_counter``) was over. ``known``: what was found with tables that were nowhere above these.
+    ``time.perf_counter``) was over or there were too many intervals. ``known``: what was found with tables that were nowhere
+    above these.
 
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
     them; the interval with the least bound is halved, until it is narrow or near the best plan."""
@@ -147,16 +150,17 @@ def flush(
     # Above the last of the intervals every plan is worse than the best, whatever its number of stages.
     intervals = [interval(fastest.value, near, len(low)), interval(near, max(near, worth(best) / microbatches), 1)]
     heapq.heapify(intervals)
-    while True:
+    for left in reversed(range(MOST_HALVED)):
         bound, start, end, few = intervals[0]
         bound = min(max(bound, under), worth(best))
-        if worth(best) <= bound * (1 + step) or end <= start * (1 + step) or time.perf_counter() > until:
-            return Sequenced(bound, best, fastest.runs)
+        if worth(best) <= bound * (1 + step) or end <= start * (1 + step) or not left or time.perf_counter() > until:
+            break
         middle = math.sqrt(start * end)
         found = fewest(middle)
         best = min((best, found), key=worth)
         heapq.heapreplace(intervals, interval(start, middle, len(found)))
         heapq.heappush(intervals, interval(middle, end, few))
+    return Sequenced(bound, best, fastest.runs)
 
 
 def _programme(

@@ -6,7 +6,8 @@ the dynamic programme of ``pipeline`` finds the best plan under these, the forms
 which bound all runs, and so on until all that decides the value has them. The plan is then settled stage by stage, each given
 the layouts that the stages before it really send, and priced with the real links (``settled``). Where that costs a stage more
 than its bound, the programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
-Where value and bound are still apart, runs are searched one by one, and the same is done once more.
+Where value and bound are still apart, bounds are made of better plans only: in these, stages are so short that a value with
+many readers is sent to many. In the end runs are searched one by one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
@@ -44,10 +45,9 @@ TIGHT = 1e-9
 """Relative: values that count as equal."""
 NEAR = 1e-2
 """Relative gap at which plans of one size of block are not looked for."""
-SHARE = 0.7
-"""Of the time: when the first plan is looked for at the latest."""
-LATE = 0.85
-"""Of the time: when runs are no longer searched one by one."""
+SHARES = (0.6, 0.75, 0.85)
+"""Of the time: when plans are looked for at the latest; the second and third time bounds are of better plans than the best
+only, the last time runs are searched one by one."""
 COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 8
@@ -122,11 +122,13 @@ class StageSearch:
         best: Settled | None = None
         interrupted = False
         try:
-            for exact, share in ((False, SHARE), (True, LATE)):
-                if not self.bounded(stages, start + share * seconds, exact):
-                    return None
+            for turn, share in enumerate(SHARES):
+                if best is not None and not bounding.better(self.worth(best.seconds), self.flushes) and turn == 1:
+                    continue
+                if not self.bounded(stages, start + share * seconds, exact=turn == len(SHARES) - 1):
+                    break
                 # Plans of all kinds, then those of blocks of one size, which the search above may have passed by.
-                sizes = () if exact else sorted({block.behind - block.first for block in self.meshes.blocks})
+                sizes = () if turn else sorted({block.behind - block.first for block in self.meshes.blocks})
                 for only in (0, *sizes):
                     if best is None or not self.near(best, max(NEAR, self.gap) if only else self.gap, ends):
                         best = self.settled(stages, ends, best, only)
@@ -222,7 +224,7 @@ class StageSearch:
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
             if made is not None:
-                often = self.often(made)
+                often = often if bounding.volumes.again else self.often(made)
                 if best is None or self.worth(made.seconds) < self.worth(best.seconds):
                     best = self.at_hand = made
             if not learnt:
@@ -232,8 +234,8 @@ class StageSearch:
         return best
 
     def refined(self, table: Tables, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
-        """Of the best sequences the one of least sum, once no bound of its runs gets better or none is worth less than ``most``;
-        its value is the best's."""
+        """Of the best sequences the one of least sum, once no bound of its runs gets better or none is worth less than
+        ``most``; its value is the best's."""
         count = self.bounding.units.count
         found: Sequenced | None = None
         while True:

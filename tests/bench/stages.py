@@ -1,9 +1,11 @@
-"""Pipeline only, tensors only, and both jointly: ``python -m tests.bench.stages [MODEL ...]``. CPU seconds of one thread.
+"""Pipeline only, one mesh only, and both jointly: ``python -m tests.bench.stages [MODEL ...]``. CPU seconds of one thread.
 
-For each model on 8 and on 64 devices: stages of one device each (``shard{mesh=1, stages=0}``), one mesh over all devices
-(``shard``), and ``shard{stages=0}``; seconds per sample of a stream, bound, gap and seconds of the search. ``ratio``: to the
-better of the first two, which joint search can both choose. Target: gpt3 on 64 devices in 20 s, t5-large on 8 in 5 s.
-``partition`` stands beside them for its own sake: it cuts anywhere and prices what runtimes fuse, which sharding does not.
+For each model on 8 and on 64 devices, in inference (seconds per sample of a stream) and in training (seconds of a step of
+``MICROBATCHES``): the joint search ``shard{stages=0}`` with its value, bound, gap, stages and CPU seconds, and under the same
+model the best plan in stages of one device each (``pipeline``) and the best on one mesh of all devices, of any shape
+(``mesh``); ``-`` where none fits. ``ratio``: to the better of these two, both of which joint search could choose: above 1 is a
+defect.
+Targets of CPU seconds: gpt3 on 64 devices 20 in inference, t5-large on 8 in 5.
 """
 
 from __future__ import annotations
@@ -16,59 +18,81 @@ from dnnc.driver import pass_context
 from dnnc.frontends.topology import load_topology
 from ir.diagnostics import DiagnosticSink, DnncError
 from ir.module import Module, Plan
-from passes.base import Pass
-from passes.contract import ContractPass
+from ir.topology import Topology
+from passes.analyses.network import network
+from passes.fold import folding
 from passes.lower import insert_symbols
-from passes.partition import PartitionPass
-from passes.place import PlacePass
-from passes.shard import ShardPass
+from passes.shard import ShardPass, shapes
+from passes.shard.stages import StageSearch
+from passes.shard.submeshes import submeshes
 from tests.bench.machine import header
 from tests.passes.shard.models import prepared
 
 MODELS = ("zoo:bert-base,layers=24,hidden=1024,heads=16", "zoo:t5-large", "zoo:llama-70b", "zoo:gpt3-175b,dtype=f16")
 TOPOLOGIES = {8: "preset:h200x8", 64: "preset:8xh200x8"}
-TARGETS = {("zoo:t5-large", 8): 5.0, ("zoo:gpt3-175b,dtype=f16", 64): 20.0}
+TARGETS = {("zoo:t5-large", 8, False): 5.0, ("zoo:gpt3-175b,dtype=f16", 64, False): 20.0}
 LIMIT = 60.0
-WAYS: dict[str, tuple[Pass, ...]] = {
-    "partition": (ContractPass(), PartitionPass(time_limit=LIMIT / 4), PlacePass()),
-    "pipeline": (ShardPass(mesh="1", stages=0, time_limit=LIMIT),),
-    "tensors": (ShardPass(time_limit=LIMIT),),
-    "joint": (ShardPass(stages=0, time_limit=LIMIT),),
-}
+SHORT = 10.0
+"""Seconds of a search that others are compared with."""
+MICROBATCHES = 8
 
 
-def planned(module: Module, passes: tuple[Pass, ...]) -> tuple[Plan | None, float]:
-    """The plan, None where nothing fits, and CPU seconds."""
+def joint(module: Module, training: bool) -> tuple[Plan | None, float]:
+    """The plan of the joint search, None where nothing fits, and CPU seconds."""
     context = pass_context(DiagnosticSink())
     start = time.process_time()
     try:
-        for one in passes:
-            module = one.run(module, context)
+        made = ShardPass(stages=0, time_limit=LIMIT, training=training, microbatches=MICROBATCHES).run(module, context)
     except DnncError:
         return None, time.process_time() - start
-    return module.first(Plan), time.process_time() - start
+    return made.first(Plan), time.process_time() - start
+
+
+def alone(module: Module, sizes: tuple[int, ...], stages: int, training: bool) -> float:
+    """Seconds of the best plan on meshes of one shape; inf where none fits. ``stages``: as many as that, 0 for any."""
+    topology = module.first(Topology)
+    assert topology is not None
+    net = network(topology)
+    search = StageSearch(
+        module,
+        topology,
+        net,
+        folding(module.entry, module),
+        submeshes(topology, net, sizes),
+        training=training,
+        microbatches=MICROBATCHES if training else 1,
+        gap=1e-2,
+    )
+    plan = search.search(stages, SHORT)
+    return plan.value if plan is not None else math.inf
+
+
+def told(seconds: float) -> str:
+    return f"{seconds * 1e3:10.4f}" if math.isfinite(seconds) else f"{'-':>10}"
 
 
 def main() -> None:
     print(header())
-    print(f"{'model':44} {'devices':>7} {'way':9} {'ms':>9} {'bound':>9} {'gap':>7} {'ratio':>6} {'stages':>6} {'search':>8}")
+    columns = f"{'value':>10} {'bound':>10} {'gap':>7} {'stages':>6} {'CPU':>8} {'pipeline':>10} {'mesh':>10} {'ratio':>6}"
+    print(f"{'model':44} {'devices':>7} {'':9} {columns}   (ms)")
     for spec in sys.argv[1:] or MODELS:
         for devices, topology in TOPOLOGIES.items():
             module = insert_symbols(prepared(spec)[0], (load_topology(topology, DiagnosticSink()),))
-            best = math.inf
-            for way, passes in WAYS.items():
-                plan, seconds = planned(module, passes)
+            for training in (False, True):
+                plan, seconds = joint(module, training)
+                row = f"{spec:44} {devices:7d} {'training' if training else 'inference':9}"
                 if plan is None:
-                    print(f"{spec:44} {devices:7d} {way:9} does not fit{'':36} {seconds:7.2f}s")
+                    print(f"{row} does not fit")
                     continue
-                ratio = plan.value / best if way == "joint" and math.isfinite(best) else 1.0
-                if way != "partition":
-                    best = min(best, plan.value)
-                target = TARGETS.get((spec, devices)) if way == "joint" else None
+                pipeline = alone(module, (1,), 0, training)
+                mesh = min(alone(module, shape, 1, training) for shape in shapes(devices))
+                best = min(pipeline, mesh)
+                ratio = plan.value / best if math.isfinite(best) else math.nan
+                target = TARGETS.get((spec, devices, training))
                 verdict = "" if target is None else "  ok" if seconds <= target else f"  ABOVE {target:.0f} s"
                 print(
-                    f"{spec:44} {devices:7d} {way:9} {plan.value * 1e3:9.4f} {plan.bound * 1e3:9.4f} {plan.gap:7.2%} "
-                    f"{ratio:6.3f} {len(plan.stages):6d} {seconds:7.2f}s{verdict}",
+                    f"{row} {told(plan.value)} {told(plan.bound)} {plan.gap:7.2%} {len(plan.stages):6d} {seconds:7.2f}s "
+                    f"{told(pipeline)} {told(mesh)} {ratio:6.3f}{verdict}",
                     flush=True,
                 )
 

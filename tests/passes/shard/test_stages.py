@@ -98,14 +98,14 @@ class Oracle:
     """The least value of all plans in stages, from the definition: nothing is shared with the search but the problem of a stage
     and the cost of a message."""
 
-    def __init__(self, module: Module, meshes: Submeshes, microbatches: int = 0) -> None:
-        """``microbatches``: of a training step; 0: inference."""
+    def __init__(self, module: Module, meshes: Submeshes, microbatches: int = 0, memory: int | None = None) -> None:
+        """``microbatches``: of a training step; 0: inference. ``memory``: bytes per device at most."""
         topology = module.first(Topology)
         assert topology is not None
         self.module, self.meshes = module, meshes
         self.crossing = Crossing(topology, network(topology))
         found = folding(module.entry, module)
-        self.microbatches = microbatches
+        self.microbatches, self.memory = microbatches, memory
         training = {"training": True, "microbatches": microbatches} if microbatches else {}
         wholes = [build(module, module.entry, mesh, found, **training) for mesh in meshes.forms]  # type: ignore[arg-type]
         self.units = units_of(module.entry, found, wholes[0])
@@ -203,23 +203,33 @@ class Oracle:
                     )
                 )
                 numbers[node] = len(kinds) - 1
-            self.known[key] = least(replace(problem, node_kinds=tuple(kinds), kinds=tuple(numbers), cells=()))
+            whole_problem = replace(problem, node_kinds=tuple(kinds), kinds=tuple(numbers), cells=())
+            self.known[key] = least(whole_problem, self.memory)
         return self.known[key]
 
 
-def least(problem: ShardProblem) -> float:
+def least(problem: ShardProblem, memory: int | None) -> float:
     sizes = [len(problem.node_kinds[kind].seconds) for kind in problem.kinds]
-    if not all(sizes):
+    if not all(sizes) or (
+        memory is not None and sum(float(problem.node_kinds[kind].memory.min()) for kind in problem.kinds) > memory
+    ):
         return math.inf
-    return brute_force(problem) if math.prod(sizes) <= FEW else integer_programme(problem, scale=1e6)[0]
+    return brute_force(problem, memory) if math.prod(sizes) <= FEW else integer_programme(problem, memory, scale=1e6)[0]
 
 
-def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: int = 0) -> tuple[float, float]:
+def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: int = 0, memory: int = 0) -> tuple[float, float]:
     topology = module.first(Topology)
     assert topology is not None
     found = folding(module.entry, module)
     search = StageSearch(
-        module, topology, network(topology), found, meshes, training=microbatches > 0, microbatches=max(1, microbatches)
+        module,
+        topology,
+        network(topology),
+        found,
+        meshes,
+        memory=memory,
+        training=microbatches > 0,
+        microbatches=max(1, microbatches),
     )
     plan = search.search(stages, 60.0)
     return (plan.bound, plan.value) if plan else (math.inf, math.inf)
@@ -248,6 +258,20 @@ def test_brute_force_lies_between_bound_and_value_in_training(module: Module, st
     meshes = blocks_of(module)
     best = Oracle(module, meshes, microbatches).best(stages)
     bound, value = searched(module, meshes, stages, microbatches)
+    assert bound <= best * (1 + 1e-6)
+    assert best <= value * (1 + 1e-6)
+    assert value <= 4 * best or math.isinf(best)
+
+
+@given(modules(), st.sampled_from([0, 4]), st.sampled_from([0.3, 0.5, 0.8]))
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+def test_brute_force_lies_between_bound_and_value_with_little_memory(module: Module, microbatches: int, share: float) -> None:
+    """A share of all weights per device, in training with gradients and the optimizer's state. It fits where any plan does."""
+    weights = sum(resource.type.nbytes or 0 for resource in module.resources.values() if isinstance(resource.type, TensorType))
+    memory = int(share * weights * (4 if microbatches else 1))
+    meshes = blocks_of(module)
+    best = Oracle(module, meshes, microbatches, memory).best()
+    bound, value = searched(module, meshes, microbatches=microbatches, memory=memory)
     assert bound <= best * (1 + 1e-6)
     assert best <= value * (1 + 1e-6)
     assert value <= 4 * best or math.isinf(best)
