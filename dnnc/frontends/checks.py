@@ -9,7 +9,6 @@ outputs named; a graph output that is listed twice is kept once, with a warning.
 from __future__ import annotations
 
 import difflib
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -21,6 +20,7 @@ from dnnc.frontends.onnx_types import ELEMENT_TYPES
 from dnnc.frontends.opdefs import STANDARD_DOMAINS
 from ir.diagnostics import DiagnosticSink
 from ir.names import unique
+from passes.analyses.order import topological
 
 OLDEST_OPSET = 7
 _MOST_FAULTS = 20
@@ -315,21 +315,11 @@ def _changed_operators(graph: GraphProto, version: int) -> set[str]:
 
 def _topological(needs: Sequence[Sequence[int]]) -> list[int]:
     """Indices so that each stands after what it needs, smallest first; those on or behind a cycle are missing."""
-    waiting = [len(need) for need in needs]
     users: list[list[int]] = [[] for _ in needs]
     for index, need in enumerate(needs):
         for other in need:
             users[other].append(index)
-    ready = [index for index, count in enumerate(waiting) if not count]
-    order = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(index)
-        for user in users[index]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, user)
-    return order
+    return topological(users)
 
 
 def _circle(needs: Sequence[Iterable[int]], left: set[int]) -> list[int]:

@@ -10,7 +10,6 @@ Both formats are in milliseconds: PipeDream says so, and the device-placement fi
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from ir.names import unique
 from ir.ops import Location
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import BytesType
+from passes.analyses.order import topological
 
 ACCELERATOR, CPU = "accelerator", "cpu"
 """Names of the two device types; devices are ``acc0``, ``acc1``... and ``cpu0``..."""
@@ -225,21 +225,12 @@ def _check_bytes(profile: Profile, senders: Sequence[int]) -> None:
 def _topological(profile: Profile) -> list[int]:
     """All nodes, each after those it reads, ties by their order in the file. Raises InvalidInput for a cycle."""
     following: list[list[int]] = [[] for _ in profile.nodes]
-    missing = [0] * len(profile.nodes)
     for source, reader in profile.edges:
         following[source].append(reader)
-        missing[reader] += 1
-    ready = [v for v, count in enumerate(missing) if not count]
-    order = []
-    while ready:
-        v = heapq.heappop(ready)
-        order.append(v)
-        for reader in following[v]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
+    order = topological(following)
     if len(order) < len(profile.nodes):
-        cycle = _cycle(following, [count > 0 for count in missing])
+        done = set(order)
+        cycle = _cycle(following, [v not in done for v in range(len(following))])
         ids = " -> ".join(str(profile.nodes[v].id) for v in [*cycle, cycle[0]][:12]) + (" ..." if len(cycle) > 11 else "")
         span = profile.locate(profile.nodes[cycle[0]])
         raise InvalidInput(

@@ -22,7 +22,6 @@ Memory: the sizes of a stage's nodes, at most the kind's limit.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from passes.analyses.order import topological as order_of
 from passes.partition.arrays import distinct, rows_of
 from passes.partition.colocation import acyclic, components
 from passes.partition.problem import Floats, Ints, Kind, crowding
@@ -175,19 +175,7 @@ def sums_by(label: Ints, values: Ints, count: int) -> Ints:
 
 def topological(after: Sequence[Iterable[int]]) -> list[int]:
     """Positions in a topological order, the least ready first. Raises ValueError when there is a cycle."""
-    missing = [0] * len(after)
-    for targets in after:
-        for w in targets:
-            missing[w] += 1
-    ready = [v for v, count in enumerate(missing) if not count]
-    order: list[int] = []
-    while ready:
-        v = heapq.heappop(ready)
-        order.append(v)
-        for w in after[v]:
-            missing[w] -= 1
-            if not missing[w]:
-                heapq.heappush(ready, w)
+    order = order_of(after)
     if len(order) != len(after):
         raise ValueError("the units form a cycle")
     return order
