@@ -74,6 +74,16 @@ def test_any_plan(spec: str, sizes: tuple[int, ...]) -> None:
     check_count(check_runs(module, decided, folder), staged)
 
 
+@pytest.mark.parametrize(("shares", "uneven"), [(((3, 1),), False), (((1, 2), (1, 1)), False), (((2, 1),), True)])
+@pytest.mark.parametrize("spec", ZOO[1:])
+def test_any_plan_in_unequal_parts(spec: str, shares: tuple[tuple[int, ...], ...], uneven: bool) -> None:
+    """Heads between whole units, batches and hidden dimensions, in proportion to shares."""
+    module, folder = prepared(spec)
+    sizes = tuple(map(len, shares))
+    decided, (staged,) = random_plan(module, [sizes], np.random.default_rng(7), uneven, [shares], {1})
+    check_count(check_runs(module, decided, folder), staged)
+
+
 @pytest.mark.parametrize(("mesh", "stages"), [("2", 2), ("2x2", 2), ("", 3)])
 @pytest.mark.parametrize("spec", ZOO[1:])
 def test_stages(spec: str, mesh: str, stages: int) -> None:
