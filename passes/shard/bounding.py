@@ -184,9 +184,10 @@ class Bounding:
         return most_sent > 1
 
     def cheapest(self, mesh: DeviceMesh) -> Floats:
-        """Without the problem on the mesh: every op divided evenly, every weight too. Where parts may differ, a slow device may
-        have less than others: then all devices work as the quickest."""
+        """Without the problem on the mesh: every op divided evenly, every weight too. Where parts may differ, a slow or small
+        device may have less than others: then all devices work as the quickest, and have the room of the largest."""
         share = 1.0 / math.prod(mesh.sizes)
+        room = max((member.room for member in mesh.members), default=1.0) if self.uneven else 1.0
         slowest = min if self.uneven else max
         known: dict[object, float] = {}
         work = [0.0] * self.units.count
@@ -196,7 +197,7 @@ class Bounding:
                 known[key] = slowest((self.divided(op, type_, share) for type_ in mesh.types), default=0.0)
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
-        bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share)
+        bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share / room)
         return self.table_of(work, bytes_, self.limit(mesh))
 
     def divided(self, op: Op, type_: DeviceType, share: float) -> float:

@@ -211,6 +211,27 @@ def test_a_limit_holds_for_every_device() -> None:
         through(module, ShardPass(mesh="2", shares="2,1", memory=5000))
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    st.lists(st.tuples(st.sampled_from([1e9, 2e9]), st.integers(2500, 9500)), min_size=2, max_size=3),
+    st.sampled_from([0, 5000]),
+    st.sampled_from([0, 1]),
+    st.booleans(),
+)
+def test_no_device_holds_more_than_it_has(devices: list[tuple[float, int]], memory: int, stages: int, uneven: bool) -> None:
+    """9,216 bytes of weights, by what the members' programs read; also in stages, on blocks of unequal devices."""
+    rates, room = [rate for rate, _ in devices], [bytes_ for _, bytes_ in devices]
+    try:
+        found = through(products(unequal(rates, room)), ShardPass(stages=stages, uneven=uneven, memory=memory, time_limit=10.0))
+    except Infeasible:
+        return
+    result = through(found, LowerPass())
+    for stage in result.of_type(Stage):
+        for program in local_programs(result, stage):
+            held = sum(type_bytes(part.type) or 0 for part in program.parts)
+            assert held <= (memory or room[int((program.device or stage.devices[0])[1:])])
+
+
 def test_devices_alike_have_no_shares() -> None:
     found = through(products(unequal([1e9, 1e9])), ShardPass(mesh="2"))
     (mesh,) = found.of_type(Mesh)
