@@ -101,7 +101,7 @@ def seconds(module: Module) -> list[float]:
         (BERT, ShardPass(mesh="2x2")),
         (BERT, ShardPass(mesh="3", uneven=True)),
         (BERT, ShardPass(mesh="4", strategy="megatron")),
-        (T5, ShardPass(mesh="2", stages=2)),
+        (BERT, ShardPass(mesh="2", stages=2)),
         (T5, ShardPass(stages=0)),
         (T5, ShardPass(mesh="2", stages=2, strategy="data")),
         (T5, ShardPass(mesh="4", training=True)),
@@ -208,11 +208,25 @@ def test_a_stage_cut_elsewhere_on_other_meshes() -> None:
     plan = plan_of(module)
     assert [s.devices for s in plan.stages] == [("d", "b"), ("a",)]
     one, two = seconds(module)
-    # %a is gathered (4 KiB halves), then sent whole to the only device of the other stage
+    # %a of 4 KiB is gathered from halves, then sent whole to the only device of the other stage
     assert plan.stages[0].send == plan.stages[1].receive == pytest.approx(4096e-9)
+    assert [stage.working for stage in plan.stages] == [one, two]
+    assert plan.stages[0].collectives == pytest.approx(2048e-9)
     assert plan.value == pytest.approx(max(one, two) + 4096e-9)
     assert 0 < plan.bound <= plan.value
+    assert dict(plan.certificate)["bound"] == "search of each stage, for these stages on these meshes"
     assert parse_module(print_module(module)) == module
+
+
+def test_values_cross_in_parts_to_a_mesh_of_the_same_shape() -> None:
+    """%h of 4 KiB is sent in halves, and gathered where it is read."""
+    data = written(run(ShardPass(mesh="4"), pair()))
+    first = {"device": ["a", "b"], "mesh": {"axes": {"x": 2}}, "ops": {"h": {"x": "n"}}}
+    last = {"device": ["c", "d"], "mesh": {"axes": {"x": 2}}, "ops": {"a": {"x": "replicate"}, "y": {"x": "replicate"}}}
+    data["stages"] = [first, last]
+    one, two = plan_of(replayed(data, pair())).stages
+    assert (one.collectives, two.collectives) == (0.0, pytest.approx(2048e-9))
+    assert one.send == two.receive == pytest.approx(2048e-9)
 
 
 @pytest.mark.parametrize(("strategy", "stages"), [("data", 2), ("megatron", 3), ("replicate", 2)])
