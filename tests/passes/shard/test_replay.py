@@ -429,7 +429,7 @@ def test_nonsense_is_refused_or_makes_a_sound_plan(draw: st.DataObject) -> None:
         longest = max(len(str(fault)) for fault in error.diagnostics)
     else:
         longest = 0
-    assert longest < 2000
+    assert longest < 20_000  # a name of the file may be told in full
     if longest:
         return
     assert verify(found) == []
