@@ -15,8 +15,9 @@ convolutions take a fifth longer than their flops say, and on BERT:
 
 *Epilogues.* Runtimes fuse what follows a convolution or matrix product element by element (batch norm, bias, activation,
 residual sum) into it, so its data never leave the registers. Where a device type has an efficiency for ``epilogue``, such an op
-costs the extra operand it reads at memory bandwidth and its flops at that efficiency, and no overhead. It is an epilogue
-when it alone reads the result of a convolution, a matrix product or another epilogue, in the same body.
+costs the further operands it reads, but for weights, at memory bandwidth and its flops at that efficiency, and no overhead.
+It is an epilogue when it alone reads the result of a convolution, a matrix product or another epilogue, in the same body, and
+makes a result of the same shape. That is inference: what a backward pass reads is written, so in training nothing is fused.
 
 Invariant: nothing here depends on where an op is placed, so that seconds add up over any set of ops.
 """
@@ -24,13 +25,13 @@ Invariant: nothing here depends on where an op is placed, so that seconds add up
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ir.facets import Cost, Time
 from ir.module import Func, Stage
 from ir.ops import Op
 from ir.topology import DeviceType
-from ir.types import TensorType, type_bytes
+from ir.types import TensorType, Type, type_bytes
 
 EPILOGUE = "epilogue"
 """The class of ops, in ``DeviceType.efficiency``, that are fused into what they follow."""
@@ -84,17 +85,31 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     name = f"@{device_type.name}"
     times = [op.facet(Time) for op in ops]
     seconds = [_derived(op, device_type) if time is None else _stated(time, name) for op, time in zip(ops, times, strict=True)]
-    if not any(kind == EPILOGUE for kind, _ in device_type.efficiency):
+    if not fuses(device_type):
         return seconds
-    for index, fused_bytes in epilogues(ops, outputs).items():
+    types = {value.name: value.type for op in ops for value in op.results}
+    for index, ports in epilogues(ops, outputs).items():
         op = ops[index]
-        cost = op.facet(Cost)
-        if cost is None or op.facet(Time) is not None:
-            continue
-        rate = rate_of(op, device_type) * efficiency_of(EPILOGUE, device_type)
-        extra = fused_bytes / device_type.memory_bandwidth if device_type.memory_bandwidth else 0.0
-        seconds[index] = min(seconds[index], max(cost.flops / rate if rate else 0.0, extra))
+        seconds[index] = min(seconds[index], fused_seconds(op, device_type, type_bytes(types[op.operands[ports[0]]]) or 0))
     return seconds
+
+
+def fuses(device_type: DeviceType) -> bool:
+    """Whether epilogues are fused there."""
+    return any(kind == EPILOGUE for kind, _ in device_type.efficiency)
+
+
+def fused_seconds(op: Op, device_type: DeviceType, chained: int) -> float:
+    """Seconds that an epilogue adds to what it is fused into; ``chained``: bytes of the operand that stays in the registers.
+    inf where nothing is fused, or the op's seconds are stated."""
+    cost = op.facet(Cost)
+    if cost is None or op.facet(Time) is not None or not fuses(device_type):
+        return math.inf
+    rate = rate_of(op, device_type) * efficiency_of(EPILOGUE, device_type)
+    extra = max(cost.read - cost.weight - chained, 0)
+    return max(
+        cost.flops / rate if rate else 0.0, extra / device_type.memory_bandwidth if device_type.memory_bandwidth else 0.0
+    )
 
 
 def func_seconds(func: Func | Stage, device_type: DeviceType) -> dict[str, float]:
@@ -103,32 +118,42 @@ def func_seconds(func: Func | Stage, device_type: DeviceType) -> dict[str, float
     return {op.id: value for op, value in zip(func.ops, seconds, strict=True)}
 
 
-def epilogues(ops: tuple[Op, ...], outputs: Iterable[str] = ()) -> dict[int, int]:
-    """Index of each epilogue, with the bytes it reads besides the chain it belongs to (0 for an activation or a batch norm,
-    the other operand for a residual sum)."""
+def epilogues(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple[int, ...]]:
+    """Index of each epilogue, with the operands by which it follows a chain: one, or both of a sum of two chains."""
     readers = dict.fromkeys(outputs, 1)
     for op in ops:
         for name in _reads(op):
             readers[name] = readers.get(name, 0) + 1
-    types = {value.name: value.type for op in ops for value in op.results}
-    chains: set[str] = set()  # results that an epilogue may be fused into
-    found: dict[int, int] = {}
+    chains: dict[str, Type] = {}  # results that an epilogue may be fused into
+    found: dict[int, tuple[int, ...]] = {}
     for index, op in enumerate(ops):
-        dialect, _, name = op.name.partition(".")
-        if dialect != "onnx" or len(op.results) == 0:
-            continue
-        if name in HEADS:
-            chains.add(op.results[0].name)
-        elif name in FUSED and len(op.results) == 1:
+        if is_head(op):
+            chains[op.results[0].name] = op.results[0].type
+        elif may_fuse(op):
             # The chain's result must be read once only: else it is written to memory anyway.
-            joined = [operand for operand in op.operands if operand in chains and readers[operand] == 1]
-            if not joined:
-                continue
-            # A sum of two chains is fused into the one computed last.
-            others = [operand for operand in op.operands if operand in types and operand != joined[-1]]
-            found[index] = sum(type_bytes(types[operand]) or 0 for operand in others)
-            chains.add(op.results[0].name)
+            made = op.results[0].type
+            ports = [i for i, o in enumerate(op.operands) if o in chains and readers[o] == 1 and as_much(chains[o], made)]
+            if ports:
+                found[index] = tuple(ports)
+                chains[op.results[0].name] = made
     return found
+
+
+def is_head(op: Op) -> bool:
+    """Whether epilogues may be fused into the op's first result."""
+    dialect, _, name = op.name.partition(".")
+    return dialect == "onnx" and name in HEADS and len(op.results) > 0
+
+
+def may_fuse(op: Op) -> bool:
+    """Whether the op is an epilogue behind a chain."""
+    dialect, _, name = op.name.partition(".")
+    return dialect == "onnx" and name in FUSED and len(op.results) == 1
+
+
+def as_much(one: Type, other: Type) -> bool:
+    """Whether two values are of one shape."""
+    return isinstance(one, TensorType) and isinstance(other, TensorType) and one.shape == other.shape
 
 
 def _reads(op: Op) -> list[str]:

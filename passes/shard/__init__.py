@@ -6,6 +6,7 @@ The parts, in the order of reading:
 - ``layouts``: the layouts of a type and the cheapest chain of collectives between any two;
 - ``problem``: ``ShardProblem``, nodes with choices and values with conversions, as numbers; what a plan costs;
 - ``build``: from a function to that problem: layout rules, seconds by shard, gradients, memory, all that is assumed;
+- ``fused``: what follows a product element by element and is fused into it, unless a layout is between;
 - ``cells``, ``structure``: the repeated parts that ``fold`` finds, and which of them meet their neighbours alike;
 - ``charges``, ``model``: a value's conversions as tables, once per (value, layout) however many readers;
 - ``reduce``: choices that no cheapest plan needs go;
@@ -33,7 +34,7 @@ sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and
 """
 
 from passes.shard.build import ShardInput, build, is_kept
-from passes.shard.decide import decisions_of
+from passes.shard.decide import decisions_of, truthful
 from passes.shard.explain import (
     Alternative,
     Layer,
@@ -87,6 +88,7 @@ __all__ = [
     "shapes",
     "solve",
     "stage_parts",
+    "truthful",
     "typical_block",
     "undecided",
 ]

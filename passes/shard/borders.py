@@ -123,7 +123,7 @@ class Cutter:
             readers = sorted((place[node], port) for node, port in value.readers if node in place)
             kind = value.kind
             if name in enters:
-                maker = (added(self.arrival(name, kind, border)), 0)
+                maker = (added(self.arrival(name, border)), 0)
                 entering[maker[0]] = name
             else:
                 maker = (place[value.maker[0]], value.maker[1])
@@ -159,8 +159,8 @@ class Cutter:
                 found.append(stretch)
         return found
 
-    def arrival(self, name: str, kind: int, border: Border) -> NodeKind:
-        count = len(self.whole.problem.value_kinds[kind].weights)
+    def arrival(self, name: str, border: Border) -> NodeKind:
+        count = len(self.whole.layouts[name].placements)
         choices = np.array([border.given[name]] if name in border.given else range(count), np.int64)
         seconds = border.receive[name] if name in border.receive else np.zeros(count)
         labels = tuple(map(str, choices.tolist()))
@@ -169,7 +169,8 @@ class Cutter:
     def departure(self, name: str, value_kinds: list[ValueKind], kind: int, border: Border) -> tuple[int, NodeKind]:
         """The kind of a value that leaves, with a key more: that of sending it."""
         before = value_kinds[kind]
-        send = border.send[name] if name in border.send else np.zeros(len(before.weights))
+        count = len(self.whole.layouts[name].placements)
+        send = np.resize(border.send[name] if name in border.send else np.zeros(count), len(before.weights))
         key = before.weights.shape[1]
         need: tuple[int, ...] = (key,)
         if name in border.whole:

@@ -1,10 +1,10 @@
 """What a run of units costs on a block of devices, from below: tables that get better where a plan would use them.
 
-At first: each op's seconds divided by the number of devices, but for its overhead; the least bytes of weights; the least parts
-of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses one of as many devices. Then all runs
-of the form at once: its own least seconds by op, and the tables of its units (``chains``), without a price of memory; and for
-runs in plans under the price that suits them. In the end, for single runs in plans, the solution of the run's problem, with
-borders in the layouts that suit best.
+At first: each op's seconds, fused where it may be, divided by the number of devices, but for its overhead; the least bytes of
+weights; the least parts of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses one of as
+many devices. Then all runs of the form at once: its own least seconds by op, and the tables of its units (``chains``), without
+a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in plans, the solution of
+the run's problem, with borders in the layouts that suit best.
 
 Two tables per form for what is not of units: ``core``, without what crosses, in which a bound of a run is one of every run
 around it (what is left out costs nothing and frees memory); and ``whole``, of single solved runs, with their transfers over the
@@ -25,13 +25,15 @@ from ir.module import Module
 from ir.ops import Op
 from ir.topology import DeviceType, Topology
 from ir.types import type_bytes
+from passes.analyses.memory import value_bytes
 from passes.analyses.network import Network
-from passes.analyses.seconds import op_seconds
+from passes.analyses.seconds import fused_seconds, op_seconds
 from passes.fold import Folding
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build
 from passes.shard.chains import Chain, Parts, parts_of
 from passes.shard.crossings import Link, Links, stages_needed, volumes_of
+from passes.shard.fused import chains_of
 from passes.shard.layouts import split
 from passes.shard.mesh import DeviceMesh
 from passes.shard.named import named_plan, restricted
@@ -191,17 +193,20 @@ class Bounding:
         slowest = min if self.uneven else max
         known: dict[object, float] = {}
         work = [0.0] * self.units.count
+        followed = chains_of(self.module.entry, mesh.types, training=self.training).epilogues
         for number, op in enumerate(self.module.entry.ops):
-            key = (op.facets, op.name)
+            key = (op.facets, op.name, value_bytes(op.results[0]) if number in followed else None)
             if key not in known:
-                known[key] = slowest((self.divided(op, type_, share) for type_ in mesh.types), default=0.0)
+                divided = (self.divided(op, type_, share, key[2]) for type_ in mesh.types)
+                known[key] = slowest(divided, default=0.0)
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
         bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share / room)
         return self.table_of(work, bytes_, self.limit(mesh))
 
-    def divided(self, op: Op, type_: DeviceType, share: float) -> float:
-        """Seconds of an op, forward and in training backward, of which each device does a share but pays the overhead."""
+    def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
+        """Seconds of an op, forward and in training backward, of which each device does a share but pays the overhead; of an
+        op that may be fused no more than then."""
         cost = op.facet(Cost)
         whole = op_seconds(op, type_)
         if cost is None or op.facet(Time) is not None:
@@ -211,7 +216,8 @@ class Bounding:
         if self.training and gradients:
             back = replace(cost, flops=gradients, read=2 * cost.read, write=2 * cost.write)
             works.append(op_seconds(op.with_facets(back), type_))
-        return sum(min(work, type_.overhead) + max(work - type_.overhead, 0.0) * share for work in works)
+        alone = sum(min(work, type_.overhead) + max(work - type_.overhead, 0.0) * share for work in works)
+        return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
 
     def table_of(self, work: list[float], bytes_: Floats, limit: int | None) -> Floats:
         sums, count = np.concatenate([[0.0], np.cumsum(work)]), len(work)

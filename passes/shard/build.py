@@ -6,12 +6,12 @@ is kept; other layouts are made from it in every run. A result may leave in any 
 
 What is free: arguments arrive in whatever layouts are asked for, and small constants stand on every device.
 
-Seconds of an op under a choice: those of ``passes.analyses.seconds`` (the op alone, not fused) for a member's own shard, flops
-and bytes, on its own type of device; of the members the longest. In training, the backward pass is priced likewise, with the
-flops of both gradients and twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout
-are added where they are, and each sum is brought to where the maker wants it: for a weight, where it is kept, which is its
-synchronisation. What the forward pass gathered stays for the backward pass. Nothing overlaps: communication adds to
-computation.
+Seconds of an op under a choice: those of ``passes.analyses.seconds`` for a member's own shard, flops and bytes, on its own type
+of device; of the members the longest. An epilogue is fused where no layout is between (``fused``), so one device costs what
+``partition`` says. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and
+twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they are, and
+each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation. What the forward
+pass gathered stays for the backward pass. Nothing overlaps: communication adds to computation.
 
 Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
 numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
@@ -46,9 +46,10 @@ from ir.ops import Op
 from ir.shares import Shares, nested_cut, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.analyses.memory import reads
-from passes.analyses.seconds import op_seconds
+from passes.analyses.seconds import fused_seconds, is_head, op_seconds
 from passes.fold import Folding
 from passes.shard.cells import cells_of
+from passes.shard.fused import Epilogue, chains_of
 from passes.shard.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
 from passes.shard.mesh import DeviceMesh, Member
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
@@ -61,8 +62,9 @@ WHOLE = "replicate"
 
 @dataclass(frozen=True, slots=True)
 class ShardInput:
-    """The problem with what its numbers mean: ``strategies[node kind][choice]``, one per axis, of an op; ``kept[node]`` is the
-    resource of a weight's node, ``outputs[node]`` the value of a result's; ``layouts[name]``: of a value, by source."""
+    """The problem with what its numbers mean: ``strategies[node kind][choice]``, one per axis, of an op, the same tuple for
+    choices that differ in claims alone; ``kept[node]`` is the resource of a weight's node, ``outputs[node]`` the value of a
+    result's; ``layouts[name]``: of a value, by source (``made`` tells those of links)."""
 
     problem: ShardProblem
     mesh: DeviceMesh
@@ -87,6 +89,10 @@ class ShardInput:
         for number, saved in enumerate(self.saved if in_flight != 1 else ()):
             kinds[number] = replace(kinds[number], memory=kinds[number].memory + (in_flight - 1) * saved)
         return replace(self, problem=replace(self.problem, node_kinds=tuple(kinds)))
+
+    def made(self, name: str, source: int) -> int:
+        """The number of the layout that a source of a value stands for."""
+        return source % len(self.layouts[name].placements)
 
 
 def build(
@@ -119,20 +125,34 @@ class _ValueDraft:
 
     layouts: Layouts
     flows: bool
-    numbers: dict[tuple[int, int], int]
+    numbers: dict[tuple[int, int, float], int]
     microbatches: int = 1
+    link: bool = False
 
-    def need(self, layout: int, gradient: int) -> int:
-        """The number of the need of ``layout`` whose gradient comes back as ``gradient`` (-1: none)."""
-        return self.numbers.setdefault((layout, gradient if self.flows else -1), len(self.numbers))
+    def need(self, layout: int, gradient: int, apart: float = 0.0) -> int:
+        """The number of the need of ``layout`` whose gradient comes back as ``gradient`` (-1: none); ``apart``: seconds that it
+        costs more where the value is not of a chain or not in that layout."""
+        return self.numbers.setdefault((layout, gradient if self.flows else -1, apart), len(self.numbers))
 
     def finish(self) -> ValueKind:
         convert, count = self.layouts.convert, len(self.layouts.placements)
         # The gradient is wanted as ``_dual`` of the source; keys from ``count`` on are layouts that it comes in.
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
         back = convert[:, wanted].T / self.microbatches if self.flows else np.zeros((count, count))
-        needs = tuple((layout,) if gradient < 0 else (layout, count + gradient) for layout, gradient in self.numbers)
-        return ValueKind(np.hstack([convert, back]), needs)
+        weights = np.hstack([convert, back])
+        columns: dict[tuple[int, float], Floats] = {}
+        if self.link:  # sources from ``count`` on are of a chain
+            weights = np.vstack([weights, weights])
+            for layout, _, apart in self.numbers:
+                if apart:
+                    column = columns.setdefault((layout, apart), np.full((2 * count, 1), apart))
+                    column[count + layout] = 0.0
+        number = {place: 2 * count + i for i, place in enumerate(columns)}
+        needs = []
+        for layout, gradient, apart in self.numbers:
+            keys = (layout,) if gradient < 0 else (layout, count + gradient)
+            needs.append((*keys, number[layout, apart]) if apart else keys)
+        return ValueKind(np.hstack([weights, *columns.values()]), tuple(needs))
 
 
 class _Builder:
@@ -142,9 +162,10 @@ class _Builder:
         self.around = Surroundings(module.resources.values(), module_opsets(module))
         self.around.types.update((arg.name, arg.type) for arg in func.args)
         self.resources = module.resources
+        self.chains = chains_of(func, mesh.types, training=training)
         self.weights = {name for name, resource in self.resources.items() if self.is_weight(resource)}
         self.trained = {name for name in self.weights if training and _is_float(self.resources[name].type)}
-        self.values: dict[tuple[Type, bool, int], int] = {}
+        self.values: dict[tuple[Type, bool, int, bool], int] = {}
         self.drafts: list[_ValueDraft] = []
         self.kind_numbers: dict[object, int] = {}
         self.saved_rows: list[Floats] = []
@@ -163,10 +184,11 @@ class _Builder:
         return is_kept(resource.type, training=self.training)
 
     def value_kind(self, name: str) -> int:
-        key = (self.around.types[name], name in self.trained, self.microbatches if name in self.weights else 1)
+        times = self.microbatches if name in self.weights else 1
+        key = (self.around.types[name], name in self.trained, times, name in self.chains.links)
         if key not in self.values:
             self.values[key] = len(self.drafts)
-            self.drafts.append(_ValueDraft(layouts_of(key[0], self.mesh, self.uneven), key[1], {}, key[2]))
+            self.drafts.append(_ValueDraft(layouts_of(key[0], self.mesh, self.uneven), key[1], {}, *key[2:]))
         return self.values[key]
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -187,12 +209,14 @@ class _Builder:
         made_kinds = tuple([self.value_kind(value.name) if value.name else -1 for value in op.results])
         repeats = len(set(op.operands)) < len(op.operands) and tuple(op.operands.index(name) for name in op.operands)
         shared = tuple([self.times_read[name] for _, name in ports if name in self.weights and name in self.trained])
-        key = (op.name, id(rule), op.facets, operands, read_kinds, made_kinds, repeats, shared)
+        epilogue = self.chains.epilogues.get(len(self.kinds))
+        key = (op.name, id(rule), op.facets, operands, read_kinds, made_kinds, repeats, shared, epilogue)
         number = self.kind_numbers.get(key)
         if number is None:
             number = self.kind_numbers[key] = len(self.node_kinds)
             self.rules.append(rule)
-            self.op_kind(op, rule, operands, read_kinds, made_kinds, any(name in self.trained for name in op.operands))
+            flows = any(name in self.trained for name in op.operands)
+            self.op_kind(op, rule, operands, read_kinds, made_kinds, flows, epilogue)
         node = len(self.kinds)
         self.kinds.append(number)
         for port, (_, name) in enumerate(ports):
@@ -210,9 +234,10 @@ class _Builder:
         read_kinds: Sequence[tuple[int, int]],
         made_kinds: Sequence[int],
         flows: bool,
+        epilogue: Epilogue | None,
     ) -> None:
         """A kind of ops: every combination of strategies that its values can have, of equal ones the quickest, and those that
-        save less memory."""
+        save less memory; those of an epilogue with all that they may claim."""
         results = [value.type for value in op.results]
         rows: list[_Row] = []
         for strategies, gradients in self.combinations(rule, operands, results):
@@ -235,9 +260,22 @@ class _Builder:
             ]
             if -1 in needs or -1 in made:
                 continue
-            seconds = self.seconds(op, operands, strategies, lies)
             saved = self.saved(op, operands, strategies, lies) if flows else 0.0
-            rows.append(_Row(seconds, saved, self.held(op, lies), tuple(needs), tuple(made), strategies))
+            held = self.held(op, lies)
+            link = len(made) > 0 and made_kinds[0] >= 0 and self.drafts[made_kinds[0]].link
+            chained = [made[0] + len(self.drafts[made_kinds[0]].layouts.placements), *made[1:]] if link else made
+            seconds = self.seconds(op, operands, strategies, lies)
+            for port in epilogue.ports if epilogue else ():
+                fused = self.seconds(op, operands, strategies, lies, port)
+                place = next(place for place, (i, _) in enumerate(read_kinds) if i == port)
+                draft = self.drafts[read_kinds[place][1]]
+                apart = epilogue.false if epilogue and link else seconds - fused if fused < seconds else 0.0
+                joined = draft.need(draft.layouts.number(lies[port]), -1, apart)
+                asked = (*needs[:place], joined, *needs[place + 1 :])
+                rows.append(_Row(fused, saved, held, asked, tuple(chained), strategies))
+            if not epilogue or link:
+                given = tuple(chained if is_head(op) else made)
+                rows.append(_Row(seconds, saved, held, tuple(needs), given, strategies))
         self.add_kind(_undominated(rows), len(read_kinds), len(made_kinds))
 
     def combinations(
@@ -329,13 +367,19 @@ class _Builder:
     # -- seconds and bytes ---------------------------------------------------------------------------------------------
 
     def seconds(
-        self, op: Op, operands: Sequence[Type | None], strategies: Sequence[Strategy | None], lies: Sequence[Placements]
+        self,
+        op: Op,
+        operands: Sequence[Type | None],
+        strategies: Sequence[Strategy | None],
+        lies: Sequence[Placements],
+        port: int = -1,
     ) -> float:
-        """Of the member that takes longest, forward and, in training, backward."""
+        """Of the member that takes longest, forward and, in training, backward; ``port``: the operand by which the op is fused
+        into what makes it, where that is quicker."""
         cost = op.facet(Cost)
         if cost is None or op.facet(Time) is not None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
-        return max((self.member_seconds(op, cost, operands, strategies, lies, m) for m in self.mesh.members), default=0.0)
+        return max((self.member_seconds(op, cost, operands, strategies, lies, m, port) for m in self.mesh.members), default=0.0)
 
     def member_seconds(
         self,
@@ -345,8 +389,14 @@ class _Builder:
         strategies: Sequence[Strategy | None],
         lies: Sequence[Placements],
         member: Member,
+        port: int,
     ) -> float:
         local = _local_cost(op, cost, operands, lies, share_of(strategies, self.mesh, member.place), self.mesh, member.place)
+        chained = operands[port] if port >= 0 else None
+        if chained is not None:
+            here, kept = op.with_facets(local), part(chained, lies[port], self.mesh, member.place)
+            fused = fused_seconds(here, member.type, round((type_bytes(chained) or 0) * kept))
+            return min(op_seconds(here, member.type), fused)
         works = [local]
         if self.training and cost.input_grad + cost.weight_grad:
             works.append(replace(local, flops=local.input_grad, read=2 * local.read, write=2 * local.write))
@@ -527,32 +577,42 @@ def _local_cost(
     mesh: DeviceMesh,
     place: Sequence[int],
 ) -> Cost:
-    """The cost of the shard of the member at ``place``. Bytes read are divided as the operands are where the op reads all of
-    them, else (a Gather from a table) as the results are. ``input_grad`` is that of both gradients."""
-
-    def parts(names: Sequence[str], types: Sequence[Type | None], lies: Sequence[Placements]) -> tuple[int, float]:
-        whole, local = 0, 0.0
-        for name, type_, placements in zip(names, types, lies, strict=True):
-            size = (type_bytes(type_) or 0) if name and type_ is not None else 0
-            whole += size
-            local += size * part(type_, placements, mesh, place) if size and type_ is not None else 0.0
-        return whole, local
-
+    """The cost of the shard of the member at ``place``. Bytes read are those of the operands, each value once per layout, where
+    the op reads all of them; else (a Gather) the part of the first that ends in the results, and the rest. ``input_grad`` is
+    that of both gradients."""
     count = len(operands)
-    made, made_here = parts([v.name for v in op.results], [v.type for v in op.results], lies[count:])
-    results = made_here / made if made else 1.0
-    given, given_here = parts(op.operands, operands, lies[:count])
-    held = [i for i, name in enumerate(op.operands) if name[:1] == "@"]
-    weight, weight_here = parts([op.operands[i] for i in held], [operands[i] for i in held], [lies[i] for i in held])
-    read = given_here / given if given and cost.read >= given else results
-    kept = weight_here / weight if weight and cost.weight >= weight else results
+    rows = [
+        (n, type_bytes(t) or 0, t, p)
+        for n, t, p in zip(op.operands, operands, lies[:count], strict=True)
+        if n and t is not None
+    ]
+    made = [(v.name, type_bytes(v.type) or 0, v.type, p) for v, p in zip(op.results, lies[count:], strict=True) if v.name]
+
+    def whole(rows: Sequence[tuple[str, int, Type, Placements]]) -> int:
+        return sum({name: size for name, size, _, _ in rows}.values())
+
+    def here(rows: Sequence[tuple[str, int, Type, Placements]]) -> float:
+        distinct = {(name, placements): (size, type_) for name, size, type_, placements in rows}
+        return sum(size * part(type_, placements, mesh, place) for (_, placements), (size, type_) in distinct.items() if size)
+
+    results = here(made) / whole(made) if whole(made) else 1.0
+
+    def read(bytes_: int, rows: Sequence[tuple[str, int, Type, Placements]]) -> int:
+        total = whole(rows)
+        if cost.kind != "gather" and total and bytes_ >= total:
+            return round(bytes_ * here(rows) / total)
+        rest = [row for row in rows if row[0] != op.operands[0]]
+        if bytes_ < whole(rest):
+            return round(bytes_ * results)
+        return round((bytes_ - whole(rest)) * results + here(rest))
+
     return replace(
         cost,
         flops=round(cost.flops * share),
         input_grad=round((cost.input_grad + cost.weight_grad) * share),
-        read=round(cost.read * read),
+        read=read(cost.read, rows),
         write=round(cost.write * results),
-        weight=round(cost.weight * kept),
+        weight=read(cost.weight, [row for row in rows if row[0][:1] == "@"]),
     )
 
 

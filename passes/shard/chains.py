@@ -170,16 +170,25 @@ class Chain:
         self.known: dict[tuple[int, float], _Table] = {}
 
     def states(self, cut: int) -> int:
-        """The number of layouts of the link before unit ``cut``; 1 where there is none."""
-        return len(self.layouts(cut).placements) if self.parts.links[cut] >= 0 else 1
+        """The number of sources of the link before unit ``cut``, its layouts, once more where it may be one of a chain of
+        epilogues (``fused``); 1 where there is none."""
+        problem, number = self.cutter.whole.problem, self.parts.links[cut]
+        return len(problem.value_kinds[problem.values[number].kind].weights) if number >= 0 else 1
+
+    def arriving(self, cut: int, seconds: Floats | None) -> Floats:
+        """Seconds by layout of what comes from another stage as those by source: there it is of no chain of epilogues."""
+        found = np.zeros(self.states(cut))
+        count = len(self.layouts(cut).placements) if self.parts.links[cut] >= 0 else 1
+        found[:count], found[count:] = 0.0 if seconds is None else seconds, np.inf
+        return found
 
     def entering(self, cut: int, link: Link, alike: bool) -> Floats:
         """Seconds by layout, beyond the least, that the stage from unit ``cut`` on spends on receiving the link before it; from
         one of another shape it comes whole."""
         made, read, _ = self.parts.close[cut]
         if not read:
-            return np.zeros(self.states(cut))
-        return self.beyond(cut, link) if alike or not made else np.where(self.whole(cut), 0.0, np.inf)
+            return self.arriving(cut, None)
+        return self.arriving(cut, self.beyond(cut, link) if alike or not made else np.where(self.whole(cut), 0.0, np.inf))
 
     def leaving(self, cut: int, link: Link, alike: bool) -> Floats:
         """Likewise of sending it, for the stage before; parts are brought together for a stage of another shape."""
@@ -187,12 +196,13 @@ class Chain:
         if not made or not (alike or read):
             return np.zeros(self.states(cut))
         if alike:
-            return self.beyond(cut, link)
+            return np.resize(self.beyond(cut, link), self.states(cut))
         return self.gathered(cut)
 
     def gathered(self, cut: int) -> Floats:
         """Seconds by layout for bringing the link before unit ``cut`` together, where no unit before may have done so."""
-        return self.layouts(cut).convert[:, int(self.whole(cut).argmax())] * self.parts.close[cut][2]
+        gathered = self.layouts(cut).convert[:, int(self.whole(cut).argmax())] * self.parts.close[cut][2]
+        return np.resize(gathered, self.states(cut))
 
     def name(self, cut: int) -> str:
         """Of the link before unit ``cut``; empty where there is none."""

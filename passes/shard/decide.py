@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ir.layout_rules import LayoutRule
+from ir.layout_rules import LayoutRule, Strategy
 from passes.shard.build import WHOLE, ShardInput
 from passes.shard.layouts import Placements
 from passes.shard.price import Decisions
+from passes.shard.problem import ValueNode
+from passes.shard.search import ShardPlan
+
+
+def truthful(given: ShardInput, choices: Sequence[int]) -> tuple[int, ...]:
+    """The choices with the same decisions whose claims to be fused are true (``chains``): they cost no more."""
+    problem, found = given.problem, list(choices)
+    claims = [_claims(strategies) for strategies in given.strategies]
+    links: dict[int, list[ValueNode]] = {}
+    for value in problem.values:
+        if len(value.readers) == 1:
+            links.setdefault(value.readers[0][0], []).append(value)
+    for node, choice in enumerate(choices):
+        alike = claims[problem.kinds[node]].get(choice, ())
+        costs = []
+        for other in alike:
+            found[node] = other
+            shared = sum(problem.value_cost(value, found) for value in links.get(node, ()))
+            costs.append(float(problem.node(node).seconds[other]) + shared)
+        found[node] = alike[costs.index(min(costs))] if costs else choice
+    return tuple(found)
+
+
+def _claims(strategies: Sequence[tuple[Strategy | None, ...]]) -> dict[int, list[int]]:
+    """Choices that differ in claims alone, of each of them."""
+    groups: dict[int, list[int]] = {}
+    for choice, taken in enumerate(strategies):
+        groups.setdefault(id(taken), []).append(choice)
+    return {choice: group for group in groups.values() if len(group) > 1 for choice in group}
+
+
+def truthful_plan(given: ShardInput, plan: ShardPlan) -> ShardPlan:
+    """The plan with true claims."""
+    choices = truthful(given, plan.choices)
+    if choices == plan.choices:
+        return plan
+    value = given.problem.cost(choices)
+    return replace(plan, choices=choices, value=value, bound=min(plan.bound, value))
 
 
 def decisions_of(given: ShardInput, choices: Sequence[int]) -> Decisions:
@@ -51,7 +90,7 @@ def choice_of(given: ShardInput, number: int, rule: LayoutRule, names: Sequence[
 
 def settled(given: ShardInput, ops: Sequence[int], stated: Mapping[int, int] | None = None) -> tuple[int, ...]:
     """Choices of all nodes, given those of the ops and of ``stated`` nodes: every other weight is kept, every other result
-    leaves, as costs least, then as takes least memory."""
+    leaves, as costs least, then as takes least memory; claims are true."""
     problem, stated = given.problem, stated or {}
     choices = [*ops, *([0] * (problem.size - len(ops)))]
     for node, choice in stated.items():
@@ -68,7 +107,7 @@ def settled(given: ShardInput, ops: Sequence[int], stated: Mapping[int, int] | N
                 choices[node] = choice
                 costs.append((problem.value_cost(value, choices), float(kind.memory[choice]), choice))
             choices[node] = min(costs)[2]
-    return tuple(choices)
+    return truthful(given, choices)
 
 
-__all__ = ["choice_of", "decisions_of", "settled"]
+__all__ = ["choice_of", "decisions_of", "settled", "truthful", "truthful_plan"]

@@ -270,7 +270,11 @@ class _Stages:
         held = [name for name in wanted if name in self.resources]
         kept = kept_layouts(self.module, stage.index, named) if named else dict.fromkeys(held, whole)
         mine = [value.name for op in ops for value in op.results]
-        leaving = {name: whole for name in mine if any(not self.alike(stage.index, o) for o in self.readers.get(name, ()))}
+        leaving = {}
+        for name in mine:
+            others = self.readers.get(name, set()) - {stage.index}
+            if others:
+                leaving[name] = self.lies(name, whole) if all(self.alike(stage.index, o) for o in others) else whole
         learning = frozenset(stage.learning)
         decisions = Decisions(strategies, kept, self.outputs(part, whole), entering, leaving, learning)
         return StagePart(stage.index, part, mesh, decisions)

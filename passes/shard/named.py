@@ -29,7 +29,7 @@ from ir.module import Module
 from ir.ops import Op
 from ir.types import TensorType
 from passes.shard.build import WHOLE, ShardInput
-from passes.shard.decide import choice_of, settled
+from passes.shard.decide import choice_of, settled, truthful
 from passes.shard.problem import NodeKind
 from passes.shard.search import NoPlanError, ShardPlan, solve
 
@@ -70,7 +70,7 @@ def named_plan(
     KeyError for no such name."""
     if name == "tied":
         plan = solve(given.problem, memory=memory, tie=True, seconds=seconds)
-        choices = plan.choices
+        choices = truthful(given, plan.choices)
     else:
         choices = (by_hand or ByHand(module, given, uneven)).choices(name)
     value, needs = given.problem.cost(choices), given.problem.memory(choices)

@@ -19,7 +19,7 @@ from ir.ops import Op
 from ir.shares import cut
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.analyses.memory import reads
-from passes.analyses.seconds import op_seconds
+from passes.analyses.seconds import FUSED, HEADS, fused_seconds, op_seconds
 from passes.shard.mesh import DeviceMesh, Member
 from passes.shard.ways import FREE, Lies, Ways
 
@@ -27,7 +27,7 @@ from passes.shard.ways import FREE, Lies, Ways
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts. Of a stage:
-    ``entering``, how values of other stages arrive, ``leaving``, layouts that values are brought to for other stages, and
+    ``entering``, how values of other stages arrive, ``leaving``, layouts in which values leave for other stages, and
     ``learning``, those of ``entering`` that have a gradient."""
 
     strategies: Mapping[str, tuple[str, ...]]
@@ -95,6 +95,10 @@ def price(
     return bill
 
 
+Row = tuple[Type, Lies, str]
+"""A value by name, as an op reads or makes it."""
+
+
 class _Walk:
     def __init__(
         self,
@@ -107,6 +111,11 @@ class _Walk:
         microbatches: int,
     ) -> None:
         self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
+        self.times_read = Counter([*(value.name for value in func.results), *decisions.leaving])
+        for op in func.ops:
+            self.times_read.update(op.operands)
+            self.times_read.update(name for name in reads(op) if name not in op.operands)
+        self.chains: set[str] = set()
         self.microbatches = microbatches
         self.ways = Ways(mesh, uneven)
         self.types: dict[str, Type] = {value.name: value.type for value in func.args}
@@ -196,7 +205,7 @@ class _Walk:
 
     def compute(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> None:
         """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it."""
-        seconds = self.seconds(op, operands, results, divided)
+        seconds = self.seconds(op, operands, results, divided, self.follows(op, operands))
         self.worked.append(seconds)
         self.bill.work[op.id] = seconds
         captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
@@ -209,7 +218,24 @@ class _Walk:
             saved = (self.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members)
             self.left.append(max(saved, default=0.0))
 
-    def seconds(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> float:
+    def follows(self, op: Op, operands: list[Lies]) -> int:
+        """The operand that stays in the registers when the op is fused into what makes it; -1 where it is not. Notes what can
+        be fused into the op in turn."""
+        joined = -1
+        name = op.name.removeprefix("onnx.") if op.results and not self.training else ""
+        if name in FUSED and len(op.results) == 1:
+            shape = _shape(op.results[0].type)
+            for i, (value, lies) in enumerate(zip(op.operands, operands, strict=True)):
+                alone = value in self.chains and self.times_read[value] == 1 and self.lies[value] == lies
+                if alone and _shape(self.types[value]) == shape:
+                    joined = i
+        if joined >= 0 or name in HEADS:
+            self.chains.add(op.results[0].name)
+        return joined
+
+    def seconds(
+        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
+    ) -> float:
         cost = op.facet(Cost)
         if cost is None or op.facet(Time) is not None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
@@ -221,15 +247,18 @@ class _Walk:
         for member in self.mesh.members:
             share = self.share(divided, member)
             written = self.ratio(made, member)
-            read = self.ratio(given, member) if cost.read >= self.total(given) > 0 else written
-            kept = self.ratio(held, member) if cost.weight >= self.total(held) > 0 else written
             here = replace(
                 cost,
                 flops=round(cost.flops * share),
-                read=round(cost.read * read),
+                read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
                 write=round(cost.write * written),
-                weight=round(cost.weight * kept),
+                weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
             )
+            if joined >= 0:
+                row: list[Row] = [(self.types[op.operands[joined]], operands[joined], op.operands[joined])]
+                fused = fused_seconds(op.with_facets(here), member.type, round(self.total(row) * self.ratio(row, member)))
+                longest = max(longest, min(op_seconds(op.with_facets(here), member.type), fused))
+                continue
             works = [here]
             if self.training and gradients:
                 works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
@@ -244,10 +273,10 @@ class _Walk:
         given = {(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name[:1] == "%"}
         rows = sorted((row for row in given if isinstance(row[0], TensorType) and row[0].dtype.is_float), key=str)
         made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True)]
-        inputs = self.total(list({row[2]: row for row in rows}.values()))
+        inputs = self.total(rows)
         if 0 < inputs <= saved:
             beyond = max([self.share(divided, member), *(self.ratio([row], member) for row in made)])
-            return self.total(rows) * self.ratio(rows, member) + (saved - inputs) * beyond
+            return inputs * self.ratio(rows, member) + (saved - inputs) * beyond
         return saved * (self.ratio(made[:1], member) if made and self.total(made[:1]) == saved else 1.0)
 
     def share(self, divided: list[tuple[int, list[int]]], member: Member) -> float:
@@ -260,13 +289,24 @@ class _Walk:
             found *= mine / units
         return found
 
-    @staticmethod
-    def total(rows: list[tuple[Type, Lies, str]]) -> int:
-        return sum(type_.nbytes or 0 for type_, _, _ in rows if isinstance(type_, TensorType))
+    def taken(self, cost: Cost, size: int, rows: list[Row], first: tuple[str, ...], member: Member, written: float) -> float:
+        """Bytes that a member reads of ``size``: of operands as a whole, or of the first what the results take."""
+        if cost.kind == "gather" or not 0 < self.total(rows) <= size:
+            others = [row for row in rows if row[2] not in first]
+            known = self.total(others)
+            return (size - known) * written + known * self.ratio(others, member) if size >= known else size * written
+        return size * self.ratio(rows, member)
 
-    def ratio(self, rows: list[tuple[Type, Lies, str]], member: Member) -> float:
-        whole = self.total(rows)
-        here = sum((t.nbytes or 0) * self.part(t, lies, member) for t, lies, _ in rows if isinstance(t, TensorType))
+    @staticmethod
+    def total(rows: list[Row]) -> int:
+        sizes = {name: type_.nbytes or 0 for type_, _, name in rows if isinstance(type_, TensorType)}
+        return sum(sizes.values())
+
+    def ratio(self, rows: list[Row], member: Member) -> float:
+        whole, here = self.total(rows), 0.0
+        for i, (type_, lies, name) in enumerate(rows):
+            if isinstance(type_, TensorType) and (name, lies) not in [(other, its) for _, its, other in rows[:i]]:
+                here += (type_.nbytes or 0) * self.part(type_, lies, member)
         return here / whole if whole else 1.0
 
     def fullest(self, type_: TensorType, lies: Lies) -> float:
@@ -302,6 +342,10 @@ class _Walk:
             if step.kind not in FREE:
                 axis = self.mesh.axes[step.axis].name
                 self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward))
+
+
+def _shape(type_: Type) -> object:
+    return type_.shape if isinstance(type_, TensorType) else None
 
 
 __all__ = ["Bill", "Collective", "Decisions", "price"]

@@ -460,13 +460,13 @@ class _Line:
         for node, op in enumerate(stage.ops):
             for result, value in enumerate(func.ops[op].results):
                 if value.name in readers:
-                    made = given.problem.node(node).makes[result][choices[node]]
+                    made = given.made(value.name, int(given.problem.node(node).makes[result][choices[node]]))
                     self.lies[value.name], self.home[value.name] = given.layouts[value.name].placements[made], number
         told = replace(
             decisions_of(given, choices),
             strategies={func.ops[op].id: self.names(stage, stage.strategies[func.ops[op].id]) for op in stage.ops},
             entering=arrives,
-            leaving=dict.fromkeys(sorted(whole), everywhere),
+            leaving={name: everywhere if name in whole else self.lies[name] for name in sorted(leaving)},
             learning=given.trained & arrives.keys(),
         )
         bill = price(

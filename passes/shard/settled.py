@@ -21,7 +21,7 @@ from ir.types import Layout, Replicate, TensorType
 from passes.analyses.network import Network
 from passes.shard.borders import Border, Cutter, StageInput
 from passes.shard.bounding import Bounding, Form
-from passes.shard.decide import decisions_of
+from passes.shard.decide import decisions_of, truthful_plan
 from passes.shard.descent import descend
 from passes.shard.layouts import Placements
 from passes.shard.mesh import DeviceMesh
@@ -43,14 +43,14 @@ TIGHT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A stage as it was solved: ``work`` seconds without what crosses; ``whole``: values that it leaves as whole tensors."""
+    """A stage as it was solved: ``work`` seconds without what crosses; ``leaving``: how values leave for other stages."""
 
     ops: tuple[int, ...]
     mesh: DeviceMesh
     stage: StageInput
     plan: ShardPlan
     work: float
-    whole: frozenset[str]
+    leaving: Mapping[str, Placements]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,9 @@ class Settler:
                     seconds[number] += sent
                     sends[name] = sends.get(name, 0.0) + sent
                     seconds[reader] += times * self.crossing.receive(size, one, two)
-            drafts.append(Draft(line.own[number], mesh, stage, plan, work, whole))
+            everywhere: Placements = (Replicate(),) * len(mesh.axes)
+            leaves = {name: everywhere if name in whole else lies[name][1] for name in sorted(leaving)}
+            drafts.append(Draft(line.own[number], mesh, stage, plan, work, leaves))
         return Settled(tuple(seconds), tuple(drafts), sends)
 
     @staticmethod
@@ -140,7 +142,7 @@ class Settler:
         """The number of the layout in which a stage makes a value."""
         maker, result = cutter.whole.problem.values[cutter.number[name]].maker
         node = ops.index(maker)
-        return int(stage.given.problem.node(node).makes[result][plan.choices[node]])
+        return stage.given.made(name, int(stage.given.problem.node(node).makes[result][plan.choices[node]]))
 
     def form(self, line: _Line, number: int) -> Form:
         return self.bounding.forms[line.runs[number].block.form]
@@ -163,7 +165,8 @@ class Settler:
             tuple(name in border.whole for name in border.send),
         )
         if key not in self.known:
-            self.known[key] = self.found(run, self.form(line, number), stage, border)
+            found = self.found(run, self.form(line, number), stage, border)
+            self.known[key] = found and truthful_plan(stage.given, found)
         return self.known[key]
 
     def found(self, run: StageRun, form: Form, stage: StageInput, border: Border) -> ShardPlan | None:
@@ -182,14 +185,13 @@ class Settler:
         """The cheapest way through a stage's units as a plan, then bettered node by node; None where none fits."""
         chain, problem = form.chain, stage.given.problem
         assert chain is not None
-        before, after = np.zeros(chain.states(run.first)), np.zeros(chain.states(run.behind))
         entering, leaving = chain.name(run.first), chain.name(run.behind)
-        if entering in border.receive:
-            before = border.receive[entering]
+        before = chain.arriving(run.first, border.receive.get(entering))
+        after = np.zeros(chain.states(run.behind))
         if entering in border.given:
             before = np.where(np.arange(len(before)) == border.given[entering], 0.0, np.inf)
         if leaving in border.send:
-            after = border.send[leaving]
+            after = np.resize(border.send[leaving], len(after))
             if leaving in border.whole:
                 after = after + chain.gathered(run.behind)
         found = chain.within(run.first, run.behind, before, after, limit, form.prices)
@@ -270,10 +272,8 @@ class Settler:
             name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
             for node, name in stage.entering.items()
         }
-        everywhere: Placements = (Replicate(),) * len(mesh.axes)
-        leaving = {name: everywhere for name in sorted(draft.whole)}
         learning = given.trained & arrived.keys()
-        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, leaving, learning)
+        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, draft.leaving, learning)
         bounding = self.bounding
         bill = price(
             bounding.module,

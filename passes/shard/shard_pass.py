@@ -28,7 +28,7 @@ from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.fold import folding, on_expanded
 from passes.shard.build import ShardInput, build
-from passes.shard.decide import decisions_of
+from passes.shard.decide import decisions_of, truthful_plan
 from passes.shard.mesh import mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
@@ -263,7 +263,8 @@ class ShardPass(Pass):
                 where=topology.name,
                 hint="use more devices",
             )
-        return *best, min(bounds), len(bounds) + len(faults) + len(unfit)
+        given, plan = best[0], truthful_plan(*best)
+        return given, plan, min(*bounds, plan.value), len(bounds) + len(faults) + len(unfit)
 
 
 def single_value(module: Module, topology: Topology, net: Network, *, training: bool) -> float:

@@ -5,7 +5,8 @@
 - ``decided``: what ``shard`` wrote into the module, read and checked;
 - ``lowering``: the SPMD program of a stage, conversions explicit;
 - ``local``: what one member of it runs;
-- ``count``: what its collectives cost, counted from its ops.
+- ``count``: what its collectives cost, counted from its ops;
+- ``worked``: what its members compute, counted from what each runs.
 """
 
 from passes.spmd.boxes import Box, Placements, Range, box, coordinates, delivers, members_along, placements_of
@@ -13,6 +14,7 @@ from passes.spmd.count import Counted, count
 from passes.spmd.local import local_program, local_programs
 from passes.spmd.lowering import lower_sharded
 from passes.spmd.program import Exchange, LocalProgram, Message, Part
+from passes.spmd.worked import Worked, worked
 
 __all__ = [
     "Box",
@@ -23,6 +25,7 @@ __all__ = [
     "Part",
     "Placements",
     "Range",
+    "Worked",
     "box",
     "coordinates",
     "count",
@@ -32,4 +35,5 @@ __all__ = [
     "lower_sharded",
     "members_along",
     "placements_of",
+    "worked",
 ]

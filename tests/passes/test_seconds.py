@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ir.attributes import attributes
 from ir.facets import Cost, Time
@@ -27,6 +28,7 @@ GPU = DeviceType(
     overhead=1.0,
     efficiency=(("conv", 0.5), ("default", 0.25), ("matmul", 0.8)),
 )
+FUSED = replace(GPU, efficiency=(*GPU.efficiency, ("epilogue", 1.0)))
 
 
 def op(name: str, result: str = "%y", operands: tuple[str, ...] = ("%x",), dtype: DType = DType.F32, **cost: object) -> Op:
@@ -74,18 +76,17 @@ def chain(*more: Op) -> tuple[Op, ...]:
     """A convolution, its batch norm and activation, then ``more``."""
     return (
         op("Conv", "%c", ("%x", "@w"), flops=1000, kind="conv"),
-        op("BatchNormalization", "%n", ("%c", "@s", "@b", "@m", "@v"), flops=8, read=100, write=16, kind="norm"),
+        op("BatchNormalization", "%n", ("%c", "@s", "@b", "@m", "@v"), flops=8, read=100, write=16, weight=84, kind="norm"),
         op("Relu", "%r", ("%n",), flops=4, read=16, write=16, kind="elementwise"),
         *more,
     )
 
 
 def test_what_follows_a_convolution_is_fused_into_it() -> None:
-    fused = DeviceType("f", "gpu", GPU.rates, 10.0, overhead=1.0, efficiency=(*GPU.efficiency, ("epilogue", 1.0)))
     ops = chain(op("Sigmoid", "%o", ("%r",), flops=4, read=16, write=16, kind="elementwise"))
-    assert list(epilogues(ops).values()) == [0, 0, 0]
-    assert body_seconds(ops, fused)[1:] == [8 / 100, 4 / 100, 4 / 100]
-    assert body_seconds(ops, fused)[0] == op_seconds(ops[0], fused)
+    assert epilogues(ops) == {1: (0,), 2: (0,), 3: (0,)}
+    assert body_seconds(ops, FUSED)[1:] == [8 / 100, 4 / 100, 4 / 100]
+    assert body_seconds(ops, FUSED)[0] == op_seconds(ops[0], FUSED)
     # Without an efficiency for epilogues nothing is fused.
     assert body_seconds(ops, GPU) == [op_seconds(one, GPU) for one in ops]
 
@@ -95,16 +96,24 @@ def test_a_residual_sum_reads_its_other_operand() -> None:
         op("Conv", "%d", ("%r", "@w2"), flops=1000, kind="conv"), op("Add", "%o", ("%d", "%r"), read=32, write=16, flops=4)
     )
     # %r is read twice, so the sum is fused into the second convolution and reads %r: 4 floats.
-    assert epilogues(ops) == {1: 0, 2: 0, 4: 16}
+    assert epilogues(ops) == {1: (0,), 2: (0,), 4: (0,)}
+    assert body_seconds(ops, FUSED)[4] == 16 / 10
 
 
-def test_a_sum_of_two_chains_joins_the_later() -> None:
+def test_a_sum_of_two_chains_joins_either_and_reads_the_other() -> None:
     ops = (
         op("Conv", "%a", ("%x", "@w")),
         op("Conv", "%b", ("%x", "@v")),
-        op("Add", "%o", ("%a", "%b"), flops=4),
+        op("Add", "%o", ("%a", "%b"), flops=4, read=32, write=16),
     )
-    assert epilogues(ops) == {2: 16}
+    assert epilogues(ops) == {2: (0, 1)}
+    assert body_seconds(ops, FUSED)[2] == 16 / 10
+
+
+def test_what_is_made_larger_is_no_epilogue() -> None:
+    """A product's row that is added to each row of a matrix is read again for each."""
+    wide = Op("onnx.Add", ("%a", "%m"), (Value("%o", TensorType(DType.F32, (8, 4))),))
+    assert epilogues((op("MatMul", "%a", ("%x", "@w")), wide)) == {}
 
 
 def test_a_value_that_others_read_is_no_epilogue() -> None:
@@ -116,6 +125,5 @@ def test_a_value_that_others_read_is_no_epilogue() -> None:
 
 def test_a_model_output_is_written_so_what_follows_is_no_epilogue() -> None:
     ops = (op("Conv", "%a", ("%x", "@w"), flops=100, kind="conv"), op("Relu", "%r", ("%a",), flops=4, read=16, write=16))
-    fused = DeviceType("f", "gpu", GPU.rates, 10.0, overhead=1.0, efficiency=(("epilogue", 1.0),))
     func = Func("@main", (), (Value("%a", TensorType(DType.F32, (4,))),), ops, attributes())
-    assert func_seconds(func, fused)["%r"] == op_seconds(ops[1], fused)
+    assert func_seconds(func, FUSED)["%r"] == op_seconds(ops[1], FUSED)

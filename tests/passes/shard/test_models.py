@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ir.types import Partial, Shard
-from passes.shard import Decisions, ShardInput, decisions_of, price, solve
+from passes.shard import Decisions, ShardInput, decisions_of, price, solve, truthful
 from passes.shard.search import FoldedSearch
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.models import mesh, prepared, problem_of
@@ -74,9 +74,12 @@ def test_random_choices_are_priced_alike() -> None:
         random = np.random.default_rng(0)
         for _ in range(2):
             choices = [int(random.integers(len(given.problem.node(node).seconds))) for node in range(given.problem.size)]
-            bill = price(module, module.entry, mesh(2, 2), decisions_of(given, choices), training=training)
-            assert bill.total == pytest.approx(given.problem.cost(choices), rel=1e-9)
-            assert bill.memory == pytest.approx(given.problem.memory(choices))
+            told = truthful(given, choices)
+            assert decisions_of(given, told) == decisions_of(given, choices)
+            assert given.problem.cost(told) <= given.problem.cost(choices) * (1 + 1e-12)
+            bill = price(module, module.entry, mesh(2, 2), decisions_of(given, told), training=training)
+            assert bill.total == pytest.approx(given.problem.cost(told), rel=1e-9)
+            assert bill.memory == pytest.approx(given.problem.memory(told))
 
 
 def best(spec: str, *sizes: int, batch: int = 8, training: bool = False) -> Decisions:

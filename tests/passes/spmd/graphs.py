@@ -40,6 +40,10 @@ class Graph:
         ]  # fmt: skip
         while len(self.ops) < count:
             makers[int(self.random.integers(len(makers)))]()
+        return self.finish()
+
+    def finish(self) -> Module:
+        """What nobody reads is a result, and a little of the rest."""
         names = [value.name for op in self.ops for value in op.results if value.name in self.shapes]
         read = {name for op in self.ops for name in op.operands}
         results = [name for name in names if name not in read or self.random.random() < 0.1]
@@ -178,9 +182,40 @@ class Graph:
         self.add("MatMul", (name, turned), (*shape[:-1], shape[-2]))
 
 
+class Chains(Graph):
+    """Products with what follows them element by element, mostly read once."""
+
+    def value(self, rank: int = 0) -> tuple[str, tuple[int, ...]]:
+        read = {name for op in self.ops for name in op.operands}
+        found = [(name, shape) for name, shape in self.shapes.items() if name not in read and self.random.random() < 0.9]
+        return found[int(self.random.integers(len(found)))] if found else super().value(rank)
+
+    def module(self, count: int) -> Module:
+        makers = [self.product, self.two, self.bias, self.bias, self.unary, self.unary, self.binary, self.clip, self.softmax]
+        while len(self.ops) < count:
+            makers[int(self.random.integers(len(makers)))]()
+        return self.finish()
+
+    def two(self) -> None:
+        """A sum of two products, each maybe with a bias."""
+        name, shape = self.value()
+        size, sides = self.size(), []
+        for _ in range(2):
+            self.add("MatMul", (name, self.weight(shape[-1], size)), (*shape[:-1], size))
+            if self.random.random() < 0.5:
+                self.add("Add", (f"%v{self.made - 1}", self.weight(size)), (*shape[:-1], size))
+            sides.append(f"%v{self.made - 1}")
+        self.add("Add", (sides[0], sides[1]), (*shape[:-1], size))
+
+
+def chained_module(seed: int, count: int, uneven: bool = False) -> Module:
+    """A function of about ``count`` ops, of which many are epilogues of products."""
+    return Chains(seed, uneven).module(count)
+
+
 def random_module(seed: int, count: int, uneven: bool = False) -> Module:
     """A function of about ``count`` ops; with ``uneven``, of lengths that 2 and 4 do not divide."""
     return Graph(seed, uneven).module(count)
 
 
-__all__ = ["random_module"]
+__all__ = ["chained_module", "random_module"]

@@ -25,7 +25,7 @@ from passes.base import Pass
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.lower import LowerPass
-from passes.shard import ShardPass, build, decisions_of, mesh_of, price
+from passes.shard import ShardPass, build, decisions_of, mesh_of, price, truthful
 from passes.shard.written import Staged, written
 from tests.passes.running import run
 from tests.passes.spmd.interpreter import run_lowered
@@ -36,9 +36,10 @@ Arrays = dict[str, NDArray[Any]]
 def topology(count: int, slow: Collection[int] = ()) -> Topology:
     """Devices ``d0``.. two to a host, the link between hosts slower than that within; those that are ``slow`` have a third of
     the speed and half of the memory."""
-    types = [DeviceType("chip", "gpu", (("f32", 1e9),), 1e9, 2 << 30 if slow else None, 0.0)]
+    efficiency = (("default", 0.5), ("epilogue", 1.0))
+    types = [DeviceType("chip", "gpu", (("f32", 1e9),), 1e9, 2 << 30 if slow else None, 1e-7, efficiency=efficiency)]
     if slow:
-        types.append(DeviceType("slow", "gpu", (("f32", 1e9 / 3),), 1e9 / 3, 1 << 30, 0.0))
+        types.append(DeviceType("slow", "gpu", (("f32", 1e9 / 3),), 1e9 / 3, 1 << 30, 1e-7, efficiency=efficiency))
     hosts = [f"h{i}" for i in range((count + 1) // 2)]
     devices = [Device(f"d{i}", "slow" if i in slow else "chip", hosts[i // 2]) for i in range(count)]
     links = [Link(f"in-{device.name}", (device.name, device.host), 1e10, 1e-9) for device in devices]
@@ -87,7 +88,7 @@ def random_plan(
         given = build(module, func, mesh, None, uneven=uneven)
         problem = given.problem
         choices = [int(generator.integers(len(problem.node(node).labels))) for node in range(problem.size)]
-        decisions = decisions_of(given, choices)
+        decisions = decisions_of(given, truthful(given, choices))
         bill = price(module, func, mesh, decisions, uneven=uneven)
         stages.append(Staged(tuple(range(start, end)), mesh, decisions, bill))
     plan = Plan("@plan", "throughput", "sum", 1.0, 1.0, 0.0, "feasible", math.inf, ())

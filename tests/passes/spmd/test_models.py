@@ -1,5 +1,5 @@
 """Members together compute what the entry function computes: zoo and shared models, planned by search, by name and at random;
-and what their collectives cost by count is what the plan says."""
+and what their collectives and ops cost by count is what the plan says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from ir.module import Module, Plan
 from passes.shard.named import STRATEGIES
-from passes.spmd import count
+from passes.spmd import count, worked
 from tests.passes.spmd.planning import check_runs, lowered, prepared, random_plan, searched
 from tests.passes.spmd.test_random import check_count
 
@@ -31,14 +31,16 @@ SHARED = ("bert", "gpt2", "llama", "vit", "resnet")
 
 
 def check_plan(result: Module, *, exchanges: bool = False) -> None:
-    """The seconds of collectives that are counted of each stage are those of its row of the plan."""
+    """The seconds of collectives that are counted of each stage, and what its busiest member computes, are those of its row of
+    the plan."""
     plan = result.first(Plan)
     assert plan is not None
-    found = count(result)
+    found, members = count(result), worked(result)
     assert found or not exchanges, "a plan without collectives shows nothing"
     for stage in plan.stages:
         seconds = math.fsum(one.seconds for one in found if one.stage == stage.index)
         assert seconds == pytest.approx(stage.collectives, rel=1e-9)
+        assert max(one.seconds for one in members if one.stage == stage.index) == pytest.approx(stage.compute, rel=1e-9)
 
 
 @pytest.mark.parametrize("mesh", ["2", "4", "2x2"])

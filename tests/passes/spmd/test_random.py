@@ -15,15 +15,22 @@ from ir.module import Mesh, Module, Stage
 from ir.types import type_bytes
 from passes.cost import CostPass
 from passes.shard.written import Staged
-from passes.spmd import count, local_programs
-from tests.passes.spmd.graphs import random_module
+from passes.spmd import count, local_programs, worked
+from tests.passes.spmd.graphs import chained_module, random_module
 from tests.passes.spmd.planning import check_runs, lowered, random_plan, through
 
 SHAPES: list[tuple[int, ...]] = [(2,), (4,), (2, 2), (4, 2)]
 
 
 def check_count(module: Module, staged: Staged) -> None:
-    """Of one stage: the bill's seconds, and its collectives one by one."""
+    """Of one stage: the bill's seconds, its ops and its collectives one by one."""
+    members = worked(module)
+    assert max(member.seconds for member in members) == pytest.approx(staged.bill.compute, rel=1e-9)
+    (stage,) = module.of_type(Stage)
+    lowered_ids = [op.id for op in stage.ops if op.dialect != "comm"]
+    assert len(lowered_ids) == len(staged.bill.work)
+    for here, seconds in zip(lowered_ids, staged.bill.work.values(), strict=True):
+        assert max(member.work[here] for member in members) == pytest.approx(seconds, rel=1e-9), here
     found = count(module)
     charged = [(one.kind, one.axis, one.size, one.seconds) for one in staged.bill.collectives]
     counted = [(one.kind, one.axis, one.size, one.seconds) for one in found]
@@ -64,6 +71,15 @@ def test_stages(seed: int, ops: int, shapes: list[tuple[int, ...]]) -> None:
 def test_the_count_is_the_bill(seed: int, ops: int, sizes: tuple[int, ...]) -> None:
     module = random_module(seed, ops)
     decided, (staged,) = random_plan(module, [sizes], np.random.default_rng(seed))
+    check_count(lowered(decided), staged)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 15), st.sampled_from(SHAPES), st.booleans())
+def test_what_is_fused_is_what_the_bill_says(seed: int, ops: int, sizes: tuple[int, ...], uneven: bool) -> None:
+    """Products with what follows them element by element, with layouts between or not."""
+    module = chained_module(seed, ops, uneven)
+    decided, (staged,) = random_plan(module, [sizes], np.random.default_rng(seed), uneven)
     check_count(lowered(decided), staged)
 
 
