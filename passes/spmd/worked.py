@@ -6,7 +6,8 @@ still a weight.
 
 ``Worked.seconds`` are those of the ops of the model, what a plan is charged for. ``added`` are the ops that lowering puts
 beside them: indices shifted into the part of a table, masks, means scaled, slices, zeros in the place of terms. A plan takes
-them as free.
+them as free. It divides all flops of a product over the members that share its sum, though each of them adds the whole bias:
+of a sum over ``k`` that ``n`` members share ``n - 1`` flops in ``2 k`` more than charged.
 """
 
 from __future__ import annotations
