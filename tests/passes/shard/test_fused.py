@@ -10,14 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from ir.module import Module
+from ir.module import Module, Plan
 from passes.cost import CostPass
-from passes.shard import Axis, DeviceMesh, ShardInput, build, decisions_of, price, solve, truthful
+from passes.partition import PartitionPass
+from passes.place import PlacePass
+from passes.shard import Axis, DeviceMesh, ShardInput, ShardPass, build, decisions_of, price, solve, truthful
 from passes.shard.fused import chains_of
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.models import CHIP
 from tests.passes.spmd.graphs import chained_module
-from tests.passes.spmd.planning import through
+from tests.passes.spmd.planning import prepared, through, topology
+from tests.passes.spmd.test_models import FAMILIES
 
 FUSING = replace(CHIP, overhead=1e-8, efficiency=(("epilogue", 1.0),))
 FUNC = """
@@ -122,3 +125,16 @@ def test_nothing_is_fused_in_training_nor_by_types_that_fuse_nothing() -> None:
     func = written(*BIASED).entry
     assert not chains_of(func, (FUSING,), training=True).epilogues
     assert not chains_of(func, (CHIP,)).epilogues
+
+
+@pytest.mark.parametrize("spec", FAMILIES)
+def test_one_device_is_one_price(spec: str) -> None:
+    """By partition, by shard on a mesh of one, and as what plans on more are compared with."""
+    module, _ = prepared(spec)
+    module = module.extend([topology(1)])
+    cut, split = (through(module, *passes).first(Plan) for passes in ((PartitionPass(), PlacePass()), (ShardPass(mesh="1"),)))
+    assert cut is not None
+    assert split is not None
+    assert split.value == pytest.approx(cut.value, rel=1e-9)
+    assert split.single == pytest.approx(cut.single, rel=1e-9)
+    assert split.single == pytest.approx(split.value, rel=1e-9)
