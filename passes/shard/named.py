@@ -103,21 +103,23 @@ def improved(
 
 def restricted(given: ShardInput, ops: Sequence[int]) -> ShardInput:
     """The problem in which each op has but the choice that it has among ``ops``; weights, results and layouts of what crosses
-    are free."""
+    are free, and so is what an op claims (``fused``), since a cut may end a chain."""
     problem = given.problem
     node_kinds, strategies = list(problem.node_kinds), list(given.strategies)
     saved = list(given.saved)
     numbers: dict[tuple[int, int], int] = {}
     kinds = list(problem.kinds)
     for node, choice in enumerate(ops):
-        key = problem.kinds[node], choice
+        taken = given.strategies[problem.kinds[node]]
+        only = [other for other, its in enumerate(taken) if its is taken[choice]]
+        key = problem.kinds[node], only[0]
         if key not in numbers:
             kind = problem.node(node)
             numbers[key] = len(node_kinds)
-            only = [choice]
             reads, makes = (tuple(row[only] for row in rows) for rows in (kind.reads, kind.makes))
-            node_kinds.append(NodeKind((kind.labels[choice],), kind.seconds[only], kind.memory[only], reads, makes))
-            strategies.append((given.strategies[key[0]][choice],))
+            labels = tuple(kind.labels[other] for other in only)
+            node_kinds.append(NodeKind(labels, kind.seconds[only], kind.memory[only], reads, makes))
+            strategies.append(tuple(taken[other] for other in only))
             saved.append(given.saved[key[0]][only])
         kinds[node] = numbers[key]
     fixed = replace(problem, node_kinds=tuple(node_kinds), kinds=tuple(kinds), cells=())
