@@ -28,6 +28,7 @@ from passes.canonicalize.dead import equal_constants, live_ops, renamed, used_sy
 from passes.canonicalize.folding import Answer, folded, static
 from passes.canonicalize.merged import unmerged
 from passes.canonicalize.noops import passed_through
+from passes.fold import on_expanded
 
 _ROUNDS = 8  # each round needs one that removed a reader before it; real models need two
 
@@ -48,6 +49,7 @@ class CanonicalizePass(Pass):
         if self.fold_bytes < 0:
             raise ValueError(f"fold-bytes is a number of bytes, at least 0, not {self.fold_bytes}")
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises UsageError for a binding that is none, or of a dimension that the module lacks."""
         counts = {"ops_before": _count(module), "folded": 0, "passed_through": 0, "unmerged": 0, "inlined": 0, "dead": 0}

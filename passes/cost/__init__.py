@@ -24,6 +24,7 @@ from ir.types import TensorType, Type
 from passes.base import Pass, PassContext
 from passes.cost import contractions, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
+from passes.fold import on_expanded
 
 FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS}
 """The formula of each operator, by the op's full name."""
@@ -48,6 +49,7 @@ class CostPass(Pass):
         if self.unknown < 0:
             raise ValueError(f"unknown is a number of elements, at least 0, not {self.unknown}")
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput where a dimension of the inputs is not bound: no cost could be a number."""
         sizes = _Sizes(module, self.unknown)

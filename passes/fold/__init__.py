@@ -14,8 +14,8 @@ in the last two as well: what stands in a shared body holds for each of its copi
 that all copies share. What is found does not depend on names, on the order of ops, nor on decisions. Bodies of If, Loop and
 Scan are part of their op: two such ops fold when their bodies are the same but for names.
 
-Passes that decide about ops work on the expanded program (``on_expanded``): given a folded module they give a folded one back,
-with a variant for each distinct decision.
+Passes that look at ops one by one work on the expanded program (``on_expanded``): given a folded module they give a folded one
+back, with a variant for each distinct decision.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _with_blocks(module: Module, written: dict[str, Func], blocks: Sequence[Func
 
 
 def on_expanded(run: Callable[[P, Module, PassContext], Module]) -> Callable[[P, Module, PassContext], Module]:
-    """For the ``run`` of a pass that decides about ops one by one: it gets the module expanded, and what it makes of a folded
+    """For the ``run`` of a pass that looks at ops one by one: it gets the module expanded, and what it makes of a folded
     one is folded again (with the default options; where it left the functions alone, they are as they were)."""
 
     @wraps(run)

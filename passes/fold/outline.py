@@ -16,7 +16,6 @@ from ir.facets import Cost, Facets, Group
 from ir.module import Func, Resource
 from ir.names import unique
 from ir.ops import Op, Region, Value
-from passes.cost import total_cost
 from passes.fold import marks
 from passes.fold.names import assigned, each, locations, rebuild
 from passes.fold.search import Item
@@ -142,6 +141,8 @@ class _Outline:
 
     def cost(self, number: int) -> Facets:
         """The cost of a call, where the ops inside have one."""
+        from passes.cost import total_cost  # a pass that folds again what it was given folded
+
         block = self.variants[number].block
         if block not in self.costs:
             ops = [self.ops[op] for op in self.folding.blocks[block].copies[0].ops]

@@ -24,6 +24,7 @@ from ir.ops import Op, Value
 from ir.types import Dim, DType, TensorType
 from passes.analyses.memory import reads
 from passes.base import Pass, PassContext
+from passes.fold import on_expanded
 from passes.unfuse.chains import Chain, Part, Surroundings, chain_from
 from passes.unfuse.parts import part_data
 
@@ -37,6 +38,7 @@ class UnfusePass(Pass):
 
     name: ClassVar[str] = "unfuse"
 
+    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         rewrite = _Rewrite(module)
         symbols: list[Symbol] = [rewrite.func(symbol) if isinstance(symbol, Func) else symbol for symbol in module.symbols]

@@ -332,6 +332,15 @@ def test_a_pass_that_leaves_the_functions_alone_leaves_them_folded_as_they_are()
     assert placed.first(Plan) != module.first(Plan)
 
 
+@pytest.mark.parametrize("then", ["cost", "canonicalize,unfuse,cost"])
+def test_facts_are_those_of_the_expanded_program(then: str) -> None:
+    """In a body weights are arguments, which cost otherwise and cannot be taken apart."""
+    module = prepared(BERT, "canonicalize")
+    folded = after(fold(module), then)
+    assert bodies(folded)
+    assert expand(folded) == after(module, then)
+
+
 def test_the_analysis_is_shared() -> None:
     """``fold`` asks for the analysis that other passes ask for."""
     context, module = PassContext(), transformer(3)
