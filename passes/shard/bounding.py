@@ -64,6 +64,18 @@ class Form:
     priced: set[tuple[int, bool, bool]] = field(default_factory=set)
     solved: set[int] = field(default_factory=set)
     rows: dict[tuple[float, Link, bool], list[Floats]] = field(default_factory=dict)
+    kept: dict[int, Chain] = field(default_factory=dict)
+
+    def keeping(self, in_flight: int) -> Chain:
+        """The tables with what the backward passes of so many microbatches need as memory; ``chain`` has that of one, as every
+        stage needs it."""
+        assert self.chain is not None
+        if in_flight == 1:
+            return self.chain
+        if in_flight not in self.kept:
+            cutter = Cutter(self.chain.cutter.whole.keeping(in_flight), self.chain.cutter.constants)
+            self.kept[in_flight] = Chain(cutter, self.chain.parts)
+        return self.kept[in_flight]
 
 
 class Bounding:

@@ -21,6 +21,7 @@ from ir.types import Layout, Replicate, TensorType
 from passes.analyses.network import Network
 from passes.shard.borders import Border, Cutter, StageInput
 from passes.shard.bounding import Bounding, Form
+from passes.shard.chains import Chain
 from passes.shard.decide import decisions_of, truthful_plan
 from passes.shard.descent import descend
 from passes.shard.layouts import Placements
@@ -43,7 +44,8 @@ TIGHT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A stage as it was solved: ``work`` seconds without what crosses; ``leaving``: how values leave for other stages."""
+    """A stage as it was solved: ``work`` seconds without what crosses; ``leaving``: how values leave for other stages;
+    ``in_flight``: of how many microbatches it holds what their backward passes need."""
 
     ops: tuple[int, ...]
     mesh: DeviceMesh
@@ -51,6 +53,7 @@ class Draft:
     plan: ShardPlan
     work: float
     leaving: Mapping[str, Placements]
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +87,27 @@ class Settler:
         self.crossing = Crossing(topology, net)
         self.known: dict[object, ShardPlan | None] = {}
 
-    def settle(self, runs: Sequence[StageRun]) -> Settled | None:
-        """The stages; None where the weights of one do not fit."""
+    def settle(self, runs: Sequence[StageRun]) -> Settled | int:
+        """The stages; the number of one that does not fit, if there is one."""
         bounding = self.bounding
         own = tuple(bounding.units.run(run.first, run.behind) for run in runs)
         parties = tuple(
             Party(run.block.mesh.devices, run.block.mesh.sizes if len(run.block.mesh.devices) > 1 else ()) for run in runs
         )
         line = _Line(tuple(runs), own, parties, {op: number for number, ops in enumerate(own) for op in ops})
-        found = [made for hinted in (False, True) if (made := self.solved(line, hinted)) is not None]
-        return min(found, key=lambda made: made.value, default=None)
+        ways = [self.solved(line, hinted) for hinted in (False, True)]
+        found = [made for made in ways if isinstance(made, Settled)]
+        return min(found, key=lambda made: made.value) if found else ways[0]
 
-    def solved(self, line: _Line, hinted: bool) -> Settled | None:
+    def in_flight(self, line: _Line, number: int) -> int:
+        """Microbatches whose backward passes a stage has before it at most, as 1F1B has it: one for each stage from it on."""
+        return min(self.bounding.microbatches, len(line.runs) - number) if self.bounding.training else 1
+
+    def cut(self, line: _Line, number: int, border: Border) -> StageInput:
+        stage = self.bounding.cutter(self.form(line, number)).cut(line.own[number], border)
+        return replace(stage, given=stage.given.keeping(self.in_flight(line, number)))
+
+    def solved(self, line: _Line, hinted: bool) -> Settled | int:
         count = len(line.runs)
         lies: dict[str, tuple[int, Placements]] = {}
         seconds, sends = [0.0] * count, dict[str, float]()
@@ -114,10 +126,10 @@ class Settler:
                 for name in leaving:
                     send[name] = send[name] + self.hint(line, cutter, name, number, readers[name])
             border = Border(send=send, given=given, whole=whole)
-            stage = cutter.cut(line.own[number], border)
+            stage = self.cut(line, number, border)
             plan = self.plan_of(line, number, stage, border)
             if plan is None:
-                return None
+                return number
             made = {name: self.made(cutter, line.own[number], stage, plan, name) for name in leaving}
             work = plan.value - math.fsum(float(send[name][made[name]]) for name in leaving)
             seconds[number] += work
@@ -134,7 +146,7 @@ class Settler:
                     seconds[reader] += times * self.crossing.receive(size, one, two)
             everywhere: Placements = (Replicate(),) * len(mesh.axes)
             leaves = {name: everywhere if name in whole else lies[name][1] for name in sorted(leaving)}
-            drafts.append(Draft(line.own[number], mesh, stage, plan, work, leaves))
+            drafts.append(Draft(line.own[number], mesh, stage, plan, work, leaves, self.in_flight(line, number)))
         return Settled(tuple(seconds), tuple(drafts), sends)
 
     @staticmethod
@@ -160,19 +172,23 @@ class Settler:
         key = (
             self.bounding.units.key(run.first, run.behind),
             run.block.form,
+            self.in_flight(line, number),
             tuple(border.given.values()),
             tuple(tuple(row.tolist()) for row in border.send.values()),
             tuple(name in border.whole for name in border.send),
         )
         if key not in self.known:
-            found = self.found(run, self.form(line, number), stage, border)
+            found = self.found(run, self.form(line, number), stage, border, self.in_flight(line, number))
             self.known[key] = found and truthful_plan(stage.given, found)
         return self.known[key]
 
-    def found(self, run: StageRun, form: Form, stage: StageInput, border: Border) -> ShardPlan | None:
-        """A stage's plan by the tables of its units; searched where that is not near its bound."""
+    def found(self, run: StageRun, form: Form, stage: StageInput, border: Border, in_flight: int) -> ShardPlan | None:
+        """A stage's plan by the tables of its units, those that bound it or, where that does not fit, those of as many
+        microbatches in flight; searched where that is not near its bound."""
         problem, limit = stage.given.problem, self.bounding.limit(form.mesh)
-        chained = self.chained(run, form, stage, border, limit)
+        chained: ShardPlan | None = None
+        for several in sorted({1, in_flight}):
+            chained = chained or self.chained(run, form, form.keeping(several), stage, border, limit)
         if chained is not None and chained.gap <= NEAR:
             return chained
         try:
@@ -181,10 +197,11 @@ class Settler:
             return None
         return plan if chained is None or plan.value < chained.value else chained
 
-    def chained(self, run: StageRun, form: Form, stage: StageInput, border: Border, limit: int | None) -> ShardPlan | None:
+    def chained(
+        self, run: StageRun, form: Form, chain: Chain, stage: StageInput, border: Border, limit: int | None
+    ) -> ShardPlan | None:
         """The cheapest way through a stage's units as a plan, then bettered node by node; None where none fits."""
-        chain, problem = form.chain, stage.given.problem
-        assert chain is not None
+        problem = stage.given.problem
         entering, leaving = chain.name(run.first), chain.name(run.behind)
         before = chain.arriving(run.first, border.receive.get(entering))
         after = np.zeros(chain.states(run.behind))
@@ -248,7 +265,7 @@ class Settler:
             {name: self.bounding.over_best(cutter, name) for name in entering},
             {name: self.bounding.over_best(cutter, name) for name in leaving},
         )
-        stage = cutter.cut(line.own[number], border)
+        stage = self.cut(line, number, border)
         plan = self.plan_of(line, number, stage, border)
         if plan is None:
             return {}
@@ -283,6 +300,7 @@ class Settler:
             training=bounding.training,
             uneven=bounding.uneven,
             microbatches=bounding.microbatches,
+            in_flight=draft.in_flight,
         )
         assert math.isclose(bill.total, draft.work, rel_tol=AGREE, abs_tol=1e-12), (bill.total, draft.work)
         return Staged(tuple(sorted(draft.ops)), mesh, told, bill)

@@ -11,7 +11,8 @@ many readers is sent to many. In the end runs are searched one by one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
-and GPipe fill and drain. Activations kept for the backward pass are not counted as memory.
+and GPipe fill and drain. Stage ``s`` of ``S`` (from 0) holds what the backward passes of ``min(microbatches, S - s)``
+microbatches need, as in 1F1B; bounds count that of one.
 
 What is exact and what is a relaxation: the bound of a run lets values enter in the layout that suits it best and leave as suits
 it, over the best link that its block has: less than what any plan pays. So the programme's optimum under bounds is a lower
@@ -52,6 +53,8 @@ COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 8
 """Plans that are settled."""
+MOST_LARGE = 40
+"""Plans of which a stage is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ class StageSearch:
         seen: dict[tuple[Block, bool, bool], dict[tuple[int, int], float]] = {}
         often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
+        full: list[tuple[int, int]] = []  # forms and keys of runs that were too large, with all around them
 
         def table(block: Block, before: bool, behind: bool) -> Table:
             if only and block.behind - block.first != only:
@@ -197,12 +201,16 @@ class StageSearch:
                 costs = bound.seconds + often / math.prod(block.mesh.sizes)
                 for place, cost in places.items():
                     costs[place] = max(costs[place], cost)
+                for large in (key for form, key in full if form == block.form):
+                    for start, end in bounding.runs_of[large]:
+                        costs[: start + 1, end:] = math.inf
                 known = raised[key] = bound, Table.of(costs)
             return known[1]
 
         # First without idle devices between stages: bounds take links from the best of them, plans from the last.
         gaps = self.flushes > 0
-        for number in range(MOST_TRIES):
+        number = 0
+        while number < MOST_TRIES and len(full) < (MOST_TRIES if time.perf_counter() > ends else MOST_LARGE):
             if best is not None and self.near(best, self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
@@ -211,22 +219,25 @@ class StageSearch:
             if not found.runs or found.value >= most:
                 if gaps:
                     break
-                gaps = True
+                gaps, number = True, number + 1
                 continue
             limit = slowest(table, found.runs) * (1 + TIGHT)
             self.progress("stages", number / MOST_TRIES)
             made = self.settler.settle(found.runs)
-            costs = made.seconds if made is not None else (math.inf,) * len(found.runs)
             learnt = False
-            for run, sides, cost in zip(found.runs, alike(found.runs), costs, strict=True):
+            if isinstance(made, int):
+                full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
+                raised.clear()
+                continue
+            number += 1
+            for run, sides, cost in zip(found.runs, alike(found.runs), made.seconds, strict=True):
                 known = seen.setdefault((run.block, *sides), {})
                 if cost > known.get((run.first, run.behind), limit):
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
-            if made is not None:
-                often = often if bounding.volumes.again else self.often(made)
-                if best is None or self.worth(made.seconds) < self.worth(best.seconds):
-                    best = self.at_hand = made
+            often = often if bounding.volumes.again else self.often(made)
+            if best is None or self.worth(made.seconds) < self.worth(best.seconds):
+                best = self.at_hand = made
             if not learnt:
                 if gaps:
                     break

@@ -168,7 +168,8 @@ class Oracle:
         whole = frozenset(n for n in leaving if any(parties[r].sizes != parties[number].sizes for r in readers[n]))
         best = math.inf
         for made in itertools.product(*(range(len(cutter.whole.layouts[name].placements)) for name in leaving)):
-            own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole)
+            in_flight = min(self.microbatches or 1, len(line) - number)
+            own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole, in_flight)
             if not math.isfinite(own):
                 continue
             after, told = list(spent), dict(lies)
@@ -193,13 +194,19 @@ class Oracle:
         return max(spent) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
 
     def stage(
-        self, block: Block, ops: tuple[int, ...], given: dict[str, int], made: dict[str, int], whole: frozenset[str]
+        self,
+        block: Block,
+        ops: tuple[int, ...],
+        given: dict[str, int],
+        made: dict[str, int],
+        whole: frozenset[str],
+        in_flight: int,
     ) -> float:
         """The least seconds of a stage whose borders lie so; inf where they cannot."""
-        key = (block.form, ops, tuple(given.items()), tuple(made.items()), whole)
+        key = (block.form, ops, tuple(given.items()), tuple(made.items()), whole, in_flight)
         if key not in self.known:
             cutter = self.cutters[block.form]
-            cut = cutter.cut(ops, Border(given=given, whole=whole)).given
+            cut = cutter.cut(ops, Border(given=given, whole=whole)).given.keeping(in_flight)
             problem = cut.problem
             kinds, numbers = list(problem.node_kinds), list(problem.kinds)
             for name, layout in made.items():
@@ -509,6 +516,33 @@ def test_a_training_step_fills_and_drains() -> None:
     slowest = max(stage.working + stage.receive + stage.send for stage in plan.stages)
     assert plan.value == pytest.approx((6 + 2 - 1) * slowest, rel=1e-9)
     assert verify(module) == []
+
+
+def test_memory_holds_the_microbatches_in_flight() -> None:
+    """With less than a plan without a limit holds: every stage fits with those that are before their backward passes."""
+    from dnnc.frontends.topology import load_topology
+    from passes.lower import insert_symbols
+    from tests.passes.shard.models import prepared
+
+    module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
+    found, meshes = prepared(SMALL)[1], blocks_of(module, (1,))
+
+    topology = module.first(Topology)
+    assert topology is not None
+
+    def bills(memory: int, microbatches: int) -> list[float]:
+        search = StageSearch(
+            module, topology, network(topology), found, meshes, memory=memory, training=True, microbatches=microbatches
+        )
+        plan = search.search(4, 20.0)
+        return [stage.bill.memory for stage in plan.stages] if plan is not None else []
+
+    one, many = bills(-1, 1), bills(-1, 8)
+    assert max(many) > max(one)
+    limit = math.ceil(0.97 * max(many))
+    fits = bills(limit, 8)
+    assert fits
+    assert max(fits) <= limit
 
 
 def test_memory_is_kept() -> None:
