@@ -80,6 +80,10 @@ def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tu
                     bill,
                     lies=_under(bill.lies, changed),
                     asked=_under(bill.asked, changed),
+                    reads={
+                        ids[number].get(i, i): [(changed.get(name, name), lies) for name, lies in rows]
+                        for i, rows in bill.reads.items()
+                    },
                     work={ids[number].get(i, i): seconds for i, seconds in bill.work.items()},
                     collectives=[replace(one, value=changed.get(one.value, one.value)) for one in bill.collectives],
                 ),

@@ -55,7 +55,8 @@ class Bill:
     """``compute`` and ``communication`` seconds; ``memory`` bytes per device of weights, in training with their gradients, the
     optimizer's state and what is ``saved`` for the backward pass; of each the member that holds most of it, as a part of what
     its device has (``build``). ``work``: seconds of compute by op. ``lies``: the layout in which each value is made or kept;
-    ``asked``: those in which it is needed."""
+    ``asked``: those in which it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that
+    count as they are read."""
 
     compute: float = 0.0
     memory: float = 0.0
@@ -64,6 +65,8 @@ class Bill:
     work: dict[str, float] = field(default_factory=dict)
     lies: Mapping[str, Lies] = field(default_factory=dict)
     asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
+    reads: dict[str, list[tuple[str, Lies]]] = field(default_factory=dict)
+    learned: set[str] = field(default_factory=set)
     uneven: bool = False
     """Whether values may lie in unequal parts on their way from one layout to another."""
 
@@ -141,6 +144,7 @@ class _Walk:
                 self.compute(op, [whole] * len(op.operands), [whole] * len(op.results), [])
                 for name in reads(op):
                     self.ask(name, whole, None)
+                self.bill.reads[op.id] = [(name, whole) for name in reads(op)]
                 self.lies.update((value.name, whole) for value in op.results)
             else:
                 self.visit(op, rule, decisions.strategies[op.id])
@@ -171,6 +175,7 @@ class _Walk:
         size = type_.nbytes
         if learns:
             self.trained.add(name)
+            self.bill.learned.add(name)
             size = (size if self.microbatches == 1 else 0) + (state[0] if state else 8 * type_.elements)
         self.held.append(size * self.fullest(type_, self.lies[name]))
 
@@ -194,6 +199,7 @@ class _Walk:
                 cuts.setdefault(factor.name, []).append(number)
         share = [(rule.factor(name).size, axes) for name, axes in cuts.items()]
         self.compute(op, operands, results, share)
+        self.bill.reads[op.id] = [(name, lies) for name, lies in zip(op.operands, operands, strict=True) if name]
         flows = any(name in self.trained for name in op.operands)
         for i, name in enumerate(op.operands):
             gradient = tuple(g for back in backs if (g := back.gradients[i]) is not None)

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +24,14 @@ from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op, Value
 from ir.topology import Topology
-from ir.types import BytesType, Layout, Partial, Replicate, TensorType, Type, type_bytes
-from passes.analyses.memory import SLOTS, reads, stage_workspace
+from ir.types import Layout, Partial, Replicate, TensorType, Type
+from passes.analyses.memory import SLOTS, reads
 from passes.lower import cuts_of, insert_symbols
 from passes.place import largest_load, workload
 from passes.shard.build import SEPARATOR
 from passes.shard.constants import own_copies
-from passes.shard.layouts import Placements, split
+from passes.shard.footprint import footprint
+from passes.shard.layouts import Placements
 from passes.shard.price import price
 from passes.shard.proof import proven_for
 from passes.shard.staged import Staged
@@ -165,6 +166,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     rows = []
     for number, stage in enumerate(stages):
         used = {types[device] for device in stage.mesh.devices}
+        bytes_ = footprint(module.entry, weights, stage)
         training = _of_training(module, stage, plan.microbatches) if plan.objective == "training" else {}
         rows.append(
             PlanStage(
@@ -174,8 +176,8 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
                 ops=len(stage.ops),
                 compute=stage.bill.compute,
                 collectives=stage.bill.communication,
-                weights=math.ceil(stage.bill.memory - stage.bill.saved),
-                workspace=_workspace(module.entry, weights, stage) + math.ceil(stage.bill.saved),
+                weights=bytes_.weights,
+                workspace=bytes_.workspace,
                 mesh=names[number],
                 **training,
             )
@@ -226,29 +228,6 @@ def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, 
         "sync": synced * microbatches,
         "learning": tuple(sorted(stage.decisions.learning)),
     }
-
-
-def _workspace(func: Func, weights: Mapping[str, Type], stage: Staged) -> int:
-    """Most bytes of activations alive at once on the fullest member: values as they are made and all that they are brought to,
-    as long as they are read; weights that are gathered likewise."""
-    bill = stage.bill
-
-    def local(name: str, type_: Type, layouts: Iterable[Placements]) -> Value:
-        ways = dict.fromkeys(layouts)
-        share = sum(split(type_, lies, stage.mesh) for lies in ways) if ways else 1.0
-        return Value(name, BytesType(math.ceil((type_bytes(type_) or 0) * share)))
-
-    def made(value: Value) -> Value:
-        lies = (bill.lies[value.name],) if value.name in bill.lies else ()
-        return local(value.name, value.type, (*lies, *bill.asked.get(value.name, ())))
-
-    ops = [replace(func.ops[i], results=tuple(map(made, func.ops[i].results))) for i in stage.ops]
-    args = list(map(made, func.args))
-    for name, kept in stage.decisions.kept.items():
-        gathered = [lies for lies in bill.asked.get(name, ()) if lies != kept]
-        if gathered:
-            args.append(local(name, weights[name], gathered))
-    return stage_workspace(replace(func, args=tuple(args), ops=tuple(ops)), range(len(ops)))
 
 
 __all__ = ["AGREE", "Staged", "laid", "written"]

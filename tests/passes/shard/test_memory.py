@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -14,16 +15,18 @@ from ir.facets import Cost
 from ir.module import Declared, Func, Module, Plan, Resource, Stage
 from ir.topology import Topology
 from ir.types import Replicate, Shard, type_bytes
+from passes.analyses.memory import live_bytes
 from passes.analyses.network import network
 from passes.cost import CostPass
 from passes.shard import Decisions, NoPlanError, ShardInput, build, decisions_of, mesh_of, price, solve
+from passes.shard.footprint import footprint
 from passes.shard.staged import Staged
 from passes.shard.written import written
 from passes.spmd import LocalProgram, local_programs
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.test_stages import costed, text_of
 from tests.passes.spmd.graphs import random_module
-from tests.passes.spmd.planning import lowered, through, topology
+from tests.passes.spmd.planning import lowered, random_plan, through, topology
 
 SHAPES: list[tuple[int, ...]] = [(2,), (4,), (2, 2)]
 FEW = 20_000
@@ -147,3 +150,43 @@ def test_saved_bytes_of_a_pair_of_products() -> None:
         bill = price(module, module.entry, mesh, decisions, training=True, in_flight=2)
         assert bill.saved == 2 * saved
         assert price(module, module.entry, mesh, decisions).saved == 0
+
+
+# -- what is alive -----------------------------------------------------------------------------------------------------
+
+
+def bytes_of_parts(program: LocalProgram) -> int:
+    """Weights that a member holds; small constants stand beside them."""
+    return sum(type_bytes(part.type) or 0 for part in program.parts)
+
+
+def bytes_alive(program: LocalProgram) -> int:
+    """Of the activations of a member's program, by the types of what it really makes. Constants of the program aside, and what
+    stands for one op on its part (``%y/shard.1``) is one op."""
+    inner: dict[str, tuple[str, ...]] = {}
+    ops = []
+    for op in program.ops:
+        operands = tuple(itertools.chain(*(inner.get(name, (name,)) for name in op.operands)))
+        if "/shard" in op.results[0].name or op.name == "onnx.Constant":
+            inner[op.results[0].name] = operands
+        else:
+            ops.append(replace(op, operands=operands))
+    return max(live_bytes(Func("@local", program.args, (), tuple(ops))), default=0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 10**6), st.integers(1, 12), st.lists(st.sampled_from([(1,), *SHAPES]), min_size=1, max_size=2), st.booleans()
+)
+def test_workspace_is_what_lives_in_the_programs_of_members(
+    seed: int, count: int, shapes: list[tuple[int, ...]], uneven: bool
+) -> None:
+    module = random_module(seed, max(count, len(shapes)), uneven)
+    decided, stages = random_plan(module, shapes, np.random.default_rng(seed), uneven)
+    resources = {resource.name: resource.type for resource in module.of_type(Resource)}
+    result = lowered(decided)
+    for stage, program in zip(stages, result.of_type(Stage), strict=True):
+        bytes_ = footprint(module.entry, resources, stage)
+        alive = max(bytes_alive(one) for one in local_programs(result, program))
+        assert alive <= bytes_.workspace
+        assert len(shapes) > 1 or alive == bytes_.workspace
