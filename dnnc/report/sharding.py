@@ -178,13 +178,13 @@ def _short(name: str, layer: str) -> str:
 
 
 def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str, Any]]:
-    """The plan, then others, each with its ratio to it, and whether its weights fit; ``missing`` where there is none."""
-    memory = max((stage.weights for stage in plan.stages), default=0)
+    """The plan, then others, each with its ratio to it, and whether it fits; ``missing`` where there is none."""
+    memory = max((stage.memory for stage in plan.stages), default=0)
     sums = [sum(getattr(stage, part) for stage in plan.stages) for part in ("compute", "collectives")]
     found = dict(plan.certificate).get("strategy", "")
     rows: list[dict[str, Any]] = [
         {"plan": found or "found", "seconds": plan.value, "ratio": 1.0, "compute": sums[0], "collectives": sums[1],
-         "weights": memory, "fits": True, "missing": ""}
+         "memory": memory, "fits": True, "missing": ""}
     ]  # fmt: skip
     for other in others:
         if other.name == found or other.name == "replicate":
@@ -197,7 +197,7 @@ def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str,
                 "ratio": ratio,
                 "compute": other.compute,
                 "collectives": other.communication,
-                "weights": other.memory,
+                "memory": other.memory,
                 "fits": other.fits,
                 "missing": other.missing,
             }
@@ -210,9 +210,9 @@ def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str,
             "ratio": plan.single / plan.value if alone and plan.value > 0 else None,
             "compute": plan.single if alone else None,
             "collectives": 0.0,
-            "weights": None,
+            "memory": None,
             "fits": alone,
-            "missing": "" if alone else "the weights fit no single device",
+            "missing": "" if alone else "it fits no single device",
         }
     )
     return rows
@@ -235,10 +235,10 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
             cells.append((row["plan"], "-", "-", "-", "-", "-", row["missing"]))
             continue
         ratio = ratio_text(row["ratio"]) if row["ratio"] is not None else "-"
-        weights = bytes_text(row["weights"]) if row["weights"] is not None else "-"
+        memory = bytes_text(row["memory"]) if row["memory"] is not None else "-"
         seconds = [seconds_text(row[key]) for key in ("seconds", "compute", "collectives")]
-        cells.append((row["plan"], seconds[0], ratio, *seconds[1:], weights, "" if row["fits"] else "does not fit"))
-    return Table(columns("<plan seconds ratio compute collectives weights <"), tuple(cells))
+        cells.append((row["plan"], seconds[0], ratio, *seconds[1:], memory, "" if row["fits"] else "does not fit"))
+    return Table(columns("<plan seconds ratio compute collectives memory <"), tuple(cells))
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

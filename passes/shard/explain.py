@@ -28,11 +28,13 @@ from passes.analyses.network import network
 from passes.fold import Folding, folding
 from passes.shard.build import SEPARATOR, WHOLE, build
 from passes.shard.decide import decisions_of
+from passes.shard.footprint import footprint
 from passes.shard.layouts import Placements
 from passes.shard.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
 from passes.shard.price import Bill, Collective, Decisions, price
 from passes.shard.search import NoPlanError, solve
+from passes.shard.staged import Staged
 from passes.sharded import kept_layouts, parties, read_placements
 
 _NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
@@ -102,8 +104,8 @@ class StagePart:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A plan to compare with: seconds per sample, of them compute and collectives, bytes of weights per device, and whether
-    these fit; ``missing``: why there is none."""
+    """A plan to compare with: seconds per sample, of them compute and collectives, bytes per device, weights and activations,
+    and whether these fit; ``missing``: why there is none."""
 
     name: str
     seconds: float = 0.0
@@ -180,11 +182,12 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
         except (UnfitError, NoPlanError) as error:
             told.append(Alternative(name, missing=str(error)))
             continue
-        bill = price(bare, bare.entry, here.mesh, decisions_of(here, other.choices), training=training, **options)
-        fits = mesh.memory is None or bill.memory <= mesh.memory
-        told.append(
-            Alternative(name, other.value * options["microbatches"], bill.compute, bill.communication, bill.memory, fits)
-        )
+        decisions = decisions_of(here, other.choices)
+        bill = price(bare, bare.entry, here.mesh, decisions, training=training, **options)
+        types = {name: resource.type for name, resource in bare.resources.items()}
+        needs = footprint(bare.entry, types, Staged(tuple(range(len(bare.entry.ops))), here.mesh, decisions, bill)).total
+        fits = mesh.memory is None or needs <= mesh.memory
+        told.append(Alternative(name, other.value * options["microbatches"], bill.compute, bill.communication, needs, fits))
     return tuple(told)
 
 

@@ -39,6 +39,7 @@ from passes.shard.borders import Border, Cutter
 from passes.shard.build import SEPARATOR, WHOLE, ShardInput, build, possible
 from passes.shard.constants import constants_of
 from passes.shard.decide import choice_of, decisions_of, settled
+from passes.shard.footprint import footprint
 from passes.shard.layouts import Placements
 from passes.shard.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.shard.price import price
@@ -367,13 +368,14 @@ class _Line:
         found = [self.decided(number, choices, problems) for number, choices in enumerate(chosen)]
         if problems:
             raise InvalidInput(problems)
+        types = {name: resource.type for name, resource in self.module.resources.items()}
         for number, (stage, staged) in enumerate(zip(self.stated, found, strict=True)):
             limit = stage.mesh.memory
-            if limit is not None and staged.bill.memory > limit:
-                needs = math.ceil(staged.bill.memory)
+            needs = footprint(self.module.entry, types, staged)
+            if limit is not None and needs.total > limit:
                 raise Infeasible(
-                    f"weights of stage {number} need {needs} bytes on each of {listing(stage.mesh.devices)}, "
-                    f"{needs - limit} more than there are",
+                    f"stage {number} needs {needs.total} bytes on each of {listing(stage.mesh.devices)} ({needs}), "
+                    f"{needs.total - limit} more than there are",
                     where=stage.where,
                     hint="split more weights, or move ops to a stage with more devices",
                 )

@@ -24,12 +24,15 @@ from typing import ClassVar
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Module, Plan
 from ir.topology import Topology
+from passes.analyses.memory import live_bytes
 from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.fold import folding, on_expanded
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of, truthful_plan
-from passes.shard.mesh import mesh_of, read_shape, shapes
+from passes.shard.fitting import Fitter
+from passes.shard.footprint import Footprint
+from passes.shard.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
 from passes.shard.search import BOUNDING, ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
@@ -40,11 +43,14 @@ from passes.shard.submeshes import Submeshes, submeshes
 from passes.shard.written import AGREE, written
 
 INTERRUPTED = "interrupted: the best plan so far"
+MOST_LIMITS = 3
+"""Of memory, under which plans in stages are searched."""
 REASONS = {
     "": "the search was exact",
     "width": "elimination in parts, what is paid once shared among its readers",
     "memory": "a price for memory (Lagrangian)",
     "strategy": "the search, for plans of any kind",
+    "workspace": "the search, for plans whose weights fit, whatever their activations",
 }
 """How a bound was reached, by ``ShardPlan.reason``."""
 
@@ -56,12 +62,13 @@ class ShardPass(Pass):
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
     the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
     may differ in length where a dimension is not cut in whole. ``shares``: of the members along each axis in what is cut
-    (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds. ``memory``: bytes of weights per device
-    at most; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``,
-    ``tied``, ``replicate``), not the one found; in stages ops are split as in that plan of the whole function, and cut where
-    the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound, at which a search ends;
-    0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of shape ``mesh`` (empty: of
-    any shape) over consecutive devices; 0: as many as are best. ``microbatches``: of a training step in stages."""
+    (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds. ``memory``: bytes per device at most,
+    for weights, activations and buffers; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``,
+    ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found; in stages ops are split as in that plan of the whole
+    function, and cut where the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound,
+    at which a search ends; 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
+    shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: of a training step
+    in stages."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""
@@ -78,8 +85,8 @@ class ShardPass(Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for a module without a topology or a mesh that it does not have, Infeasible where the weights do
-        not fit."""
+        """Raises InvalidInput for a module without a topology or a mesh that it does not have, Infeasible where no plan
+        that fits is found."""
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
@@ -134,17 +141,47 @@ class ShardPass(Pass):
             hint = "use fewer stages, a smaller mesh or more devices"
             raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
         net = context.analyses.get(network, topology)
-        found = context.analyses.get(folding, module.entry, module)
-        meshes = submeshes(topology, net, sizes)
+        single = single_value(module, topology, net, training=self.training)
+        times = self.microbatches if self.training else 0
+        ends = time.perf_counter() + self.time_limit
+        bound, over, fault = math.inf, 0, ""
+        for _ in range(MOST_LIMITS):
+            plan = self.cut(module, topology, over, max(1.0, ends - time.perf_counter()), context)
+            if plan is None:
+                break
+            bound = min(bound, plan.bound)  # that of the first search, which counts least, is one of all plans
+            told = _staged_plan(replace(plan, bound=bound), self.mesh, single * (times or 1), times, self.strategy)
+            result = written(module, plan.stages, told)
+            more, text = self.overfull(result, topology)
+            if more <= 0:
+                return result
+            over, fault = over + more, fault or text
+            if plan.interrupted:
+                break
+        raise Infeasible(
+            f"no plan that fits was found: {fault}"
+            if fault
+            else f"no plan of {self.stages or 'any number of'} stages holds the weights",
+            where=topology.name,
+            hint="use more devices, or another number of stages",
+        )
+
+    def cut(self, module: Module, topology: Topology, over: int, seconds: float, context: PassContext) -> StagesPlan | None:
+        """The best plan in stages where each device has ``over`` bytes less; None where nothing fits."""
+        net = context.analyses.get(network, topology)
+        sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
+        limits = {device.name: limit for device in topology.devices if (limit := topology.memory(device)) is not None}
+        devices = [replace(d, memory=max(1, limits[d.name] - over)) if d.name in limits else d for d in topology.devices]
+        meshes = submeshes(replace(topology, devices=tuple(devices)), net, sizes)
 
         def searching(among: Submeshes, strategy: str = "") -> StageSearch:
             return StageSearch(
                 module,
                 topology,
                 net,
-                found,
+                context.analyses.get(folding, module.entry, module),
                 among,
-                memory=self.memory,
+                memory=max(1, self.memory - over) if self.memory > 0 else self.memory,
                 uneven=self.uneven,
                 training=self.training,
                 microbatches=self.microbatches if self.training else 1,
@@ -156,19 +193,15 @@ class ShardPass(Pass):
         began = time.perf_counter()
         try:
             if self.strategy:
-                plan = stages_by_name(searching, meshes, self.strategy, self.stages, self.time_limit)
+                plan = stages_by_name(searching, meshes, self.strategy, self.stages, seconds)
             else:
-                plan = searching(meshes).search(self.stages, self.time_limit)
+                plan = searching(meshes).search(self.stages, seconds)
         except UnfitError as error:
             raise self.unfit(error, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
-            raise Infeasible(
-                f"no plan of {self.stages or 'any number of'} stages holds the weights",
-                where=topology.name,
-                hint="use more devices, or another number of stages",
-            )
-        if plan.unsharded:
+            return None
+        if plan.unsharded and not over:
             context.sink.warn(f"no layout rule for {', '.join(plan.unsharded)}: replicated", where=self.name)
         context.count(
             self.name,
@@ -180,10 +213,20 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        single = single_value(module, topology, net, training=self.training)
-        times = self.microbatches if self.training else 0
-        told = _staged_plan(plan, self.mesh, single * (times or 1), times, self.strategy)
-        return written(module, plan.stages, told)
+        return plan
+
+    def overfull(self, module: Module, topology: Topology) -> tuple[int, str]:
+        """By how many bytes a plan misses the memory of a device most, and how it does; 0 where it fits."""
+        most, text = 0, ""
+        plan = module.first(Plan)
+        for row in plan.stages if plan is not None and self.memory >= 0 else ():
+            for name in row.devices:
+                limit = self.memory or topology.memory(topology.device(name))
+                if limit is not None and row.memory - limit > most:
+                    most = row.memory - limit
+                    kinds = f"{row.weights} of weights, {row.workspace} of workspace, {row.buffers} of buffers"
+                    text = f"stage {row.index} needs {row.memory} bytes on {name} ({kinds}), {most} more than there are"
+        return most, text
 
     def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
@@ -199,6 +242,7 @@ class ShardPass(Pass):
         best: tuple[ShardInput, ShardPlan] | None = None
         bounds: list[float] = []
         faults: list[tuple[float, float, str]] = []
+        missing: list[tuple[float, Footprint, DeviceMesh]] = []
         unfit: list[UnfitError] = []
         took = 0.0
         for number, (sizes, along) in enumerate(tried):
@@ -233,6 +277,22 @@ class ShardPass(Pass):
                         plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=rest)
                     except KeyboardInterrupt:
                         plan = replace(plan, interrupted=True)
+                if best is None or plan.value < best[1].value:
+                    fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven)
+                    rest = max(0.1, left - (time.perf_counter() - began))
+                    if self.strategy:
+                        fitted = plan if fitter.fits(plan.choices) else None
+                    else:
+                        fitted = fitter.fitting(plan, tie=self.tied, seconds=rest)
+                    if fitted is None:
+                        assert limit is not None
+                        assert fitter.nearest is not None
+                        missing.append((fitter.nearest.total - limit, fitter.nearest, mesh))
+                        bounds.append(plan.bound)
+                        if plan.interrupted:
+                            raise KeyboardInterrupt
+                        continue
+                    plan = fitted
             except KeyboardInterrupt:
                 if best is None:
                     raise
@@ -253,13 +313,23 @@ class ShardPass(Pass):
             if plan.interrupted:
                 best = best[0], replace(best[1], interrupted=True)
                 break
+        if best is None and missing:
+            over, bytes_, mesh = min(missing, key=lambda found: found[0])
+            what = f"the plan '{self.strategy}'" if self.strategy else "the nearest that was found"
+            raise Infeasible(
+                f"no plan that fits was found: on mesh {mesh} {what} needs {bytes_.total} bytes on {_smallest(mesh, topology)} "
+                f"({bytes_}), {math.ceil(over)} more than there are",
+                where=topology.name,
+                hint="use more devices, or a smaller batch",
+            )
         if best is None and not faults:
             raise self.unfit(unfit[0], module)
         if best is None:
             least, limit_, shape = min(faults)
             over = math.ceil(least - limit_)
+            kept = "weights and what a backward pass needs" if self.training else "weights"
             raise Infeasible(
-                f"weights need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
+                f"{kept} need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
                 where=topology.name,
                 hint="use more devices",
             )
@@ -267,9 +337,15 @@ class ShardPass(Pass):
         return given, plan, min(*bounds, plan.value), len(bounds) + len(faults) + len(unfit)
 
 
+def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
+    """The device with the least memory."""
+    devices = [topology.device(name) for name in mesh.devices]
+    return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
+
+
 def single_value(module: Module, topology: Topology, net: Network, *, training: bool) -> float:
-    """Seconds on the best single device whose memory holds the weights; inf where none does."""
-    best = math.inf
+    """Seconds on the best single device whose memory holds weights and activations; inf where none does."""
+    best, alive = math.inf, max(live_bytes(module.entry), default=0)
     seen: set[tuple[str, int | None]] = set()
     for number, device in enumerate(topology.devices):
         key = (device.type, topology.memory(device))
@@ -278,7 +354,8 @@ def single_value(module: Module, topology: Topology, net: Network, *, training: 
             mesh = mesh_of(topology, net, (1,), number)
             problem = build(module, module.entry, mesh, None, training=training).problem
             kinds = [problem.node_kinds[kind] for kind in problem.kinds]
-            if mesh.memory is None or sum(float(kind.memory.min()) for kind in kinds) <= mesh.memory:
+            needs = sum(float(kind.memory.min()) for kind in kinds) + alive
+            if mesh.memory is None or needs <= mesh.memory:
                 best = min(best, math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds))
     return best
 
