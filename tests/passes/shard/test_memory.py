@@ -16,8 +16,8 @@ from ir.diagnostics import Infeasible
 from ir.facets import Cost
 from ir.module import Declared, Func, Module, Plan, PlanStage, Resource, Stage
 from ir.topology import Topology
-from ir.types import Replicate, Shard, type_bytes
-from passes.analyses.memory import live_bytes
+from ir.types import Replicate, Shard, TensorType, type_bytes
+from passes.analyses.memory import live_bytes, reads
 from passes.analyses.network import network
 from passes.cost import CostPass
 from passes.shard import Decisions, NoPlanError, ShardInput, ShardPass, build, decisions_of, mesh_of, price, solve
@@ -25,6 +25,7 @@ from passes.shard.footprint import footprint
 from passes.shard.staged import Staged
 from passes.shard.written import written
 from passes.spmd import LocalProgram, local_programs
+from passes.spmd.decided import bare
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.test_stages import costed, text_of
 from tests.passes.spmd.graphs import random_module
@@ -190,9 +191,13 @@ def test_workspace_is_what_lives_in_the_programs_of_members(
 def fullest_member(module: Module) -> int:
     """Bytes of a lowered plan by what its members run: parts of weights, activations, two buffers for each message."""
     found = 0
+    types = [resource.type for resource in module.of_type(Resource)]
+    weights = {bare(type_) for type_ in types if isinstance(type_, TensorType) and (type_.elements or 0) > 64}
     for stage in module.of_type(Stage):
         for program in local_programs(module, stage):
-            held = sum(type_bytes(part.type) or 0 for part in program.parts if part.whole.elements > 64)  # type: ignore
+            used = {name for op in program.ops for name in reads(op)}
+            parts = [part for part in program.parts if part.name in used and part.whole in weights]
+            held = sum(type_bytes(part.type) or 0 for part in parts)
             buffers = 2 * sum(type_bytes(message.part.type) or 0 for message in program.receives)
             found = max(found, held + bytes_alive(program) + buffers)
     return found
