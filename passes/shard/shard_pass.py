@@ -152,10 +152,12 @@ class ShardPass(Pass):
             bound = min(bound, plan.bound)  # that of the first search, which counts least, is one of all plans
             told = _staged_plan(replace(plan, bound=bound), self.mesh, single * (times or 1), times, self.strategy)
             result = written(module, plan.stages, told)
-            more, text = self.overfull(result, topology)
+            more, index, text = self.overfull(result, topology)
             if more <= 0:
                 return result
-            over, fault = over + more, fault or text
+            rows = result.first(Plan)
+            beside = rows.stages[index].memory - math.floor(plan.stages[index].bill.memory) if rows is not None else 0
+            over, fault = max(over + more, beside), fault or text
             if plan.interrupted:
                 break
         raise Infeasible(
@@ -215,18 +217,18 @@ class ShardPass(Pass):
         )
         return plan
 
-    def overfull(self, module: Module, topology: Topology) -> tuple[int, str]:
-        """By how many bytes a plan misses the memory of a device most, and how it does; 0 where it fits."""
-        most, text = 0, ""
+    def overfull(self, module: Module, topology: Topology) -> tuple[int, int, str]:
+        """By how many bytes a plan misses the memory of a device most, in which stage, and how it does; 0 where it fits."""
+        most, index, text = 0, 0, ""
         plan = module.first(Plan)
         for row in plan.stages if plan is not None and self.memory >= 0 else ():
             for name in row.devices:
                 limit = self.memory or topology.memory(topology.device(name))
                 if limit is not None and row.memory - limit > most:
-                    most = row.memory - limit
+                    most, index = row.memory - limit, row.index
                     kinds = f"{row.weights} of weights, {row.workspace} of workspace, {row.buffers} of buffers"
                     text = f"stage {row.index} needs {row.memory} bytes on {name} ({kinds}), {most} more than there are"
-        return most, text
+        return most, index, text
 
     def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")

@@ -552,5 +552,5 @@ def test_memory_is_kept() -> None:
     limit = max(stage.weights for stage in loose.stages) * 2 // 3
     tight = sharded(SMALL, "preset:cpu-4", stages=0, memory=limit).first(Plan)
     assert tight is not None
-    assert max(stage.weights for stage in tight.stages) <= limit
+    assert max(stage.memory for stage in tight.stages) <= limit
     assert tight.value >= loose.bound
