@@ -36,10 +36,10 @@ Arrays = dict[str, NDArray[Any]]
 def topology(count: int, slow: Collection[int] = ()) -> Topology:
     """Devices ``d0``.. two to a host, the link between hosts slower than that within; those that are ``slow`` have a third of
     the speed and half of the memory."""
-    efficiency = (("default", 0.5), ("epilogue", 1.0))
-    types = [DeviceType("chip", "gpu", (("f32", 1e9),), 1e9, 2 << 30 if slow else None, 1e-7, efficiency=efficiency)]
+    efficiency = (("epilogue", 1.0),)
+    types = [DeviceType("chip", "gpu", (("f32", 1e9),), 1e9, 2 << 30 if slow else None, 0.0, efficiency=efficiency)]
     if slow:
-        types.append(DeviceType("slow", "gpu", (("f32", 1e9 / 3),), 1e9 / 3, 1 << 30, 1e-7, efficiency=efficiency))
+        types.append(DeviceType("slow", "gpu", (("f32", 1e9 / 3),), 1e9 / 3, 1 << 30, 0.0, efficiency=efficiency))
     hosts = [f"h{i}" for i in range((count + 1) // 2)]
     devices = [Device(f"d{i}", "slow" if i in slow else "chip", hosts[i // 2]) for i in range(count)]
     links = [Link(f"in-{device.name}", (device.name, device.host), 1e10, 1e-9) for device in devices]

@@ -26,7 +26,7 @@ def check_count(module: Module, staged: Staged) -> None:
     """Of one stage: the bill's seconds, its ops and its collectives one by one."""
     members = worked(module)
     (stage,) = module.of_type(Stage)
-    assert max(member.seconds for member in members) == pytest.approx(staged.bill.compute, rel=1e-3)
+    assert max(member.seconds for member in members) <= staged.bill.compute * (1 + 1e-3)  # no member is always the slowest
     lowered_ids = [op.id for op in stage.ops if op.dialect != "comm"]
     assert len(lowered_ids) == len(staged.bill.work)
     biased = {op.id for op in stage.ops if op.name in ("onnx.Gemm", "onnx.Conv") and len(op.operands) == 3}
