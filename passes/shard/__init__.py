@@ -15,6 +15,7 @@ The parts, in the order of reading:
 - ``folded``, ``descent``: one search over what repeats, at a price of memory; a plan bettered node by node;
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
 - ``mixed``: plans between one that is too large and one that fits;
+- ``footprint``, ``fitting``: what a plan needs of a device, activations and buffers too, and plans for which that fits;
 - ``search``: ``solve``, which puts it together: growing tables, fewer choices, memory by a Lagrangian, a bound always;
 - ``programme``: the integer programme, which certifies what tables leave open;
 - ``ways``: the cheapest chain of collectives step by step, found by another algorithm than ``layouts`` has;

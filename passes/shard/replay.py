@@ -479,6 +479,7 @@ class _Line:
             training=self.training,
             uneven=self.asked.uneven,
             microbatches=self.asked.microbatches,
+            in_flight=min(self.asked.microbatches, len(self.stated) - number) if self.training else 1,
         )
         return Staged(stage.ops, stage.mesh, told, bill)
 
