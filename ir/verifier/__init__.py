@@ -14,9 +14,10 @@ Types, attributes, facets
 - INV09  Facets are sorted, one of a kind, each where it belongs (on ops or on resources), with numbers in range.
 - INV10  A function that is called more than once holds no decisions (group, stage, shard, recompute), nor does what it calls,
          unless it is a *variant*: ``fold.variant``, beside ``fold.copies``, names its block. What stands in it was decided
-         alike for all its copies; groups never are. Variants of one block differ in decisions and layouts alone: arguments and
-         results have the same types, and as many ops assign as many names. A call of a folded function holds no decision of a
-         kind that an op inside holds.
+         alike for all its copies; groups never are: the outermost call of a copy gives them (``groups``) or holds the one
+         of all its ops. Variants of one block differ in decisions and layouts alone: arguments and results have the same
+         types, and as many ops assign as many names. A call of a folded function holds no decision of a kind that an op
+         inside holds.
 - INV11  An op agrees with its definition, where there is one: arity, attributes, regions. Unknown ops pass.
 - INV12  Calls form no cycle, and agree with the function they call in number and types.
 Data and machines
@@ -35,7 +36,7 @@ Programs and plans
 Copies of folded blocks
 - INV20  ``fold.copies`` is at least 1. What a call says of its copy fits the function that it calls: as many names as the
          function's ops assign and as many paths, nodes, scopes and groups as it has ops, with the calls of folded functions
-         inside it counted as what they stand for.
+         inside it counted as what they stand for. Names begin with %.
 Sharded stages
 - INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; a collective, ``comm.slice``
          or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else.

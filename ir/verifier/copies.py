@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from ir.attributes import AttrKind
-from ir.facets import DECISIONS
+from ir.facets import DECISIONS, Group
 from ir.module import Func, Stage
 from ir.ops import Op
 from ir.types import without_layout
@@ -42,8 +42,9 @@ class Copies:
         self.sizes: dict[str, tuple[int, int]] = {}
         self.kinds: dict[str, set[str]] = {}
 
-    def faults(self, call: Op, callee: Func) -> Iterator[Fault]:
-        """What is wrong with ``call`` as a copy of ``callee``."""
+    def faults(self, call: Op, callee: Func, shared: str) -> Iterator[Fault]:
+        """What is wrong with ``call`` as a copy of ``callee``. ``shared``: its function where that is called more than once,
+        else empty."""
         if len(call.attributes) > 1:
             names, ops = self.size(callee.name)
             expected = {"names": names, "paths": ops, "nodes": ops, "scopes": ops, "groups": ops}
@@ -53,6 +54,14 @@ class Copies:
                         f"the call gives {len(attribute.value)} {key} to a copy of {callee.name}, which has {expected[key]}"
                     )
                     yield Fault("INV20", message, key, "they are as `fold` wrote them for the body that it wrote")
+            wrong = next((name for name in call.get("names", ()) if name[:1] != "%"), None)
+            if wrong is not None:
+                yield Fault("INV20", f"the name '{wrong}' that the call gives does not begin with %", "names", "")
+            if shared and call.attribute("groups") is not None:
+                message = f"{call.id} gives groups, but {shared} is called more than once"
+                yield Fault("INV10", message, "groups", "a group belongs to one copy: its outermost call says it")
+            elif call.attribute("groups") is not None and call.facet(Group) is not None:
+                yield Fault("INV10", "the call holds the decision 'group', and gives groups as well", "groups", "")
         if callee.name in self.folded:
             for facet in call.facets:
                 if isinstance(facet, DECISIONS) and facet.keyword in self.held(callee.name):

@@ -217,7 +217,7 @@ class _Checker:
                 if type_ is not None and not compatible(type_, value.type):
                     message = f"the call gives {type_} where {callee.name} declares {value.name} as {value.type}"
                     self.add("INV12", message, op, about=callee.name)
-        for fault in self.copies.faults(op, callee):
+        for fault in self.copies.faults(op, callee, self.program_.name if self.shared else ""):
             self.add(fault.code, fault.message, op, about=fault.about, hint=fault.hint)
 
     def value_type(self, name: str) -> Type | None:

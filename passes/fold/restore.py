@@ -5,6 +5,7 @@ A body is expanded once, with its own names; a copy is that with names and locat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -77,8 +78,22 @@ class _Expander:
                 )
             placed = dict(zip(positions, ops, strict=True))
             ops = tuple(placed[position] for position in range(len(ops)))
+        if program.name not in self.blocks:
+            self.distinct(program, ops)
         kept = tuple((key, value) for key, value in program.attributes if key != marks.ORDER)
         return replace(program, ops=ops, attributes=kept)
+
+    def distinct(self, program: P, ops: Iterable[Op]) -> None:
+        """Names that calls give their copies may be names of others."""
+        names = [value.name for value in program.args]
+        names += assigned(ops)
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise InvalidInput(
+                f"{twice} is assigned twice in {program.name} when its calls are expanded",
+                where=program.name,
+                hint="give each call of a folded function 'names' that nothing else has",
+            )
 
     def ops(self, ops: Iterable[Op]) -> Iterator[Op]:
         for op in ops:
@@ -129,6 +144,14 @@ class _Expander:
             )
         names = dict(zip(own, given, strict=True))
         names.update((value.name, name) for value, name in zip(block.args, call.operands, strict=True))
+        for inside, result in zip(block.results, call.results, strict=True):
+            name = names.get(inside.name, inside.name)
+            if result.name not in ("", name):
+                raise InvalidInput(
+                    f"the call's result {result.name} is {name} in its copy of {block.name}",
+                    where=call.id,
+                    hint="name it in the call's attribute 'names' as its result is named",
+                )
         following = None if places is None else iter(places)
         numbers = None if groups is None else iter(groups)
         decisions = [facet for facet in call.facets if isinstance(facet, DECISIONS)]
