@@ -11,17 +11,16 @@ Limits: a text is refused before it is read when it is larger than ``MAX_BYTES``
 from __future__ import annotations
 
 import bisect
-import gc
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grammars
+from ir.collector import collector_paused
 from ir.diagnostics import Diagnostic, InvalidInput, Severity, Span
 from ir.literals import AttributeReader, TypeReader
 from ir.module import Module
@@ -93,7 +92,7 @@ def parse(text: str, where: str = "") -> ParseResult:
     start = begins.end() if begins else 0
     if not text.startswith("module", start):
         raise InvalidInput(_no_module(SourceMap(where, text[: start + (1 << 16)], {}), start))
-    with _LOCK, _collection_paused():
+    with _LOCK, collector_paused():
         parser, reader = _module_parser()
         reader.begin()
         recovery = _Recovery(source)
@@ -471,19 +470,6 @@ def _nesting(text: str) -> int:
         depth += {"<": 1, ">": -1}.get(mark, 0)
         deepest = max(deepest, depth)
     return deepest
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Parsing makes many objects and no garbage cycles: the cycle collector would walk them all again and again, which makes
-    the time per op grow with the text."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 _LOCK = threading.Lock()

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import ClassVar, TypeVar
 
+from ir.collector import collector_paused
 from ir.diagnostics import UsageError
 from ir.module import Func, Module, Symbol
 from passes.base import Pass, PassContext
@@ -92,6 +93,7 @@ def fold(module: Module) -> Module:
     return _written(module, funcs, [folding(func, module) for func in funcs], MIN_SUPPORT)
 
 
+@collector_paused()
 def _written(module: Module, funcs: Sequence[Func], found: Sequence[Folding], min_support: int) -> Module:
     """``module``, nothing of which is folded, with the repeats ``found`` of its ``funcs`` as blocks behind the last of these;
     itself where there are none."""

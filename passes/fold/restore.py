@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ir.attributes import AttrKind
+from ir.collector import collector_paused
 from ir.diagnostics import InvalidInput
 from ir.facets import DECISIONS
 from ir.module import Func, Module, Stage, Symbol
@@ -23,6 +24,7 @@ MOST_OPS = 20_000_000
 """Ops made in all; a text of a few lines can ask for more than any machine holds."""
 
 
+@collector_paused()
 def expand(module: Module) -> Module:
     """``module`` without fold's blocks; itself where it has none. Raises InvalidInput."""
     blocks = {func.name: func for func in module.of_type(Func) if marks.is_block(func)}

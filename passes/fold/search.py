@@ -222,7 +222,7 @@ class _Round:
         """Per sequence the place where each value is read last; per place, how many values made before it are read at it or
         later, and how often."""
         last: list[dict[int, int]] = [{} for _ in self.sequences]
-        crossing, fan = np.zeros(len(self.flat) + 1), np.zeros(len(self.flat) + 1)
+        crossing, fan = [0] * (len(self.flat) + 1), [0] * (len(self.flat) + 1)
         place = 0
         for number, sequence in enumerate(self.sequences):
             made: dict[int, int] = {}
@@ -240,7 +240,7 @@ class _Round:
                 crossing[min(place, ends.get(value, start)) + 1] -= 1
             ends.update(dict.fromkeys(sequence.outs, _NEVER))
             place += 1
-        return last, np.cumsum(crossing), np.cumsum(fan)
+        return last, np.cumsum(crossing, dtype=float), np.cumsum(fan, dtype=float)
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
@@ -265,13 +265,14 @@ class _Round:
                 wiring = candidate.wirings[start] = self._wiring(start, length)[0]
                 self.work -= length
             kinds.setdefault(wiring, []).append(start)
-        taken: list[int] = []
+        busy: set[int] = set()
         groups = []
         for places in sorted(kinds.values(), key=lambda places: (-len(places), places[0])):
-            free = _apart(places, length) if len(kinds) == 1 else _apart_from(places, length, taken)
+            free = _apart([s for s in places if s not in busy and s + length - 1 not in busy], length)
             if len(free) >= self.min_support and candidate.saved(len(free)) > 0:
                 groups.append(free)
-                taken += free
+                if len(kinds) > 1:
+                    busy.update(place for start in free for place in range(start, start + length))
         return groups
 
     def _places(self, candidate: _Candidate) -> tuple[int, ...]:
@@ -371,12 +372,6 @@ def _apart(starts: Sequence[int], length: int) -> list[int]:
         if not kept or kept[-1] + length <= start:
             kept.append(start)
     return kept
-
-
-def _apart_from(starts: Sequence[int], length: int, taken: Iterable[int]) -> list[int]:
-    """As ``_apart``, and apart from the stretches at ``taken``."""
-    busy = {place for start in taken for place in range(start, start + length)}
-    return _apart([start for start in starts if start not in busy and start + length - 1 not in busy], length)
 
 
 def _tidy(grammar: Grammar) -> Grammar:

@@ -26,6 +26,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ir.collector import collector_paused
 from ir.module import Func, Module
 from ir.types import Type, without_layout
 from passes.fold.order import canonical_order
@@ -105,6 +106,7 @@ def folding(func: Func, module: Module) -> Folding:
     return find_repeats(func, module, MIN_SUPPORT, MIN_OPS)
 
 
+@collector_paused()
 def find_repeats(func: Func, module: Module, min_support: int, min_ops: int) -> Folding:
     """As ``folding``: blocks have at least ``min_ops`` ops or calls and ``min_support`` copies."""
     program = program_of(func, module.resources)
