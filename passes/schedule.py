@@ -18,9 +18,9 @@ flight on stage s. ``period`` and ``latency`` are both what the simulated step t
 
 With f, b seconds of a stage's passes, each with its transfers, and all f + b <= T, a step without synchronisation takes at
 most (M+S-1) T, and just that where all stages are equal: pass m forward of the last stage can begin at m T and the sum of f of
-all stages before; by induction no stage before it falls behind that. So does a plan's value say, which charges T with an M-th
-of the synchronisation. But a stage synchronises behind its last backward pass, when others may be idle already: at most the
-longest synchronisation comes on top. So does what transfers wait for links that they share.
+all stages before; by induction no stage before it falls behind that. The search minimises just that, T with an M-th of the
+synchronisation. But a stage synchronises behind its last backward pass, when others may be idle already: at most the longest
+synchronisation comes on top. So does what transfers wait for links that they share. A plan's value is never below the step.
 
 Invariants: each row holds every ``recv``, one ``F`` and every ``send`` of its stages once (of a training step: for each
 microbatch, and each ``B`` with the transfers of gradients), channels ascending, in an order that the simulator

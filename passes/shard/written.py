@@ -28,6 +28,7 @@ from ir.types import Layout, Partial, Replicate, TensorType, Type
 from passes.analyses.memory import SLOTS, reads
 from passes.lower import cuts_of, insert_symbols
 from passes.place import largest_load, workload
+from passes.schedule import step
 from passes.shard.build import SEPARATOR
 from passes.shard.constants import own_copies
 from passes.shard.footprint import footprint
@@ -157,8 +158,9 @@ def _kept(
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:
     """The plan with its stages (seconds, and bytes on the fullest device of each; ``workspace``: activations, in training with
-    those saved for the backward pass) and its value: the largest load of a stage or shared link, or the seconds of a training
-    step."""
+    those saved for the backward pass) and its value: the largest load of a stage or shared link; of a training step, in which
+    every stage counts as long as the slowest, what filling, running and draining take, or what 1F1B takes on the real links
+    where that is more (a long synchronisation behind the last backward pass, shared links)."""
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
@@ -200,7 +202,8 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     )
     if plan.objective == "training":
         slowest = max(row.working + row.receive + row.send for row in filled)
-        return replace(plan, stages=filled, value=(plan.microbatches + len(stages) - 1) * slowest)
+        filling = (plan.microbatches + len(stages) - 1) * slowest
+        return replace(plan, stages=filled, value=max(filling, step(load, plan.microbatches).period))
     return replace(plan, stages=filled, value=largest_load(load))
 
 
