@@ -109,7 +109,7 @@ class ShardPass(Pass):
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
         single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
-        told = _plan(given, plan, bound, single, tried[:searched], self.training, self.strategy)
+        told = _plan(given, plan, bound, single, tried, searched, self.training, self.strategy)
         return written(module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told)
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
@@ -237,7 +237,8 @@ class ShardPass(Pass):
         self, module: Module, topology: Topology, tried: Sequence[tuple[tuple[int, ...], Along]], context: PassContext
     ) -> tuple[ShardInput, ShardPlan, float, int]:
         """The cheapest plan over all meshes, the least bound, and how many meshes were searched: all but those that an
-        interrupt from the keyboard left, once there was a plan."""
+        interrupt from the keyboard left, once there was a plan. The bound counts meshes that a plan by name does not fit; it
+        is 0 where meshes are left."""
         func = module.entry
         found = context.analyses.get(folding, func, module)
         ends = time.perf_counter() + self.time_limit
@@ -246,17 +247,18 @@ class ShardPass(Pass):
         faults: list[tuple[float, float, str]] = []
         missing: list[tuple[float, Footprint, DeviceMesh]] = []
         unfit: list[UnfitError] = []
-        took = 0.0
+        took, searched = 0.0, len(tried)
         for number, (sizes, along) in enumerate(tried):
-            mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
-            limit = None if self.memory < 0 else self.memory or mesh.memory
-            if self.memory:
-                mesh = mesh.limited(limit)
-            given = build(module, func, mesh, found, training=self.training, uneven=self.uneven)
-            left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
-            context.progress(f"mesh {mesh}", number / len(tried))
             began = time.perf_counter()
             try:
+                context.progress(f"mesh {'x'.join(map(str, sizes))}", number / len(tried))
+                mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
+                limit = None if self.memory < 0 else self.memory or mesh.memory
+                if self.memory:
+                    mesh = mesh.limited(limit)
+                given = build(module, func, mesh, found, training=self.training, uneven=self.uneven)
+                left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
+                began = time.perf_counter()
                 most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
                 beaten = best[1].value if best is not None and not self.strategy else math.inf
                 plan = solve(
@@ -270,6 +272,7 @@ class ShardPass(Pass):
                     progress=context.progress,
                 )
                 if self.strategy:
+                    bounds.append(plan.bound)
                     plan = named_plan(
                         module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
                     )
@@ -298,7 +301,7 @@ class ShardPass(Pass):
             except KeyboardInterrupt:
                 if best is None:
                     raise
-                best = best[0], replace(best[1], interrupted=True)
+                best, searched = (best[0], replace(best[1], interrupted=True)), number
                 break
             except UnfitError as error:
                 unfit.append(UnfitError(f"mesh {mesh}: {error}"))
@@ -313,7 +316,7 @@ class ShardPass(Pass):
             if best is None or plan.value < best[1].value:
                 best = given, plan
             if plan.interrupted:
-                best = best[0], replace(best[1], interrupted=True)
+                best, searched = (best[0], replace(best[1], interrupted=True)), number + 1
                 break
         if best is None and missing:
             over, bytes_, mesh = min(missing, key=lambda found: found[0])
@@ -336,7 +339,7 @@ class ShardPass(Pass):
                 hint="use more devices",
             )
         given, plan = best[0], truthful_plan(*best)
-        return given, plan, min(*bounds, plan.value), len(bounds) + len(faults) + len(unfit)
+        return given, plan, min(*bounds, plan.value) if searched == len(tried) else 0.0, searched
 
 
 def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
@@ -410,13 +413,16 @@ def _plan(
     bound: float,
     single: float,
     tried: Sequence[tuple[tuple[int, ...], Along]],
+    searched: int,
     training: bool,
     strategy: str,
 ) -> Plan:
-    """What is proven of one mesh for the whole function."""
+    """What is proven of one mesh for the whole function; of the meshes ``tried`` the first so many were ``searched``."""
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
     if plan.interrupted:
-        certificate["search"] = INTERRUPTED
+        left = len(tried) - searched
+        certificate["search"] = INTERRUPTED + (f", {left} of {len(tried)} meshes not searched and not bounded" if left else "")
+    tried = tried[:searched]
     if strategy:
         certificate["strategy"] = strategy
     shapes_tried = len({sizes for sizes, _ in tried})

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from ir.diagnostics import Infeasible, UsageError
+from dnnc.driver import pass_context
+from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.module import Mesh, Module, Plan, Stage
 from ir.shares import Shares
 from ir.topology import Device, DeviceType, Host, Link, Topology
@@ -240,3 +241,38 @@ def test_devices_alike_have_no_shares() -> None:
     assert plan is not None
     assert "shares" not in dict(plan.certificate)
     assert replace(mesh, shares=((1, 1),)).cuts == mesh.cuts
+
+
+def test_the_bound_counts_shares_that_a_plan_by_name_does_not_fit() -> None:
+    """Two samples are split equally or not at all, but 3:1 of other dimensions is quicker."""
+    text = TWO_PRODUCTS.replace("tensor<4x", "tensor<2x")
+    module = through(ir.load_module(text), CostPass()).extend([unequal([3e9, 1e9])])
+    best, data = (through(module, ShardPass(mesh="2", strategy=name)).first(Plan) for name in ("", "data"))
+    assert best is not None
+    assert data is not None
+    assert best.value < data.value
+    assert data.bound <= best.value * (1 + 1e-9)
+    assert data.status == "feasible"
+
+
+@pytest.mark.parametrize(("meshes", "status"), [(1, "feasible"), (2, "feasible"), (9, "optimal")])
+def test_meshes_that_an_interrupt_left_are_not_bounded(meshes: int, status: str) -> None:
+    """The plan so far is kept, also where the next mesh was only begun, and is not called the best of all."""
+    begun = []
+
+    def interrupt(told: str, fraction: float | None) -> None:
+        if told.startswith("mesh "):
+            begun.append(told)
+            if len(begun) > meshes:
+                raise KeyboardInterrupt
+
+    module = products(unequal([3e9, 1e9]))
+    context = replace(pass_context(DiagnosticSink()), progress=interrupt)
+    plan = ShardPass(mesh="2").run(module, context).first(Plan)
+    assert plan is not None
+    assert plan.status == status
+    assert (plan.bound == 0.0) == (status == "feasible")
+    told = dict(plan.certificate).get("search", "")
+    assert told == (
+        f"interrupted: the best plan so far, {4 - meshes} of 4 meshes not searched and not bounded" if meshes < 4 else ""
+    )
