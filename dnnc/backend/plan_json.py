@@ -287,12 +287,17 @@ def _read_mesh_stage(reader: _Reader, item: Mapping[str, Any], index: int, at: s
     mesh = reader.mapping(item["mesh"], f"{at}.mesh")
     sizes = reader.mapping(mesh.get("axes"), f"{at}.mesh.axes")
     shares = reader.mapping(mesh.get("shares", {}), f"{at}.mesh.shares")
+    for axis in shares:
+        if axis not in sizes:
+            reader.fail(f"the mesh has no axis '{_shown(axis)}'; it has {', '.join(sizes)}", f"{at}.mesh.shares")
     for axis in sizes:
         size = reader.integer(sizes, axis, f"{at}.mesh.axes")
         along = reader.items(shares, axis, f"{at}.mesh.shares") if shares else [size]
         numbers = [reader.integer({axis: share}, axis, f"{at}.mesh.shares") for share in along]
         if shares and len(numbers) != size:
             reader.fail(f"{len(numbers)} shares along '{_shown(axis)}', an axis of {_shown(size)}", f"{at}.mesh.shares")
+        if shares and 0 in numbers:
+            reader.fail(f"a share along '{_shown(axis)}' is 0, expected 1 or more", f"{at}.mesh.shares")
         told.axes.append(f"{index}:{','.join(map(str, numbers))}:{axis}")
 
     def by_axis(key: str, name: str, row: Any) -> list[str]:

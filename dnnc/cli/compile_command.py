@@ -318,6 +318,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         asked = "the replayed plan leaves them out"
     else:
         asked = f"--stages {options.stages} was asked for" if options.stages else ""
+        asked = f"--shares {options.shares} was asked for" if options.shares not in ("", "equal") else asked
         asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto") else asked
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)

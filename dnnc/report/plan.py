@@ -13,6 +13,9 @@ from dnnc.report.units import bytes_text, count_text, percent_text, ratio_text, 
 from ir.module import Plan, PlanStage
 from ir.topology import Topology
 
+LONG = 100
+"""Characters of what is told of shares; the plan's certificate has all."""
+
 
 def stage_seconds(stage: PlanStage, comm: str) -> float:
     """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
@@ -53,7 +56,7 @@ def plan_table(plan: Plan) -> Table:
 
 
 def plan_headline(plan: Plan) -> str:
-    """The objective against one device and against the bound, in two lines."""
+    """The objective against one device and against the bound, a line each, and among which shares the plan is the best."""
     count = len(plan.stages)
     rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.objective == "throughput" else ""
     per = {"latency": "for one sample alone", "training": "per training step"}.get(plan.objective, "per microbatch")
@@ -67,6 +70,9 @@ def plan_headline(plan: Plan) -> str:
     else:
         lines.append("  the model fits no single device")
     lines.append(f"  {proof_text(plan)}")
+    shares = dict(plan.certificate).get("shares", "")
+    if "," in shares:  # of several
+        lines.append(f"  shares {shares}" if len(shares) < LONG else f"  shares {shares[:LONG]}...")
     return "\n".join(lines)
 
 

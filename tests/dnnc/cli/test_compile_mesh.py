@@ -227,6 +227,17 @@ def test_a_mesh_slower_than_one_device_says_so(tmp_path: Path, capsys: pytest.Ca
     assert "worth its exchange" not in out
 
 
+def test_what_is_said_of_shares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which were tried, and that devices are left out because shares are of fewer."""
+    topology = tmp_path / "unequal.toml"
+    topology.write_text(UNEQUAL.replace('"2 GFLOP/s"', '"70 GFLOP/s"').replace('"1 GB/s"', '"14 GB/s"'))
+    common = ("compile", BERT, "-t", topology, "-o", tmp_path / "b", "--plan-only", "--mesh")
+    assert ", the best of equal, 3:1" in dnnc(capsys, *common, "2")
+    assert "the best of" not in dnnc(capsys, *common, "2", "--shares", "equal")
+    out = dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", tmp_path / "b", "--plan-only", "--mesh", "auto", "--shares", "3,1")
+    assert "not used: cpu2, cpu3 (--shares 3,1 was asked for)" in out
+
+
 def test_an_edited_plan_is_replayed_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A product by column, its weight kept as suits it: priced, explained, run; the bound of the search stays."""
     common = (BERT, "-t", FOUR)

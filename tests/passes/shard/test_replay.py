@@ -313,6 +313,16 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
             "stage 0",
             "axis 'x' of its mesh has a share of 5000",
         ),
+        (
+            lambda d: stage(d)["mesh"].update(shares={"x": [1, 1, 0, 2]}),
+            "stages[0].mesh.shares",
+            "a share along 'x' is 0, expected 1 or more",
+        ),
+        (
+            lambda d: stage(d)["mesh"].update(shares={"x": [1, 1, 1, 2], "z": [1]}),
+            "stages[0].mesh.shares",
+            "the mesh has no axis 'z'; it has x",
+        ),
         (lambda d: stage(d).pop("mesh"), "stages[0]", "expected the list 'ops', found dict"),
         (lambda d: d.pop("sharding"), "stages[0].mesh", "the stage is on a mesh, and the plan has no 'sharding'"),
         (lambda d: d["sharding"].update(uneven="no"), "sharding", "expected 'uneven' as true or false, found no"),
