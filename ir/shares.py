@@ -69,6 +69,13 @@ def foremost(shares: Shares) -> int:
 
 
 @lru_cache(maxsize=1 << 10)
+def foremost_two(shares: Shares) -> tuple[int, int]:
+    """The member with the largest part of every range, and that with the largest of all others."""
+    one, two = sorted(range(len(shares)), key=lambda member: (-shares[member], member))[:2]
+    return one, two
+
+
+@lru_cache(maxsize=1 << 10)
 def hindmost(shares: Shares) -> int:
     """The member with the smallest part of every range."""
     return len(shares) - 1 - shares[::-1].index(min(shares))
@@ -88,4 +95,16 @@ def _dealt(shares: Shares) -> Shares:
     return tuple(found)
 
 
-__all__ = ["Range", "Shares", "cut", "equal", "foremost", "hindmost", "largest", "nested_cut", "none_empty", "proportional"]
+__all__ = [
+    "Range",
+    "Shares",
+    "cut",
+    "equal",
+    "foremost",
+    "foremost_two",
+    "hindmost",
+    "largest",
+    "nested_cut",
+    "none_empty",
+    "proportional",
+]

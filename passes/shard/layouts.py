@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ir.shares import Shares, largest, nested_cut, none_empty, proportional
+from ir.shares import Shares, foremost_two, nested_cut, none_empty, proportional
 from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from passes.shard.mesh import DeviceMesh
 
@@ -140,8 +140,7 @@ def _closure(found: tuple[Placements, ...], mesh: DeviceMesh, type_: Type, size:
                     case Shard(), Replicate():
                         convert[one, two] = axis.gather(held[one])
                     case Shard(), Shard():
-                        before, after = (_largest_range(type_, lies, target.dim, mesh) for lies in (placements, found[two]))
-                        convert[one, two] = axis.gather(held[one] * after / before)
+                        convert[one, two] = axis.gather(size * _largest_piece(type_, placements, found[two], position, mesh))
                     case Partial(), Replicate():
                         convert[one, two] = axis.reduce(held[one])
                     case Partial(), Shard():
@@ -151,13 +150,16 @@ def _closure(found: tuple[Placements, ...], mesh: DeviceMesh, type_: Type, size:
     return convert
 
 
-def _largest_range(type_: Type, placements: Placements, dim: int, mesh: DeviceMesh) -> int:
-    """The longest range of a dimension that a member has."""
-    shape = type_.shape if isinstance(type_, TensorType) else None
-    assert shape is not None
-    length = shape[dim]
-    assert isinstance(length, int)
-    return largest(length, (axis.shares for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim)))
+def _largest_piece(type_: Type, before: Placements, after: Placements, axis: int, mesh: DeviceMesh) -> float:
+    """Part of a tensor that a member gives another where an axis cuts another dimension: what is in the shard of the one before
+    and of the other after."""
+    one, two = ((*mesh.foremost[:axis], member, *mesh.foremost[axis + 1 :]) for member in foremost_two(mesh.axes[axis].shares))
+    without = (*before[:axis], Replicate(), *before[axis + 1 :])
+    whole = split(type_, without, mesh)
+    pairs = (
+        (part(type_, before, mesh, source), part(type_, after, mesh, target)) for source, target in ((one, two), (two, one))
+    )
+    return max(mine * theirs for mine, theirs in pairs) / whole if whole else 0.0
 
 
 __all__ = ["Layouts", "Placements", "Seconds", "coherent", "fullest", "layouts_of", "part", "split"]

@@ -9,6 +9,7 @@ the one with the fewest steps is taken, then the one found first.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,12 +112,16 @@ class Ways:
         return True
 
     def bytes(self, type_: TensorType, shape: list[int], *lies: Lies) -> float:
-        """Of the largest part that is in the shards of all these layouts."""
+        """Of the largest part that is in a shard of this layout, or in the shards of two members, one of each layout."""
         local = list(shape)
         for axis, placements in zip(self.mesh.axes, zip(*lies, strict=True), strict=True):
-            for placement in set(placements):
-                if isinstance(placement, Shard):
-                    local[placement.dim] = max(cut(local[placement.dim], axis.shares, member)[1] for member in range(axis.size))
+            dims = sorted({placement.dim for placement in placements if isinstance(placement, Shard)})
+            # Of two dimensions one member has its part of the one, another its part of the other.
+            largest = heapq.nlargest(2, range(axis.size), key=axis.shares.__getitem__)
+            pairs = itertools.permutations(largest, len(dims))
+            parts = [[cut(local[d], axis.shares, member)[1] for d, member in zip(dims, pair, strict=True)] for pair in pairs]
+            for dim, length in zip(dims, max(parts, key=math.prod), strict=True):
+                local[dim] = length
         return (type_.nbytes or 0) * (math.prod(local) / math.prod(shape)) if math.prod(shape) else 0.0
 
 

@@ -6,8 +6,8 @@ slowest hop of any of its rings.
 
 Rings (Thakur, Rabenseifner, Gropp 2005): n members take ``n-1`` steps, twice as many for an all-reduce, each of which waits for
 the largest part that any of them passes on and takes the latency. Parts are counted from the boxes that members hold: of an
-all-gather what they have, of a reduce-scatter what they get, of an all-to-all what both have of the tensor; an all-reduce
-passes on n-ths.
+all-gather what they have, of a reduce-scatter what they get, of an all-to-all what one has and another
+gets; an all-reduce passes on n-ths.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ def _largest_piece(type_: TensorType, mesh: Mesh, axis: int, before: Placements,
     for member in range(len(mesh.devices)):
         mine = box(type_, before, mesh, member)
         for other in members_along(mesh, member, mesh.axes[axis][0]):
+            if other == member:
+                continue  # it keeps that
             theirs = box(type_, after, mesh, other)
             both = (min(a + m, b + n) - max(a, b) for (a, m), (b, n) in zip(mine, theirs, strict=True))
             most = max(most, math.prod(max(0, length) for length in both))
