@@ -43,8 +43,11 @@ def shares_lines(module: Module) -> str:
     devices = {stage.index: stage.devices for stage in (plan.stages if plan else ())}
     for index, along in mesh_shares(module).items():
         every = map(math.prod, itertools.product(*along))
-        parts = ", ".join(f"{device} {share}" for device, share in zip(devices[index], every, strict=True))
-        lines.append(f"\nstage {index} splits in unequal parts: {parts}")
+        parts = []
+        for share, held in itertools.groupby(zip(devices[index], every, strict=True), key=lambda pair: pair[1]):
+            names = [device for device, _ in held]
+            parts += [f"{names[0]}..{names[-1]} {share} each"] if len(names) > 2 else [f"{name} {share}" for name in names]
+        lines.append(f"\nstage {index} splits in unequal parts: {', '.join(parts)}")
     return "".join(lines)
 
 

@@ -124,7 +124,7 @@ def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
         return None
     message = f"{len(devices)} devices at once need {needed} cores ({threads} each), here are {cores}: they take turns"
     if any(stage.collectives for stage in build.stages):
-        message += ", and members wait at each collective for others that do not run, up to 100 times as long as predicted"
+        message += ", and members wait at each collective for others that do not run, many times as long as predicted"
     hint = "compile for fewer devices, or run on more cores" if threads == 1 else "use fewer --threads"
     return Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING)
 

@@ -236,6 +236,9 @@ def test_what_is_said_of_shares(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "the best of" not in dnnc(capsys, *common, "2", "--shares", "equal")
     out = dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", tmp_path / "b", "--plan-only", "--mesh", "auto", "--shares", "3,1")
     assert "not used: cpu2, cpu3 (--shares 3,1 was asked for)" in out
+    assert "in unequal parts: cpu0 3, cpu1 1\n" in out
+    out = dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", tmp_path / "b", "--plan-only", "--mesh", "4", "--shares", "2,2,2,1")
+    assert "in unequal parts: cpu0..cpu2 2 each, cpu3 1\n" in out
 
 
 def test_an_edited_plan_is_replayed_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
