@@ -189,8 +189,8 @@ def held_bytes(module: Module) -> list[int]:
 
 
 def test_unequal_parts_fit_unequal_devices() -> None:
-    """9,216 bytes of weights on devices of 6,300 and 3,200: halves do not fit the second, two thirds and one third fit."""
-    module = products(unequal([2e9, 1e9], [6300, 3200]))
+    """9,216 bytes of weights, and workspace, on devices of 8,000 and 4,000: halves do not fit the second; 2/3 and 1/3 fit."""
+    module = products(unequal([2e9, 1e9], [8000, 4000]))
     with pytest.raises(Infeasible):
         through(module, ShardPass(mesh="2", shares="equal"))
     found = through(module, ShardPass(mesh="2", shares="2,1"))
@@ -198,7 +198,7 @@ def test_unequal_parts_fit_unequal_devices() -> None:
     assert mesh.shares == ((2, 1),)
     assert held_bytes(through(found, LowerPass())) == [6144, 3072]
     chosen = through(module, ShardPass(mesh="2"))
-    assert all(np.less_equal(held_bytes(through(chosen, LowerPass())), [6300, 3200]))
+    assert all(np.less_equal(held_bytes(through(chosen, LowerPass())), [8000, 4000]))
 
 
 def test_a_limit_holds_for_every_device() -> None:
@@ -206,10 +206,10 @@ def test_a_limit_holds_for_every_device() -> None:
     module = products(unequal([2e9, 1e9], [1 << 20, 1 << 19]))
     free = through(module, ShardPass(mesh="2", shares="2,1"))
     assert max(held_bytes(through(free, LowerPass()))) == 6144
-    found = through(module, ShardPass(mesh="2", memory=5000))
-    assert max(held_bytes(through(found, LowerPass()))) <= 5000
+    found = through(module, ShardPass(mesh="2", memory=5500))
+    assert max(held_bytes(through(found, LowerPass()))) <= 5500
     with pytest.raises(Infeasible):
-        through(module, ShardPass(mesh="2", shares="2,1", memory=5000))
+        through(module, ShardPass(mesh="2", shares="2,1", memory=5500))
 
 
 @settings(deadline=None, max_examples=20)
