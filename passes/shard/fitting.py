@@ -120,7 +120,7 @@ class Fitter:
             type_ = given.func.ops[maker].results[result].type
             layouts, needs = given.layouts[name].placements, problem.value_kinds[value.kind].needs
             sizes = (type_bytes(type_) or 0) / 2 * np.array([fullest(type_, lies, given.mesh) for lies in layouts])
-            add(maker, sizes[problem.node(maker).makes[result]])
+            add(maker, sizes[problem.node(maker).makes[result] % len(layouts)])
             first = np.array([keys[0] for keys in needs], np.int64)
             for node, port in value.readers:
                 add(node, sizes[first[problem.node(node).reads[port]]] / len(value.readers))
