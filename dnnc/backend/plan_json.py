@@ -16,7 +16,8 @@ Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (`
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
 in several stages is listed in each.
 
-A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whether shards may differ in length. One of training
+A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whether shards may differ in length, and ``"memory"``
+where there was another limit per device than the topology's (bytes; -1: none). One of training
 says how many ``"microbatches"`` a step has, which ``value``, ``bound`` and ``single`` are seconds of, of each stage's seconds
 (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of weights are synchronised
 once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row by row::
@@ -86,6 +87,8 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         from passes.shard import stage_parts
 
         sharding["uneven"] = bool(attributes.get("shard.uneven"))
+        if "shard.memory" in attributes:
+            sharding["memory"] = attributes["shard.memory"]
         parts = [part for part in stage_parts(module) if len(part.mesh.devices) > 1]
         decisions = {part.index: _decisions(module, part, plan, original) for part in parts}
     return {
@@ -264,6 +267,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
         weights=tuple(told.weights),
         outputs=tuple(told.outputs),
         uneven=reader.flag(sharding, "uneven", "sharding"),
+        memory=reader.limit(sharding, "memory", "sharding"),
         microbatches=reader.integer(root, "microbatches", "", 1),
         value=value if math.isfinite(value) else 0.0,
         certificate=tuple(f"{key}={text}" for key, text in texts.items()),
@@ -444,6 +448,10 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             self.fail(f"expected '{key}' as a whole number, found {_quoted(value)}", at)
         return value
+
+    def limit(self, parent: Mapping[str, Any], key: str, at: str) -> int:
+        """Bytes; -1: no limit, 0: the one that there is anyway."""
+        return -1 if parent.get(key) == -1 else self.integer(parent, key, at, 0)
 
     def seconds(self, parent: Mapping[str, Any], key: str, at: str) -> float:
         value = parent.get(key)

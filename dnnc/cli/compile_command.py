@@ -96,7 +96,9 @@ def compile_(
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="With --mesh: what each layer exchanges, one block op by op, and what other plans cost."
+            "--explain",
+            help="With --mesh, or --plan of a plan on meshes: what each layer exchanges, one block op by op, and what other "
+            "plans cost.",
         ),
     ] = False,
     plan: Annotated[

@@ -90,16 +90,19 @@ class Bounding:
         meshes: Submeshes,
         *,
         memory: int = 0,
+        spare: int = 0,
         uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
         strategy: str = "",
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit. ``strategy``: ops are split
-        as in the plan of that name (``named``) of the whole function. Raises UnfitError where there is none."""
+        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
+        used. ``strategy``: ops are split as in the plan of that name (``named``) of the whole function. Raises UnfitError
+        where there is none."""
         self.strategy = strategy
-        self.module, self.folding, self.memory, self.uneven, self.progress = module, folding, memory, uneven, progress
+        self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
+        self.memory, self.spare = memory, spare
         self.training, self.microbatches = training, microbatches
         self.links = Links(topology, net)
         self.solved = 0
@@ -123,7 +126,7 @@ class Bounding:
         given = build(
             self.module,
             self.module.entry,
-            mesh.limited(self.limit(mesh)) if self.memory else mesh,
+            mesh.limited(self.memory),
             self.folding,
             training=self.training,
             uneven=self.uneven,
@@ -143,7 +146,8 @@ class Bounding:
         return found
 
     def limit(self, mesh: DeviceMesh) -> int | None:
-        return None if self.memory < 0 else self.memory or mesh.memory
+        limit = mesh.limited(self.memory).memory
+        return None if limit is None else max(1, limit - self.spare)
 
     # -- tables --------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ir.module import Func
+from ir.module import Func, Module, Plan
 from ir.ops import Op, Value
+from ir.topology import Topology
 from ir.types import BytesType, Replicate, Type, type_bytes
 from passes.analyses.memory import live_bytes
 from passes.canonicalize.dead import renamed
@@ -121,4 +122,19 @@ class _Walk:
         return most, frozenset(self.origin.get(name, name) for name in there)
 
 
-__all__ = ["Footprint", "footprint"]
+def overfull(module: Module, topology: Topology, memory: int = 0) -> tuple[int, int, str]:
+    """By how many bytes the plan of a module misses the memory of a device most, in which stage, and how it does; 0 where it
+    fits. ``memory``: as of ``shard``."""
+    most, index, text = 0, 0, ""
+    plan = module.first(Plan)
+    for row in plan.stages if plan is not None and memory >= 0 else ():
+        for name in row.devices:
+            limit = memory or topology.memory(topology.device(name))
+            if limit is not None and row.memory - limit > most:
+                most, index = row.memory - limit, row.index
+                kinds = f"{row.weights} of weights, {row.workspace} of workspace, {row.buffers} of buffers"
+                text = f"stage {row.index} needs {row.memory} bytes on {name} ({kinds}), {most} more than there are"
+    return most, index, text
+
+
+__all__ = ["Footprint", "footprint", "overfull"]

@@ -96,10 +96,12 @@ class DeviceMesh:
         found = tuple(axis.shares for axis in self.axes)
         return found if any(max(shares) > 1 for shares in found) else ()
 
-    def limited(self, memory: int | None) -> DeviceMesh:
-        """The mesh with that many bytes on every device, None without a limit."""
+    def limited(self, memory: int) -> DeviceMesh:
+        """The mesh with that many bytes on every device; 0: with those that it has, -1: without a limit."""
+        if not memory:
+            return self
         members = tuple(dict.fromkeys(replace(member, room=1.0) for member in self.members))
-        return replace(self, memory=memory, members=members)
+        return replace(self, memory=memory if memory > 0 else None, members=members)
 
     def __str__(self) -> str:
         return "x".join(map(str, self.sizes))

@@ -39,7 +39,7 @@ from passes.shard.borders import Border, Cutter
 from passes.shard.build import SEPARATOR, WHOLE, ShardInput, build, possible
 from passes.shard.constants import constants_of
 from passes.shard.decide import choice_of, decisions_of, settled
-from passes.shard.footprint import footprint
+from passes.shard.footprint import overfull
 from passes.shard.layouts import Placements
 from passes.shard.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.shard.price import price
@@ -47,7 +47,7 @@ from passes.shard.problem import Floats
 from passes.shard.proof import proven_for
 from passes.shard.search import BOUNDING, NoPlanError, solve
 from passes.shard.shard_pass import single_value
-from passes.shard.staged import Staged
+from passes.shard.staged import Staged, in_flight
 from passes.shard.written import written
 from passes.sharded import Crossing, Party, message_bytes, read_placements
 
@@ -63,8 +63,8 @@ class ReplayPass(StatedPass):
     ``ops``, ``objective``, ``bound``, ``source`` as of ``assign``; ``devices``: ``STAGE:DEVICE``, row by row of a mesh.
     ``strategies``: of each entry of ``ops`` the names of its strategies, as in ``shard<..>``; empty on a single device.
     ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device. ``weights`` and
-    ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``uneven``, ``microbatches`` (of a training step) as of
-    ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``: what the plan states.
+    ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``uneven``, ``memory``, ``microbatches`` (of a training
+    step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``: what the plan states.
     """
 
     name: ClassVar[str] = "replay"
@@ -73,13 +73,14 @@ class ReplayPass(StatedPass):
     weights: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     uneven: bool = False
+    memory: int = 0
     microbatches: int = 1
     value: float = 0.0
     certificate: tuple[str, ...] = ()
 
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for a plan that does not fit the model or the topology, Infeasible for weights that do not
-        fit."""
+        """Raises InvalidInput for a plan that does not fit the model or the topology, Infeasible where a stage needs more
+        memory than there is."""
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
@@ -113,7 +114,12 @@ class ReplayPass(StatedPass):
                 found = times * line.bound(), {"bound": how, "plan": GIVEN}
             return replace(plan, bound=found[0], certificate=tuple(sorted(found[1].items())))
 
-        return written(module, staged, plan, proven)
+        found = written(module, staged, plan, proven, memory=self.memory)
+        over, index, text = overfull(found, topology, self.memory)
+        if over > 0:
+            hint = "split more weights, or move ops to a stage with more devices"
+            raise Infeasible(text, where=self._where(index), hint=hint)
+        return found
 
     def _check_options(self) -> None:
         """Raises InvalidInput for what no plan on meshes states."""
@@ -130,7 +136,7 @@ class ReplayPass(StatedPass):
         """The bound that was stated and its certificate, None where it was proven for something else than ``plan``."""
         certificate = dict(text.partition("=")[::2] for text in self.certificate)
         stages = [(stage.ops, stage.mesh) for stage in stated]
-        digest = proven_for(module, stages, replace(plan, bound=self.bound), uneven=self.uneven)
+        digest = proven_for(module, stages, replace(plan, bound=self.bound), uneven=self.uneven, memory=self.memory)
         if certificate.pop("problem", "") != digest:
             return None
         if plan.value != self.value:  # another plan than the one that was found
@@ -206,7 +212,7 @@ class ReplayPass(StatedPass):
             told = shares if any(max(along) > 1 for along in shares) else ()
             mesh = Mesh(f"@mesh{index}", tuple((name, len(along)) for name, along in named), tuple(names), told)
             try:
-                found[index] = mesh_over(topology, net, mesh)
+                found[index] = mesh_over(topology, net, mesh).limited(self.memory)
             except InvalidInput as error:
                 problems += [replace(fault, where=self._where(index)) for fault in error.diagnostics]
         return found
@@ -360,7 +366,7 @@ class _Line:
     # -- decisions -----------------------------------------------------------------------------------------------------
 
     def staged(self) -> list[Staged]:
-        """The stages as they were decided, priced. Raises InvalidInput, Infeasible."""
+        """The stages as they were decided, priced. Raises InvalidInput."""
         problems: list[Diagnostic] = []
         chosen = [self.chosen(stage, problems) for stage in self.stated]
         if problems:
@@ -368,17 +374,6 @@ class _Line:
         found = [self.decided(number, choices, problems) for number, choices in enumerate(chosen)]
         if problems:
             raise InvalidInput(problems)
-        types = {name: resource.type for name, resource in self.module.resources.items()}
-        for number, (stage, staged) in enumerate(zip(self.stated, found, strict=True)):
-            limit = stage.mesh.memory
-            needs = footprint(self.module.entry, types, staged)
-            if limit is not None and needs.total > limit:
-                raise Infeasible(
-                    f"stage {number} needs {needs.total} bytes on each of {listing(stage.mesh.devices)} ({needs}), "
-                    f"{needs.total - limit} more than there are",
-                    where=stage.where,
-                    hint="split more weights, or move ops to a stage with more devices",
-                )
         return found
 
     def chosen(self, stage: Stated, problems: list[Diagnostic]) -> list[int]:
@@ -479,9 +474,12 @@ class _Line:
             training=self.training,
             uneven=self.asked.uneven,
             microbatches=self.asked.microbatches,
-            in_flight=min(self.asked.microbatches, len(self.stated) - number) if self.training else 1,
+            in_flight=self.in_flight(number),
         )
         return Staged(stage.ops, stage.mesh, told, bill)
+
+    def in_flight(self, number: int) -> int:
+        return in_flight(self.asked.microbatches, len(self.stated), number) if self.training else 1
 
     def alike(self, one: int, other: int) -> bool:
         """Whether values cross between two stages as they lie."""
@@ -545,7 +543,8 @@ class _Line:
             for name in leaving:
                 each = [self.spent(cutter, name, number, reader, number) for reader in self.readers(cutter, name, number)]
                 send[name] = np.sum(each, axis=0)
-            problem = cutter.cut(stage.ops, replace(border, receive=receive, send=send)).given.problem
+            cut = cutter.cut(stage.ops, replace(border, receive=receive, send=send))
+            problem = cut.given.keeping(self.in_flight(number)).problem
             try:
                 seconds = BOUNDING / len(self.stated)
                 best = max(best, solve(problem, memory=stage.mesh.memory, seconds=seconds, progress=self.progress).bound)

@@ -30,7 +30,7 @@ from passes.shard.pipeline import StageRun
 from passes.shard.price import Decisions, price
 from passes.shard.problem import Floats
 from passes.shard.search import NoPlanError, ShardPlan, solve
-from passes.shard.staged import Staged
+from passes.shard.staged import Staged, in_flight
 from passes.shard.written import AGREE
 from passes.sharded import Crossing, Party, message_bytes
 
@@ -100,8 +100,7 @@ class Settler:
         return min(found, key=lambda made: made.value) if found else ways[0]
 
     def in_flight(self, line: _Line, number: int) -> int:
-        """Microbatches whose backward passes a stage has before it at most, as 1F1B has it: one for each stage from it on."""
-        return min(self.bounding.microbatches, len(line.runs) - number) if self.bounding.training else 1
+        return in_flight(self.bounding.microbatches, len(line.runs), number) if self.bounding.training else 1
 
     def cut(self, line: _Line, number: int, border: Border) -> StageInput:
         stage = self.bounding.cutter(self.form(line, number)).cut(line.own[number], border)
@@ -282,7 +281,7 @@ class Settler:
 
     def decided(self, draft: Draft) -> Staged:
         """What a plan of a stage says, counted a second time."""
-        stage, plan, mesh = draft.stage, draft.plan, draft.mesh
+        stage, plan, mesh = draft.stage, draft.plan, draft.mesh.limited(self.bounding.memory)
         given = stage.given
         decisions = decisions_of(given, plan.choices)
         arrived = {

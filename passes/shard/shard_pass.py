@@ -31,7 +31,7 @@ from passes.fold import folding, on_expanded
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of, truthful_plan
 from passes.shard.fitting import Fitter
-from passes.shard.footprint import Footprint
+from passes.shard.footprint import Footprint, overfull
 from passes.shard.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.price import Bill, price
@@ -109,8 +109,10 @@ class ShardPass(Pass):
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
         single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
-        told = _plan(given, plan, bound, single, tried, searched, self.training, self.strategy)
-        return written(module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told)
+        told = _plan(given, plan, bound, single, tried, searched, self.training, self.strategy, self.tied)
+        return written(
+            module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told, memory=self.memory
+        )
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
         """Sizes and shares of the axes of each mesh to search."""
@@ -151,8 +153,8 @@ class ShardPass(Pass):
                 break
             bound = min(bound, plan.bound)  # that of the first search, which counts least, is one of all plans
             told = _staged_plan(replace(plan, bound=bound), self.mesh, single * (times or 1), times, self.strategy)
-            result = written(module, plan.stages, told)
-            more, index, text = self.overfull(result, topology)
+            result = written(module, plan.stages, told, memory=self.memory)
+            more, index, text = overfull(result, topology, self.memory)
             if more <= 0:
                 return result
             rows = result.first(Plan)
@@ -172,9 +174,7 @@ class ShardPass(Pass):
         """The best plan in stages where each device has ``over`` bytes less; None where nothing fits."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
-        limits = {device.name: limit for device in topology.devices if (limit := topology.memory(device)) is not None}
-        devices = [replace(d, memory=max(1, limits[d.name] - over)) if d.name in limits else d for d in topology.devices]
-        meshes = submeshes(replace(topology, devices=tuple(devices)), net, sizes)
+        meshes = submeshes(topology, net, sizes)
 
         def searching(among: Submeshes, strategy: str = "") -> StageSearch:
             return StageSearch(
@@ -183,7 +183,8 @@ class ShardPass(Pass):
                 net,
                 context.analyses.get(folding, module.entry, module),
                 among,
-                memory=max(1, self.memory - over) if self.memory > 0 else self.memory,
+                memory=self.memory,
+                spare=over,
                 uneven=self.uneven,
                 training=self.training,
                 microbatches=self.microbatches if self.training else 1,
@@ -217,19 +218,6 @@ class ShardPass(Pass):
         )
         return plan
 
-    def overfull(self, module: Module, topology: Topology) -> tuple[int, int, str]:
-        """By how many bytes a plan misses the memory of a device most, in which stage, and how it does; 0 where it fits."""
-        most, index, text = 0, 0, ""
-        plan = module.first(Plan)
-        for row in plan.stages if plan is not None and self.memory >= 0 else ():
-            for name in row.devices:
-                limit = self.memory or topology.memory(topology.device(name))
-                if limit is not None and row.memory - limit > most:
-                    most, index = row.memory - limit, row.index
-                    kinds = f"{row.weights} of weights, {row.workspace} of workspace, {row.buffers} of buffers"
-                    text = f"stage {row.index} needs {row.memory} bytes on {name} ({kinds}), {most} more than there are"
-        return most, index, text
-
     def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
 
@@ -253,9 +241,8 @@ class ShardPass(Pass):
             try:
                 context.progress(f"mesh {'x'.join(map(str, sizes))}", number / len(tried))
                 mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
-                limit = None if self.memory < 0 else self.memory or mesh.memory
-                if self.memory:
-                    mesh = mesh.limited(limit)
+                mesh = mesh.limited(self.memory)
+                limit = mesh.memory
                 given = build(module, func, mesh, found, training=self.training, uneven=self.uneven)
                 left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
                 began = time.perf_counter()
@@ -416,6 +403,7 @@ def _plan(
     searched: int,
     training: bool,
     strategy: str,
+    tied: bool,
 ) -> Plan:
     """What is proven of one mesh for the whole function; of the meshes ``tried`` the first so many were ``searched``."""
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
@@ -425,6 +413,8 @@ def _plan(
     tried = tried[:searched]
     if strategy:
         certificate["strategy"] = strategy
+    if tied and not strategy:
+        certificate["plans"] = "those in which all copies of a layer are alike"
     shapes_tried = len({sizes for sizes, _ in tried})
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"

@@ -88,6 +88,7 @@ class StageSearch:
         meshes: Submeshes,
         *,
         memory: int = 0,
+        spare: int = 0,
         uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
@@ -95,7 +96,8 @@ class StageSearch:
         gap: float = ENOUGH_PROVEN,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit. ``training``: of steps of so
+        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
+        used. ``training``: of steps of so
         many ``microbatches``. ``strategy``: on meshes of one shape, a plan by name is cut into stages, not searched for; raises
         UnfitError where there is none. ``gap``: relative, of value and bound, at which a search ends."""
         self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
@@ -106,6 +108,7 @@ class StageSearch:
             folding,
             meshes,
             memory=memory,
+            spare=spare,
             uneven=uneven,
             training=training,
             microbatches=microbatches,

@@ -6,6 +6,7 @@
   it. Another stage keeps it so where its mesh is that one, else as ``shard.kept`` says (``"k @w @mesh1[S(0)]"``), else whole;
 - ``shard.outputs``: results of the function that leave in another layout than they are made in;
 - ``shard.uneven``: where parts may differ in length, which conversions between layouts may use on their way;
+- ``shard.memory``: bytes per device at most, where they are not those of the topology; -1: no limit;
 - ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``constants``);
 - a ``Plan``, whose value is what the stages' devices and the links between them need per sample, or per step in training:
   that of the bills, so that whoever decides alike writes alike. Its certificate says what the bound was proven for
@@ -48,9 +49,11 @@ def written(
     stages: Sequence[Staged],
     plan: Plan,
     proven: Callable[[Plan], Plan] = lambda plan: plan,
+    *,
+    memory: int = 0,
 ) -> Module:
     """``module`` with the decisions in it; ``plan``, whose value and stages are still to be filled, says what was proven, or
-    ``proven`` gives it a bound once its value is known."""
+    ``proven`` gives it a bound once its value is known; ``memory``: the limit that it was made under, as of ``shard``."""
     bare = module = module.without(Plan, Schedule, Stage)
     decided_on = [(stage.ops, stage.mesh) for stage in stages]
     func, stages, copies = own_copies(module.entry, stages, (symbol.name for symbol in module.symbols))
@@ -100,7 +103,7 @@ def written(
     module = insert_symbols(Module(module.name, symbols, module.attributes), meshes)
     uneven = any(stage.bill.uneven for stage in stages)
     plan = _bounded(proven(_filled(module, plan, stages, names)))
-    digest = proven_for(bare, decided_on, plan, uneven=uneven)
+    digest = proven_for(bare, decided_on, plan, uneven=uneven, memory=memory)
     plan = replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "problem": digest}.items())))
     told = {
         **others,
@@ -110,6 +113,7 @@ def written(
         **({"shard.outputs": tuple(moved)} if moved else {}),
         **({"shard.kept": kept} if kept else {}),
         **({"shard.uneven": 1} if uneven else {}),
+        **({"shard.memory": memory} if memory else {}),
         **({"shard.copies": tuple(name for pair in copies for name in pair)} if copies else {}),
     }
     return insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))

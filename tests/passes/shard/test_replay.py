@@ -24,6 +24,7 @@ from passes.manager import PassManager
 from passes.shard import ReplayPass, ShardPass, price, stage_parts, undecided
 from tests.passes.shard.test_stages import MASKED, costed
 
+SEARCHED = "search of each stage, for these stages on these meshes"
 BERT = "zoo:bert-base,layers=2,hidden=64,heads=8,vocab=128,seq=16,batch=4"
 T5 = "zoo:t5-base,layers=2,hidden=64,heads=4,ffn=128,vocab=128,seq=16,batch=4"
 PAIR = """
@@ -214,7 +215,7 @@ def test_a_stage_cut_elsewhere_on_other_meshes() -> None:
     assert plan.stages[0].collectives == pytest.approx(2048e-9)
     assert plan.value == pytest.approx(max(one, two) + 4096e-9)
     assert 0 < plan.bound <= plan.value
-    assert dict(plan.certificate)["bound"] == "search of each stage, for these stages on these meshes"
+    assert dict(plan.certificate)["bound"] == SEARCHED
     assert parse_module(print_module(module)) == module
 
 
@@ -381,9 +382,70 @@ def test_weights_that_do_not_fit() -> None:
     data = written(run(ShardPass(mesh="4"), module))
     for row in stage(data)["weights"].values():
         row["x"] = "R"
-    message = r"149504 bytes on each of a, b, c, d \(131072 of weights, 18432 of w.*, 0 of buffers\), 79504 more than there are"
+    message = (
+        r"stage 0 needs 149504 bytes on a \(131072 of weights, 18432 of workspace, 0 of buffers\), 79504 more than there are"
+    )
     with pytest.raises(Infeasible, match=message):
         replayed(data, module)
+
+
+def test_buffers_count_as_memory() -> None:
+    """A plan in stages that misses the memory by its buffers alone."""
+    module = pair()
+    data = written(run(ShardPass(mesh="2", stages=2), module))
+    second = plan_of(replayed(data, module)).stages[1]
+    assert second.buffers > 0
+    with pytest.raises(Infeasible, match=r"stage 1 needs .* 1 more than there are"):
+        replayed(data, pair(f"{second.memory - 1}"))
+
+
+@pytest.mark.parametrize("memory", [-1, 80000])
+def test_a_limit_of_memory_that_was_asked_for_is_kept(memory: int) -> None:
+    """What the topology says counts no more, and what is proven under one limit is not under another."""
+    module = pair("50000" if memory < 0 else "200000")
+    found = run(ShardPass(mesh="2x2", memory=memory), module)
+    data = written(found)
+    assert data["sharding"] == {"uneven": False, "memory": memory}
+    assert print_module(replayed(data, module)) == print_module(found)
+    data["sharding"]["memory"] = 100000
+    assert dict(plan_of(replayed(data, module)).certificate)["bound"] == SEARCHED
+    data["sharding"]["memory"] = 10000
+    with pytest.raises(Infeasible):
+        replayed(data, module)
+
+
+def test_activations_of_chains_that_do_not_fit() -> None:
+    """Values inside chains are alive where most is."""
+    with pytest.raises(Infeasible, match="no plan that fits was found"):
+        run(ShardPass(mesh="4", memory=96256), prepared("zoo:mlp,layers=3,hidden=32,batch=64"))
+
+
+def test_what_is_proven_of_tied_plans_is_not_of_others() -> None:
+    """Copies of a layer alike are dearer than the best."""
+    module = prepared(BERT, "preset:h100x4")
+    tied = run(ShardPass(mesh="4", tied=True), module)
+    assert "copies" in dict(plan_of(tied).certificate)["plans"]
+    again = plan_of(replayed(written(tied), module))
+    assert again.value == plan_of(tied).value
+    assert dict(again.certificate)["bound"] == SEARCHED
+    assert "plans" not in dict(again.certificate)
+
+
+def padded(value: float) -> Module:
+    """Of the sum that the second product makes, terms can be padded with 0, and with nothing else."""
+    padding = f"resource @pads : tensor<4xi64> = inline([0, 0, 0, 1])\n  resource @fill : tensor<f32> = splat({value})"
+    text = PAIR.replace("MEMORY", "").replace("resource @three : tensor<3xf32> = declared", padding).replace("%y", "%s")
+    text = text.replace("(%s : tensor<4x64xf32>)", "(%y : tensor<4x65xf32>)")
+    last = "    %s = onnx.MatMul(%a, @down) : tensor<4x64xf32>\n"
+    module = parse_module(text.replace(last, f"{last}    %y = onnx.Pad(%s, @pads, @fill) : tensor<4x65xf32>\n"))
+    return CostPass().run(module, pass_context(DiagnosticSink()))
+
+
+def test_a_constant_that_decides_what_an_op_can_do_is_part_of_the_proof() -> None:
+    """Another model of the same sizes has more plans."""
+    data = written(run(ShardPass(mesh="4"), padded(1.0)))
+    assert plan_of(replayed(data, padded(1.0))).status == "optimal"
+    assert dict(plan_of(replayed(data, padded(0.0))).certificate)["bound"] == SEARCHED
 
 
 # -- nonsense ----------------------------------------------------------------------------------------------------------
