@@ -48,6 +48,8 @@ TIGHT = 1e-9
 """Relative: what a bound gives way for sums in another order, and values that count as equal."""
 LONGEST = 10.0
 """Seconds of one search."""
+WIDER = 4.0
+"""How much longer a problem on a mesh of more axes takes to build, before one was."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,8 @@ class Bounding:
         self.training, self.microbatches = training, microbatches
         self.links = Links(topology, net)
         self.solved = 0
+        self.took: dict[int, float] = {}
+        began = time.perf_counter()
         smallest = min(range(len(meshes.forms)), key=lambda form: (math.prod(meshes.forms[form].sizes), form))
         self.base = self.built(meshes.forms[smallest])
         self.units = units_of(module.entry, folding, self.base)
@@ -118,6 +122,7 @@ class Bounding:
         self.parts: Parts | None = None
         self.forms = [Form(mesh, self.cheapest(mesh), np.zeros(self.volumes.enter.shape)) for mesh in meshes.forms]
         self.equip(self.forms[smallest], self.base)
+        self.took[len(self.base.mesh.axes)] = time.perf_counter() - began
         self.tables: dict[tuple[int, Link, Link, bool, bool], Table] = {}
         self.blocks = meshes.blocks
         self.beside = self.links_of(0)
@@ -274,15 +279,33 @@ class Bounding:
             np.maximum(form.core[:cut, cut], rows.min(axis=1) * (1 - TIGHT), out=form.core[:cut, cut])
 
     def cutter(self, form: Form) -> Cutter:
-        """That of a form; the first time, the problems of all forms of as many devices are built."""
+        """That of a form, whose problem is built the first time."""
         if form.cutter is None:
-            for other in self.forms:
-                if other.cutter is None and math.prod(other.mesh.sizes) == math.prod(form.mesh.sizes):
-                    self.progress(f"mesh {other.mesh}", None)
-                    self.equip(other, self.built(other.mesh))
-                    self.forget(other)
+            began, axes = time.perf_counter(), len(form.mesh.axes)
+            self.progress(f"mesh {form.mesh}", None)
+            self.equip(form, self.built(form.mesh))
+            self.forget(form)
+            self.took[axes] = max(self.took.get(axes, 0.0), time.perf_counter() - began)
         assert form.cutter is not None
         return form.cutter
+
+    def built_by(self, number: int, among: frozenset[int] | None, ends: float) -> bool:
+        """Builds the problems of all forms of as many devices (``among`` these), this one's first; whether there was the time
+        for it."""
+        size = math.prod(self.forms[number].mesh.sizes)
+        for other_number in (number, *range(len(self.forms))):
+            other = self.forms[other_number]
+            wanted = math.prod(other.mesh.sizes) == size and (among is None or other_number in among)
+            if wanted and other.cutter is None:
+                if time.perf_counter() + self.expected(other) > ends:
+                    return False
+                self.cutter(other)
+        return True
+
+    def expected(self, form: Form) -> float:
+        """Seconds that building its problem may take, by those of others of as many axes, if there are any; 0 once built."""
+        axes = len(form.mesh.axes)
+        return self.took.get(axes, WIDER * max(self.took.values(), default=0.0)) if form.cutter is None else 0.0
 
     def forget(self, form: Form) -> None:
         """Tables of a form whose bounds got better."""
@@ -291,9 +314,9 @@ class Bounding:
 
     # -- searches ------------------------------------------------------------------------------------------------------
 
-    def refine(self, found: Sequenced, seconds: float, *, exact: bool) -> bool:
+    def refine(self, found: Sequenced, seconds: float, *, exact: bool, among: frozenset[int] | None = None) -> bool:
         """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did.
-        ``exact``: also by a search of the run itself."""
+        ``exact``: also by a search of the run itself; ``among``: forms of mesh that matter, None for all."""
         ends = time.perf_counter() + seconds
         sides = dict(zip(found.runs, alike(found.runs), strict=True))
 
@@ -303,10 +326,10 @@ class Bounding:
         limit = max(map(seconds_of, found.runs)) * (1 + TIGHT)
         for better in (self.price, self.solve) if exact else (self.price,):
             for run in sorted(found.runs, key=lambda run: (-seconds_of(run), run.first)):
-                self.cutter(self.forms[run.block.form])
+                built = self.built_by(run.block.form, among, ends)
                 if seconds_of(run) > limit:
                     return True
-                if time.perf_counter() > ends:
+                if not built or time.perf_counter() > ends:
                     return False
                 better(run, sides[run], ends)
                 if seconds_of(run) > limit:
@@ -323,7 +346,7 @@ class Bounding:
         chain, links = form.chain, self.beside[run.block]
         assert chain is not None
         before, after = chain.entering(run.first, links[0], sides[0]), chain.leaving(run.behind, links[1], sides[1])
-        price = chain.within(run.first, run.behind, before, after, limit, form.prices).price
+        price = chain.within(run.first, run.behind, before, after, limit, form.prices, until=ends).price
         if price not in form.prices:
             form.prices.append(price)
             self.forget(form)

@@ -14,6 +14,7 @@ a bound too (the Lagrangian, as in ``search``). A price that suits one run bound
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -279,10 +280,19 @@ class Chain:
         return found
 
     def within(
-        self, first: int, behind: int, before: Floats, after: Floats, limit: float | None, known: Iterable[float] = (0.0,)
+        self,
+        first: int,
+        behind: int,
+        before: Floats,
+        after: Floats,
+        limit: float | None,
+        known: Iterable[float] = (0.0,),
+        *,
+        until: float = math.inf,
     ) -> Within:
         """The best bound of a run that must fit into ``limit`` bytes, and a way that fits; ``known``: prices to begin with. The
-        lines of a way that fits and of one that does not meet at the next price to try (Everett 1963)."""
+        lines of a way that fits and of one that does not meet at the next price to try (Everett 1963). After the time ``until``
+        (of ``time.perf_counter``) none is tried but those known."""
         dense: Way | None = None
         sparse: tuple[float, Way] | None = None
         best, bound, price = 0.0, 0.0, 0.0
@@ -309,6 +319,8 @@ class Chain:
                 dense = found
             else:
                 sparse, waiting = (price, found), []
+            if not waiting and time.perf_counter() > until:
+                break
         return Within(bound, best, sparse)
 
     # -- units ---------------------------------------------------------------------------------------------------------

@@ -36,6 +36,10 @@ from passes.sharded import Crossing, Party, message_bytes
 
 SECONDS = 10.0
 """Of the search of one stage."""
+LEAST = 0.1
+"""Of it, where nothing is known that fits."""
+SHARE = 0.2
+"""Of the time that is left: what searches of the stages of one plan take."""
 NEAR = 1e-3
 """Relative gap at which the tables of units will do for the plan of a stage."""
 TIGHT = 1e-9
@@ -86,18 +90,24 @@ class Settler:
         self.bounding = bounding
         self.crossing = Crossing(topology, net)
         self.known: dict[object, ShardPlan | None] = {}
+        self.until = math.inf
 
-    def settle(self, runs: Sequence[StageRun]) -> Settled | int:
-        """The stages; the number of one that does not fit, if there is one."""
+    def settle(self, runs: Sequence[StageRun], ends: float) -> Settled | int:
+        """The stages; the number of one that does not fit, if there is one. Searches of all of them take a part of the time
+        until ``ends`` (of ``time.perf_counter``)."""
         bounding = self.bounding
+        now = time.perf_counter()
+        self.until = now + SHARE * (ends - now)
         own = tuple(bounding.units.run(run.first, run.behind) for run in runs)
         parties = tuple(
             Party(run.block.mesh.devices, run.block.mesh.sizes if len(run.block.mesh.devices) > 1 else ()) for run in runs
         )
         line = _Line(tuple(runs), own, parties, {op: number for number, ops in enumerate(own) for op in ops})
-        ways = [self.solved(line, hinted) for hinted in (False, True)]
-        found = [made for made in ways if isinstance(made, Settled)]
-        return min(found, key=lambda made: made.value) if found else ways[0]
+        first = self.solved(line, hinted=False)
+        if time.perf_counter() > ends:
+            return first
+        found = [made for made in (first, self.solved(line, hinted=True)) if isinstance(made, Settled)]
+        return min(found, key=lambda made: made.value) if found else first
 
     def in_flight(self, line: _Line, number: int) -> int:
         return in_flight(self.bounding.microbatches, len(line.runs), number) if self.bounding.training else 1
@@ -190,10 +200,13 @@ class Settler:
             chained = chained or self.chained(run, form, form.keeping(several), stage, border, limit)
         if chained is not None and chained.gap <= NEAR:
             return chained
+        seconds = min(SECONDS, self.until - time.perf_counter())
+        if chained is not None and seconds <= 0:
+            return chained
         try:
-            plan = solve(problem, memory=limit, seconds=SECONDS, progress=self.bounding.progress)
+            plan = solve(problem, memory=limit, seconds=max(LEAST, seconds), progress=self.bounding.progress)
         except NoPlanError:
-            return None
+            return chained
         return plan if chained is None or plan.value < chained.value else chained
 
     def chained(
@@ -210,7 +223,7 @@ class Settler:
             after = np.resize(border.send[leaving], len(after))
             if leaving in border.whole:
                 after = after + chain.gathered(run.behind)
-        found = chain.within(run.first, run.behind, before, after, limit, form.prices)
+        found = chain.within(run.first, run.behind, before, after, limit, form.prices, until=self.until)
         if found.fits is None:
             return None
         price, way = found.fits
@@ -223,7 +236,7 @@ class Settler:
         if limit is not None and memory > limit:
             return None
         if value > found.bound * (1 + TIGHT):
-            choices, value = descend(problem, choices, value, limit, time.perf_counter() + SECONDS)
+            choices, value = descend(problem, choices, value, limit, min(self.until, time.perf_counter() + SECONDS))
         done = value <= found.bound * (1 + TIGHT)
         bound = value if done else found.bound
         told = "optimal" if done else "feasible"

@@ -6,8 +6,10 @@ the dynamic programme of ``pipeline`` finds the best plan under these, the forms
 which bound all runs, and so on until all that decides the value has them. The plan is then settled stage by stage, each given
 the layouts that the stages before it really send, and priced with the real links (``settled``). Where that costs a stage more
 than its bound, the programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
-Where value and bound are still apart, bounds are made of better plans only: in these, stages are so short that a value with
-many readers is sent to many. In the end runs are searched one by one.
+Where value and bound are still apart, plans on blocks of one size each are tried, the larger of which have few stages to send
+to; then bounds are made of better plans only: in these, stages are so short that a value with many readers is sent to many. In
+the end runs are searched one by one. Before all that a plan on blocks of one size is settled, so that there is one when time
+is over; after that time no problem is built for a better one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
@@ -46,9 +48,13 @@ TIGHT = 1e-9
 """Relative: values that count as equal."""
 NEAR = 1e-2
 """Relative gap at which plans of one size of block are not looked for."""
-SHARES = (0.6, 0.75, 0.85)
-"""Of the time: when plans are looked for at the latest; the second and third time bounds are of better plans than the best
-only, the last time runs are searched one by one."""
+SHARES = ((0.5, 0.7), (0.75, 0.9), (0.95, 1.0))
+"""Of the time: until when bounds get better, and until when plans are looked for; the second and third time bounds are of
+better plans than the best only, the last time runs are searched one by one."""
+FIRST = 0.1
+"""Of the time: until when the bounds of a first plan get better."""
+SOME = 2.0
+"""Seconds for a plan where there is none yet, whatever time is left."""
 COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 8
@@ -119,30 +125,45 @@ class StageSearch:
         self.found: Sequenced | None = None
         self.settler = Settler(self.bounding, topology, net)
         self.at_hand: Settled | None = None
+        self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
 
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
         """The plan; None where nothing fits. ``stages``: exactly so many; 0: any number. An interrupt from the keyboard ends
         the search with the plan at hand, or with the first that can be made of what is known."""
         start = time.perf_counter()
         ends, bounding = start + seconds, self.bounding
+        sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
         best: Settled | None = None
         interrupted = False
         try:
-            for turn, share in enumerate(SHARES):
-                if best is not None and not bounding.better(self.worth(best.seconds), self.flushes) and turn == 1:
+            # So that there is a plan whatever happens; what fits at all fits on many devices together.
+            for size in (sizes[0], *reversed(sizes[1:])):
+                best = best or self.plain(stages, start + FIRST * seconds, best, size)
+            for turn, (bounds, plans) in enumerate(SHARES):
+                if turn and best is not None and not bounding.better(self.worth(best.seconds), self.flushes) and turn == 1:
                     continue
-                if not self.bounded(stages, start + share * seconds, exact=turn == len(SHARES) - 1):
+                if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
                     break
-                # Plans of all kinds, then those of blocks of one size, which the search above may have passed by.
-                sizes = () if turn else sorted({block.behind - block.first for block in self.meshes.blocks})
-                for only in (0, *sizes):
-                    if best is None or not self.near(best, max(NEAR, self.gap) if only else self.gap, ends):
-                        best = self.settled(stages, ends, best, only)
+                until = start + plans * seconds
+                if not turn:
+                    best = self.settled(stages, (time.perf_counter() + until) / 2, best, tries=1)
+                    for number, size in enumerate(sizes):
+                        if best is not None and not self.near(best, max(NEAR, self.gap), until):
+                            now = time.perf_counter()
+                            best = self.plain(stages, now + (until - now) / (len(sizes) - number), best, size)
+                    sizes.sort(key=lambda size: self.reached.get(size, math.inf))
+                # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
+                # the search above may have passed by.
+                for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
+                    enough = self.gap if len(some) == len(sizes) else max(NEAR, self.gap)
+                    if best is None or not self.near(best, enough, until):
+                        forms = [block.form for block in self.meshes.blocks if block.behind - block.first in some]
+                        best = self.settled(stages, until, best, frozenset(forms))
                 if best is None or self.near(best, self.gap, ends):
                     break
         except KeyboardInterrupt:
             interrupted = True
-            best = self.at_hand or self.settled(stages, 0.0, best, 0)
+            best = self.at_hand or self.settled(stages, 0.0, best)
         if best is None:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
@@ -185,16 +206,35 @@ class StageSearch:
         """The value of a plan, given what its stages spend."""
         return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
 
-    def settled(self, stages: int, ends: float, best: Settled | None, only: int) -> Settled | None:
-        """The best of some plans as they really cost, and of ``best``; ``only``: on blocks of so many devices, 0 for any."""
+    def plain(self, stages: int, ends: float, best: Settled | None, size: int) -> Settled | None:
+        """A plan on blocks of so many devices, as meshes of as few axes as there are, or ``best``."""
+        blocks = [block for block in self.meshes.blocks if block.behind - block.first == size]
+        axes = min(len(block.mesh.axes) for block in blocks)
+        forms = frozenset(block.form for block in blocks if len(block.mesh.axes) == axes)
+        self.tried = math.inf
+        best = self.settled(stages, ends, best, forms, tries=1)
+        self.reached[size] = min(self.tried, self.reached.get(size, math.inf))
+        return best
+
+    def settled(
+        self,
+        stages: int,
+        ends: float,
+        best: Settled | None,
+        forms: frozenset[int] | None = None,
+        tries: int = MOST_TRIES,
+    ) -> Settled | None:
+        """The best of some plans as they really cost, and of ``best``; ``forms``: of the meshes of their blocks, None for any.
+        The first one that is found of all is built whatever time is left, others on forms for which there is time."""
         bounding, count = self.bounding, self.bounding.units.count
+        built = False  # whether plans are on forms only whose problems are built
         seen: dict[tuple[Block, bool, bool], dict[tuple[int, int], float]] = {}
         often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
         full: list[tuple[int, int]] = []  # forms and keys of runs that were too large, with all around them
 
         def table(block: Block, before: bool, behind: bool) -> Table:
-            if only and block.behind - block.first != only:
+            if (forms is not None and block.form not in forms) or (built and bounding.forms[block.form].cutter is None):
                 return nowhere
             bound = bounding.table(block, before, behind)
             places = seen.get((block, before, behind), {})
@@ -213,26 +253,30 @@ class StageSearch:
         # First without idle devices between stages: bounds take links from the best of them, plans from the last.
         gaps = self.flushes > 0
         number = 0
-        while number < MOST_TRIES and len(full) < (MOST_TRIES if time.perf_counter() > ends else MOST_LARGE):
+        while number < tries and len(full) < (MOST_LARGE if time.perf_counter() < ends else tries):
             if best is not None and self.near(best, self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
             most = self.worth(best.seconds) if best is not None else math.inf
-            found = self.refined(table, stages, ends, gaps, most)
+            found = self.refined(table, stages, ends, gaps, most, forms)
             if not found.runs or found.value >= most:
                 if gaps:
                     break
                 gaps, number = True, number + 1
                 continue
             limit = slowest(table, found.runs) * (1 + TIGHT)
+            if best is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
+                built = True  # there was no time for these
+                continue
             self.progress("stages", number / MOST_TRIES)
-            made = self.settler.settle(found.runs)
+            made = self.settler.settle(found.runs, max(ends, time.perf_counter() + SOME) if best is None else ends)
             learnt = False
             if isinstance(made, int):
                 full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
                 raised.clear()
                 continue
             number += 1
+            self.tried = min(self.tried, self.worth(made.seconds))
             for run, sides, cost in zip(found.runs, alike(found.runs), made.seconds, strict=True):
                 known = seen.setdefault((run.block, *sides), {})
                 if cost > known.get((run.first, run.behind), limit):
@@ -247,9 +291,11 @@ class StageSearch:
                 gaps = True
         return best
 
-    def refined(self, table: Tables, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
-        """Of the best sequences the one of least sum, once no bound of its runs gets better or none is worth less than
-        ``most``; its value is the best's."""
+    def refined(
+        self, table: Tables, stages: int, ends: float, gaps: bool, most: float, forms: frozenset[int] | None
+    ) -> Sequenced:
+        """Of the best sequences (on ``forms``) the one of least sum, once no bound of its runs gets better or none is worth
+        less than ``most``; its value is the best's."""
         count = self.bounding.units.count
         found: Sequenced | None = None
         while True:
@@ -259,7 +305,7 @@ class StageSearch:
             limit = slowest(table, found.runs) * (1 + TIGHT)
             short = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
             short = replace(short if short.runs else found, value=found.value)
-            if not self.bounding.refine(short, ends - time.perf_counter(), exact=False):
+            if not self.bounding.refine(short, ends - time.perf_counter(), exact=False, among=forms):
                 return short
 
     def often(self, made: Settled) -> Floats:

@@ -545,6 +545,37 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
     assert max(fits) <= limit
 
 
+def test_without_time_there_is_a_plan_all_the_same() -> None:
+    """It is one on the meshes whose problem is built anyway, its bound one of all plans; no problem is built out of time."""
+    from dnnc.frontends.topology import load_topology
+    from passes.lower import insert_symbols
+    from tests.passes.shard.models import prepared
+
+    module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
+    topology, meshes = module.first(Topology), blocks_of(module)
+    assert topology is not None
+    for microbatches in (0, 4):
+        search = StageSearch(
+            module,
+            topology,
+            network(topology),
+            prepared(SMALL)[1],
+            meshes,
+            training=microbatches > 0,
+            microbatches=max(1, microbatches),
+        )
+        plan = search.search(0, 0.0)
+        assert plan is not None
+        built = [form.cutter is not None for form in search.bounding.forms]
+        assert len(built) > sum(built) == 1
+        number = built.index(False)
+        assert not search.bounding.built_by(number, None, 0.0)
+        assert search.bounding.forms[number].cutter is None
+        bound, value = searched(module, meshes, microbatches=microbatches)
+        assert plan.bound <= value * (1 + 1e-6)
+        assert bound <= plan.value * (1 + 1e-6)
+
+
 def test_memory_is_kept() -> None:
     """With little memory per device the weights are spread over more of them."""
     loose = sharded(SMALL, "preset:cpu-4", stages=0).first(Plan)
