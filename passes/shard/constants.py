@@ -1,8 +1,9 @@
 """Ops that compute the same in every run (masks, positions): every stage that needs them has its own, so they never cross.
 
 An op is *constant* where it reads nothing but what constant ops make and constants that are small or repeat one number, is not
-random, and no result of it is one of the function or is captured by the body of another op. Such an op belongs to no unit: a
-run holds those it reads.
+random, and no result of it is one of the function or is captured by the body of another op. Nor is what ends a chain of
+epilogues (``fused``) because several ops read it, if one of these could be fused: alone with it in a stage it would be, and
+what an op costs must not hang on where others are. A constant op belongs to no unit: a run holds those it reads.
 Written down, all stages but the first have copies of it, under names of their own.
 """
 
@@ -16,6 +17,7 @@ from ir.module import Func
 from ir.names import unique
 from ir.ops import Op, Value
 from passes.analyses.memory import reads
+from passes.analyses.seconds import epilogues, is_head, may_fuse
 from passes.shard.staged import Staged
 
 T = TypeVar("T")
@@ -29,16 +31,32 @@ def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
     kept = {value.name for value in func.results}
     for op in func.ops:
         kept.update(name for name in reads(op) if name not in op.operands)
-    known: set[str] = set()
-    found = set()
+    known, found = set[str](), set[int]()
+    ends = _ends(func)
     for position, op in enumerate(func.ops):
-        if op.regions or op.name.rpartition(".")[2] in _RANDOM or not op.name.startswith("onnx."):
+        if position in ends or op.regions or op.name.rpartition(".")[2] in _RANDOM or not op.name.startswith("onnx."):
             continue
         steady = all(name in known or (name.startswith("@") and name not in weights) for name in reads(op))
         if steady and not any(value.name in kept for value in op.results):
             found.add(position)
             known.update(value.name for value in op.results)
     return frozenset(found)
+
+
+def _ends(func: Func) -> set[int]:
+    """Positions of what is of a chain, and is read by several ops of which one could be fused."""
+    readers: dict[str, set[int]] = {}
+    for position, op in enumerate(func.ops):
+        for name in op.operands:
+            readers.setdefault(name, set()).add(position)
+    fused = epilogues(func.ops, [value.name for value in func.results])
+    found = set()
+    for position, op in enumerate(func.ops):
+        if position in fused or is_head(op):
+            its = readers.get(op.results[0].name, ())
+            if len(its) > 1 and any(may_fuse(func.ops[reader]) for reader in its):
+                found.add(position)
+    return found
 
 
 def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tuple[Func, list[Staged], list[tuple[str, str]]]:

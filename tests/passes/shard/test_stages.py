@@ -381,6 +381,30 @@ def test_constants_are_made_by_each_stage() -> None:
     assert plan.value == pytest.approx(largest_load(workload(module)), rel=1e-9)
 
 
+@pytest.mark.parametrize("strategy", ["", "data"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_constant_product_costs_the_same_whoever_reads_it(biased: bool, strategy: str) -> None:
+    """One op in each stage reads it, and would be fused into it were it alone there: it is made once, and sent."""
+    from passes.lower import LowerPass
+    from passes.spmd import worked
+
+    product = "%mask = onnx.MatMul(@full, @full)"
+    if biased:
+        product = "%m = onnx.MatMul(@full, @full) : tensor<64x64xf32>\n    %mask = onnx.Add(%m, @full)"
+    text = MASKED.replace("%mask = onnx.Trilu(@full)", product)
+    for name, before in (("q", "Add(%h, %mask)"), ("s", "Add(%g, %mask)")):
+        result = {"q": "%a", "s": "%y"}[name]
+        after = f"%{name} = onnx.Relu(%mask) : tensor<64x64xf32>\n    {result} = onnx.{before.replace('%mask', f'%{name}')}"
+        text = text.replace(f"{result} = onnx.{before}", after.replace("Add", "Sub"))
+    text = text.replace("memory_bandwidth = 1e9", "memory_bandwidth = 1e9, overhead = 1e-6, efficiency = {epilogue = 1.0}")
+    module = ShardPass(mesh="2", stages=2, strategy=strategy).run(costed(text), pass_context(DiagnosticSink()))
+    plan = module.first(Plan)
+    assert plan is not None
+    members = worked(LowerPass().run(module, pass_context(DiagnosticSink())))
+    for stage in plan.stages:
+        assert max(one.seconds for one in members if one.stage == stage.index) == pytest.approx(stage.compute, rel=1e-9)
+
+
 def test_units_are_downsets() -> None:
     from passes.analyses.memory import reads
     from tests.passes.shard.models import prepared, problem_of
