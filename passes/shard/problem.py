@@ -77,9 +77,16 @@ class ShardProblem:
         return self.node_kinds[self.kinds[node]]
 
     def cost(self, choices: Sequence[int]) -> float:
-        """Seconds of an assignment."""
-        total = sum(float(self.node(node).seconds[choice]) for node, choice in enumerate(choices))
-        return total + sum(self.value_cost(value, choices) for value in self.values)
+        """Seconds of an assignment; equal values between equal choices are looked at once."""
+        seconds = [kind.seconds.tolist() for kind in self.node_kinds]
+        kinds, known, costs = self.kinds, dict[object, float](), list[float]()
+        for value in self.values:
+            key = value.kind, *[(kinds[node], port, choices[node]) for node, port in (value.maker, *value.readers)]
+            found = known.get(key)
+            if found is None:
+                found = known[key] = self.value_cost(value, choices)
+            costs.append(found)
+        return float(sum([seconds[kind][choice] for kind, choice in zip(kinds, choices, strict=True)]) + sum(costs))
 
     def value_cost(self, value: ValueNode, choices: Sequence[int]) -> float:
         """Seconds of the conversions of one value."""
@@ -91,7 +98,8 @@ class ShardProblem:
 
     def memory(self, choices: Sequence[int]) -> float:
         """Bytes per device."""
-        return float(sum(float(self.node(node).memory[choice]) for node, choice in enumerate(choices)))
+        bytes_ = [kind.memory.tolist() for kind in self.node_kinds]
+        return float(sum([bytes_[kind][choice] for kind, choice in zip(self.kinds, choices, strict=True)]))
 
 
 __all__ = ["Floats", "Integers", "NodeKind", "ShardProblem", "ValueKind", "ValueNode"]
