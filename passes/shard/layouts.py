@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -37,15 +37,12 @@ class Layouts:
 
     placements: tuple[Placements, ...]
     convert: Seconds
+    numbers: Mapping[Placements, int]
+    """Of each layout its place in ``placements``."""
 
     def number(self, placements: Placements) -> int:
         """Its number, -1 where the type cannot have it."""
-        return _numbers(self.placements).get(placements, -1)
-
-
-@lru_cache(maxsize=1 << 12)
-def _numbers(placements: tuple[Placements, ...]) -> dict[Placements, int]:
-    return {placement: number for number, placement in enumerate(placements)}
+        return self.numbers.get(placements, -1)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -53,7 +50,8 @@ def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False) -> Layouts:
     """The layouts of a type; what is no tensor of known shape is replicated."""
     found = tuple(sorted(_possible(type_, mesh, uneven), key=lambda placements: _order(placements, mesh)))
     size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
-    return Layouts(found, _closure(found, mesh, type_, size))
+    numbers = {placements: number for number, placements in enumerate(found)}
+    return Layouts(found, _closure(numbers, mesh, type_, size), numbers)
 
 
 def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
@@ -117,9 +115,9 @@ def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
     return (-parts, tuple(map(str, placements)))
 
 
-def _closure(found: tuple[Placements, ...], mesh: DeviceMesh, type_: Type, size: float) -> Seconds:
+def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float) -> Seconds:
     """Shortest paths (Floyd, Warshall)."""
-    number = _numbers(found)
+    found = tuple(number)
     convert: Seconds = np.full((len(found), len(found)), np.inf)
     np.fill_diagonal(convert, 0.0)
     options = sorted({p for placements in found for p in placements}, key=str)

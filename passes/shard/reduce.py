@@ -13,6 +13,8 @@ of them): what repeats still repeats. The fewer choices there are, the fewer can
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -83,17 +85,18 @@ def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced
     return Reduced(replace(problem, node_kinds=kinds), alive)
 
 
-def reduced(problem: ShardProblem, fixed: Set[int] = frozenset()) -> Reduced:
+def reduced(problem: ShardProblem, fixed: Set[int] = frozenset(), until: float = math.inf) -> Reduced:
     """The problem without choices that are never needed; the same cheapest cost. ``fixed``: kinds of nodes that keep all of
-    their choices; then the same cheapest cost for each of these."""
+    their choices; then the same cheapest cost for each of these. Past the time ``until`` (of ``time.perf_counter``) no more
+    are looked for."""
     if not all(np.isfinite(value.weights).all() for value in problem.value_kinds):
         return whole(problem)
-    return _Reduction(problem, fixed).run()
+    return _Reduction(problem, fixed, until).run()
 
 
 class _Reduction:
-    def __init__(self, problem: ShardProblem, fixed: Set[int]) -> None:
-        self.problem, self.fixed = problem, fixed
+    def __init__(self, problem: ShardProblem, fixed: Set[int], until: float) -> None:
+        self.problem, self.fixed, self.until = problem, fixed, until
         self.alive = [np.arange(len(kind.seconds)) for kind in problem.node_kinds]
         self.places = _places(problem)
         self.known: dict[tuple[object, ...], Floats] = {}
@@ -109,7 +112,7 @@ class _Reduction:
     def shrink(self, number: int) -> bool:
         """Drops choices of one kind; whether any went."""
         kind, alive = self.problem.node_kinds[number], self.alive[number]
-        if len(alive) < 2 or not self.places[number] or number in self.fixed:
+        if len(alive) < 2 or not self.places[number] or number in self.fixed or time.perf_counter() > self.until:
             return False
         seconds, memory = kind.seconds[alive], kind.memory[alive]
         gain = np.full((len(alive), len(alive)), np.inf)

@@ -102,7 +102,7 @@ def solve(
                 found, price = searched(left.problem, search, memory, ends, progress)
                 plan = _better(plan, left, found)
                 if not plan.interrupted and plan.gap > gap and time.perf_counter() < ends:
-                    left = without_dearer(left, search.small, price, plan.value, memory)
+                    left = without_dearer(left, search.small, price, plan.value, memory, ends)
                     plan = _certified(left, plan, memory, ends, gap)
         except KeyboardInterrupt:
             plan = replace(plan, interrupted=True)
@@ -134,7 +134,7 @@ def _narrowed(
             if plan.interrupted or plan.status == "optimal" or plan.bound >= beaten or time.perf_counter() > ends:
                 return left, plan
             before = left.problem.choices
-            left = without_dearer(left, search, price, plan.value, memory)
+            left = without_dearer(left, search, price, plan.value, memory, ends)
             progress("choices", None)
         except KeyboardInterrupt:
             if plan is None:
@@ -150,11 +150,14 @@ def _narrowed(
             return left, plan
 
 
-def without_dearer(left: Reduced, search: FoldedSearch, price: float, value: float, memory: float | None) -> Reduced:
-    """Without choices that no plan of less than ``value`` takes, as a search at this price tells, and those never needed."""
+def without_dearer(
+    left: Reduced, search: FoldedSearch, price: float, value: float, memory: float | None, ends: float = math.inf
+) -> Reduced:
+    """Without choices that no plan of less than ``value`` takes, as a search at this price tells, and those never needed, if
+    there is time."""
     most = value * (1 + SLACK) + (price * memory if memory is not None else 0.0)
     rest = left.then(without(left.problem, [least > most for least in search.least(price)]))
-    return rest.then(reduced(rest.problem))
+    return rest.then(reduced(rest.problem, until=ends))
 
 
 def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
