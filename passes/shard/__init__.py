@@ -23,6 +23,7 @@ The parts, in the order of reading:
 - ``explain``: what a plan costs by layer and by op, and what others would;
 - ``speeds``: shares of unequal devices that are worth a search;
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
+- ``decide``, ``staged``: what choices say of ops, weights and results; a stage with its mesh, decisions and bill;
 - ``submeshes``, ``units``, ``constants``: where stages may lie, where a model may be cut, and what no stage is sent;
 - ``borders``, ``crossings``: a stage as a problem of its own, and what its transfers cost at least;
 - ``chains``: what every run of units costs at least, by multiplying the tables of its units;

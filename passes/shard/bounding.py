@@ -99,7 +99,7 @@ class Bounding:
         strategy: str = "",
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
+        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
         used. ``strategy``: ops are split as in the plan of that name (``named``) of the whole function. Raises UnfitError
         where there is none."""
         self.strategy = strategy

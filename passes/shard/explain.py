@@ -164,11 +164,14 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
     meshes = [part.mesh for part in stage_parts(module)]
     mesh = meshes[0] if len(meshes) == 1 else mesh_of(topology, net, (sum(len(mesh.devices) for mesh in meshes),))
     training = plan.objective == "training"
+    memory = next((int(str(a.value)) for key, a in module.entry.attributes if key == "shard.memory"), 0)
+    mesh = mesh.limited(memory)
     repeats = folding(bare.entry, bare)
     given = build(bare, bare.entry, mesh, repeats, training=training, **options)
     inputs = dict.fromkeys(STRATEGIES, given)
     if mesh.shares:
         alike = mesh_over(topology, net, Mesh("", tuple((axis.name, axis.size) for axis in mesh.axes), mesh.devices))
+        alike = alike.limited(memory)
         inputs = {"equal": build(bare, bare.entry, alike, repeats, training=training, **options), **inputs}
     if any(key == "strategy" for key, _ in plan.certificate):
         inputs = {"found": given, **inputs}

@@ -92,7 +92,7 @@ class ReplayPass(StatedPass):
         if line.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(line.unsharded)}: replicated", where=self.name)
         context.count(self.name, ops=len(module.entry.ops), stages=len(stated))
-        single = single_value(module, topology, net, training=self.objective == "training")
+        single = single_value(module, topology, net, training=self.objective == "training", memory=self.memory)
         plan = Plan(
             name="@plan",
             objective=self.objective,

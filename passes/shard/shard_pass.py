@@ -108,7 +108,8 @@ class ShardPass(Pass):
         if given.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
-        single = single_value(module, topology, context.analyses.get(network, topology), training=self.training)
+        net = context.analyses.get(network, topology)
+        single = single_value(module, topology, net, training=self.training, memory=self.memory)
         told = _plan(given, plan, bound, single, tried, searched, self.training, self.strategy, self.tied)
         return written(
             module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told, memory=self.memory
@@ -143,7 +144,7 @@ class ShardPass(Pass):
             hint = "use fewer stages, a smaller mesh or more devices"
             raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
         net = context.analyses.get(network, topology)
-        single = single_value(module, topology, net, training=self.training)
+        single = single_value(module, topology, net, training=self.training, memory=self.memory)
         times = self.microbatches if self.training else 0
         ends = time.perf_counter() + self.time_limit
         bound, over, fault = math.inf, 0, ""
@@ -165,7 +166,7 @@ class ShardPass(Pass):
         raise Infeasible(
             f"no plan that fits was found: {fault}"
             if fault
-            else f"no plan of {self.stages or 'any number of'} stages holds the weights",
+            else f"no plan of {self.stages or 'any number of'} stages was found that holds the weights",
             where=topology.name,
             hint="use more devices, or another number of stages",
         )
@@ -232,12 +233,13 @@ class ShardPass(Pass):
         ends = time.perf_counter() + self.time_limit
         best: tuple[ShardInput, ShardPlan] | None = None
         bounds: list[float] = []
-        faults: list[tuple[float, float, str]] = []
+        faults: list[tuple[float, float, str, str]] = []
         missing: list[tuple[float, Footprint, DeviceMesh]] = []
         unfit: list[UnfitError] = []
         took, searched = 0.0, len(tried)
         for number, (sizes, along) in enumerate(tried):
             began = time.perf_counter()
+            whose = ""
             try:
                 context.progress(f"mesh {'x'.join(map(str, sizes))}", number / len(tried))
                 mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
@@ -260,6 +262,7 @@ class ShardPass(Pass):
                 )
                 if self.strategy:
                     bounds.append(plan.bound)
+                    whose = f" of the plan '{self.strategy}'"
                     plan = named_plan(
                         module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
                     )
@@ -294,7 +297,7 @@ class ShardPass(Pass):
                 unfit.append(UnfitError(f"mesh {mesh}: {error}"))
                 continue
             except NoPlanError as error:
-                faults.append((error.least, float(limit or 0), str(mesh)))
+                faults.append((error.least, float(limit or 0), str(mesh), whose))
                 continue
             finally:
                 took += time.perf_counter() - began
@@ -317,11 +320,11 @@ class ShardPass(Pass):
         if best is None and not faults:
             raise self.unfit(unfit[0], module)
         if best is None:
-            least, limit_, shape = min(faults)
+            least, limit_, shape, whose = min(faults)
             over = math.ceil(least - limit_)
             kept = "weights and what a backward pass needs" if self.training else "weights"
             raise Infeasible(
-                f"{kept} need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
+                f"{kept}{whose} need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
                 where=topology.name,
                 hint="use more devices",
             )
@@ -335,15 +338,16 @@ def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
     return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
 
 
-def single_value(module: Module, topology: Topology, net: Network, *, training: bool) -> float:
-    """Seconds on the best single device whose memory holds weights and activations; inf where none does."""
+def single_value(module: Module, topology: Topology, net: Network, *, training: bool, memory: int = 0) -> float:
+    """Seconds on the best single device whose memory holds weights and activations; inf where none does. ``memory``: as of
+    ``ShardPass``."""
     best, alive = math.inf, max(live_bytes(module.entry), default=0)
     seen: set[tuple[str, int | None]] = set()
     for number, device in enumerate(topology.devices):
         key = (device.type, topology.memory(device))
         if key not in seen:
             seen.add(key)
-            mesh = mesh_of(topology, net, (1,), number)
+            mesh = mesh_of(topology, net, (1,), number).limited(memory)
             problem = build(module, module.entry, mesh, None, training=training).problem
             kinds = [problem.node_kinds[kind] for kind in problem.kinds]
             needs = sum(float(kind.memory.min()) for kind in kinds) + alive

@@ -102,7 +102,7 @@ class StageSearch:
         gap: float = ENOUGH_PROVEN,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes of weights per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
+        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
         used. ``training``: of steps of so
         many ``microbatches``. ``strategy``: on meshes of one shape, a plan by name is cut into stages, not searched for; raises
         UnfitError where there is none. ``gap``: relative, of value and bound, at which a search ends."""

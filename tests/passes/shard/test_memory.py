@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ir.diagnostics import Infeasible
@@ -20,7 +20,18 @@ from ir.types import Replicate, Shard, TensorType, type_bytes
 from passes.analyses.memory import live_bytes, reads
 from passes.analyses.network import network
 from passes.cost import CostPass
-from passes.shard import Decisions, NoPlanError, ShardInput, ShardPass, build, decisions_of, mesh_of, price, solve
+from passes.shard import (
+    Decisions,
+    NoPlanError,
+    ShardInput,
+    ShardPass,
+    alternatives,
+    build,
+    decisions_of,
+    mesh_of,
+    price,
+    solve,
+)
 from passes.shard.footprint import footprint
 from passes.shard.staged import Staged
 from passes.shard.written import written
@@ -211,6 +222,7 @@ def fullest_member(module: Module) -> int:
     st.sampled_from([1, 2]),
     st.floats(0.0, 1.0),
 )
+@example(seed=5372, count=3, sizes=(2,), stages=1, part=0.25)  # a value that may be of a chain of epilogues is in the way
 def test_no_plan_needs_more_than_there_is(seed: int, count: int, sizes: tuple[int, ...], stages: int, part: float) -> None:
     """Between what no plan can do with and what the quickest needs: a plan fits by what its members run, or there is none."""
     module = random_module(seed, count)
@@ -273,6 +285,7 @@ def test_activations_must_fit_too() -> None:
         (7167, {"mesh": "2"}, r"the nearest that was found needs 7168 bytes on d0 \(1024 of weights, 6144 of w.*, 1 more than"),
         (1000, {"mesh": "2"}, "weights need 1024 bytes per device on mesh 2, 24 more than there are"),
         (9216, {"mesh": "2", "strategy": "replicate"}, r"the plan 'replicate' needs 10240 bytes on d0"),
+        (1024, {"mesh": "2", "strategy": "replicate"}, r"weights of the plan 'replicate' need 2048 bytes per device on mesh 2"),
         (
             9216,
             {"mesh": "1", "stages": 2},
@@ -282,3 +295,23 @@ def test_activations_must_fit_too() -> None:
         with pytest.raises(Infeasible, match=message) as raised:
             compiled(memory, **options)
         assert raised.value.exit_code == 4
+
+
+@pytest.mark.parametrize("stages", [0, 1])
+def test_a_limit_for_all_devices_is_one_of_large_ones_too(stages: int) -> None:
+    """Of 33 columns the device with twice the memory has 17. What is allowed per device it may not exceed either."""
+    module = costed(text_of([33, 33, 33], False, [2], [1, 1], 1e9, 1e9)).without(Topology).extend([topology(2, slow=[1])])
+    options: dict[str, Any] = {"mesh": "2", "stages": stages, "uneven": True, "shares": "equal"}
+    decided = through(module, ShardPass(memory=5288, **options))
+    assert plan_of(decided).stages[0].memory == fullest_member(lowered(decided)) == 5288
+    with pytest.raises(Infeasible):
+        through(module, ShardPass(memory=5287, **options))
+
+
+def test_a_limit_that_was_given_is_the_one_that_others_fit_in() -> None:
+    """By samples a device needs 8192 bytes, one device alone 10240."""
+    module = costed(WIDE.format(memory=9000, bandwidth=1e9))
+    for memory, fits, single in ((0, True, False), (8000, False, False), (10240, True, True), (-1, True, True)):
+        decided = through(module, ShardPass(mesh="2", memory=memory))
+        data = next(other for other in alternatives(decided) if other.name == "data")
+        assert (data.fits, math.isfinite(plan_of(decided).single)) == (fits, single)
