@@ -120,7 +120,9 @@ def simulate(module: Module, microbatches: int = 8) -> list[Event]:
     plan, schedule = module.first(Plan), module.first(Schedule)
     if plan is None or schedule is None:
         raise InvalidInput(
-            "the module has no schedule to simulate", where=module.name, hint="run partition, place and schedule first"
+            "the module has no schedule to simulate",
+            where=module.name,
+            hint="run the pass schedule, behind partition and place or shard",
         )
     load = replace(workload(module), slots=schedule.slots)
     try:

@@ -183,7 +183,7 @@ def _short(name: str, layer: str) -> str:
 def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str, Any]]:
     """The plan, then others, each with its ratio to it, and whether it fits; ``missing`` where there is none."""
     memory = max((stage.memory for stage in plan.stages), default=0)
-    sums = [sum(getattr(stage, part) for stage in plan.stages) for part in ("compute", "collectives")]
+    sums = [plan.microbatches * sum(getattr(stage, part) for stage in plan.stages) for part in ("compute", "collectives")]
     found = dict(plan.certificate).get("strategy", "")
     rows: list[dict[str, Any]] = [
         {"plan": found or "found", "seconds": plan.value, "ratio": 1.0, "compute": sums[0], "collectives": sums[1],

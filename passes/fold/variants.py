@@ -10,9 +10,9 @@ What need not make a variant:
   ``Variant.common`` gives it for each copy. ``expand`` puts it back on the ops.
 - Groups are names of nodes rather than choices, and each copy has its own: calls give them, as they give names (``marks.py``).
 
-A variant that does not make the text shorter is not written: its copies stand where they were called. That is so for one that
-is called once (a copy decided like no other), for two ops called twice, and for fewer than ``min_support`` copies. Blocks whose
-copies all agree are written as they were found.
+A variant that saves no ops is not written: its copies stand where they were called. That is so for one that is called once (a
+copy decided like no other), for two ops called twice, and for fewer than ``min_support`` copies. Blocks whose copies all agree
+are written as they were found.
 """
 
 from __future__ import annotations

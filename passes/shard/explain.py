@@ -104,8 +104,8 @@ class StagePart:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A plan to compare with: seconds per sample, of them compute and collectives, bytes per device, weights and activations,
-    and whether these fit; ``missing``: why there is none."""
+    """A plan to compare with: seconds per sample or training step, of them compute and collectives, bytes per device, weights
+    and activations, and whether these fit; ``missing``: why there is none."""
 
     name: str
     seconds: float = 0.0
@@ -190,7 +190,9 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
         types = {name: resource.type for name, resource in bare.resources.items()}
         needs = footprint(bare.entry, types, Staged(tuple(range(len(bare.entry.ops))), here.mesh, decisions, bill)).total
         fits = mesh.memory is None or needs <= mesh.memory
-        told.append(Alternative(name, other.value * options["microbatches"], bill.compute, bill.communication, needs, fits))
+        times = options["microbatches"]
+        spent = (times * other.value, times * bill.compute, times * bill.communication)
+        told.append(Alternative(name, *spent, memory=needs, fits=fits))
     return tuple(told)
 
 

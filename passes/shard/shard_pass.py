@@ -136,7 +136,7 @@ class ShardPass(Pass):
             raise UsageError(f"microbatches is {self.microbatches}, expected at least 1", where=self.name)
         if self.tied or self.shares not in ("", EQUAL):
             option, hint = ("tied", ", or strategy to tied") if self.tied else ("shares", "")
-            message = f"{option} is for one mesh, and stages is {self.stages}"
+            message = f"{option} is for one mesh, and stages is {self.stages or '0 (as many as are best)'}"
             raise UsageError(message, where=self.name, hint=f"set stages to 1{hint}")
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:

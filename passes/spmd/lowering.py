@@ -11,8 +11,7 @@ Types stay those of whole tensors, with layouts. Invariants of a stage on a mesh
 4. A result of the model has the entry's name and the layout in which it leaves. Where it is made in another, what its op makes
    is called ``%v.0`` and converted right behind.
 5. A value for a stage of equal mesh shape and shares is sent and received in the layout in which it was made, terms too, and
-the reader
-   converts it. For any other stage it is brought to R on all axes first, once, and arrives whole.
+   the reader converts it. For any other stage it is brought to R on all axes first, once, and arrives whole.
 6. Channels of collectives are numbered behind those between stages, in the order of stages and of ops, so the members of a
    group agree on their order.
 

@@ -8,6 +8,7 @@ import pytest
 
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
+from dnnc.report.sharding import comparison_rows
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module, Plan
 from passes import parse_pipeline
@@ -110,6 +111,16 @@ def test_alternatives_are_no_better_than_the_plan() -> None:
     assert found.name == "found"
     assert found.seconds == pytest.approx(plan.value)
     assert all(other.fits for other in others.values())
+
+
+def test_alternatives_of_a_training_step_are_told_per_step() -> None:
+    module, plan = planned("mesh=2,stages=2,training=true,microbatches=3", WIDE, "preset:h100x4")
+    told = [other for other in alternatives(module) if not other.missing]
+    assert {"data", "replicate"} <= {other.name for other in told}
+    for other in told:
+        assert other.seconds == pytest.approx(other.compute + other.communication)
+    found = comparison_rows(plan, told)[0]
+    assert found["compute"] == pytest.approx(3 * sum(stage.compute for stage in plan.stages))
 
 
 @pytest.mark.parametrize("options", ["mesh=2x4", "mesh=4,stages=2"])
