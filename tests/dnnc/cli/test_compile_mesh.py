@@ -348,6 +348,9 @@ def test_ctrl_c_writes_the_plan_at_hand(tmp_path: Path) -> None:
     assert "Traceback" not in told
     assert "per microbatch" in out
     plan = json.loads((tmp_path / "b" / "plan.json").read_text())
-    assert plan["certificate"]["search"] == "interrupted: the best plan so far"
-    assert 0 < plan["bound"] <= plan["value"]
+    assert plan["certificate"]["search"].startswith("interrupted: the best plan so far")
+    # A shape that was not searched may have any plan.
+    searched = "not bounded" not in plan["certificate"]["search"]
+    assert (0 < plan["bound"]) == searched
+    assert plan["bound"] <= plan["value"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "ir"]
