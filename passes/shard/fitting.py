@@ -42,13 +42,20 @@ class Fitter:
         self.training, self.uneven = training, uneven
         self.resources = {name: resource.type for name, resource in module.resources.items()}
         self.nearest: Footprint | None = None
+        self.last: Staged | None = None
+
+    def staged(self, choices: Sequence[int]) -> Staged:
+        """A plan as the one stage that it is, with its bill. The last one is remembered."""
+        given, func = self.given, self.given.func
+        decisions = decisions_of(given, choices)
+        if self.last is None or self.last.decisions != decisions:
+            bill = price(self.module, func, given.mesh, decisions, training=self.training, uneven=self.uneven)
+            self.last = Staged(tuple(range(len(func.ops))), given.mesh, decisions, bill)
+        return self.last
 
     def needs(self, choices: Sequence[int]) -> Footprint:
         """What a plan needs of the fullest device."""
-        given, func = self.given, self.given.func
-        decisions = decisions_of(given, choices)
-        bill = price(self.module, func, given.mesh, decisions, training=self.training, uneven=self.uneven)
-        found = footprint(func, self.resources, Staged(tuple(range(len(func.ops))), given.mesh, decisions, bill))
+        found = footprint(self.given.func, self.resources, self.staged(choices))
         if self.nearest is None or found.total < self.nearest.total:
             self.nearest = found
         return found

@@ -29,15 +29,14 @@ from passes.analyses.network import Network, network
 from passes.base import Pass, PassContext
 from passes.fold import folding, on_expanded
 from passes.shard.build import ShardInput, build
-from passes.shard.decide import decisions_of, truthful_plan
+from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter
 from passes.shard.footprint import Footprint, overfull
 from passes.shard.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
-from passes.shard.price import Bill, price
+from passes.shard.price import Bill
 from passes.shard.search import BOUNDING, ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
-from passes.shard.staged import Staged
 from passes.shard.stages import StageSearch, StagesPlan, stages_by_name
 from passes.shard.submeshes import Submeshes, submeshes
 from passes.shard.written import AGREE, written
@@ -101,9 +100,9 @@ class ShardPass(Pass):
         if self.stages != 1:
             return self.staged(module, topology, context)
         tried = self.meshes(module, topology)
-        given, plan, bound, searched = self.best(module, topology, tried, context)
-        decisions = decisions_of(given, plan.choices)
-        bill = price(module, module.entry, given.mesh, decisions, training=self.training, uneven=self.uneven)
+        fitter, plan, bound, searched = self.best(module, topology, tried, context)
+        given, stage = fitter.given, fitter.staged(plan.choices)
+        bill = stage.bill
         assert math.isclose(bill.total, plan.value, rel_tol=AGREE, abs_tol=1e-15), (bill.total, plan.value)
         if given.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
@@ -111,9 +110,7 @@ class ShardPass(Pass):
         net = context.analyses.get(network, topology)
         single = single_value(module, topology, net, training=self.training, memory=self.memory)
         told = _plan(given, plan, bound, single, tried, searched, self.training, self.strategy, self.tied)
-        return written(
-            module, [Staged(tuple(range(len(module.entry.ops))), given.mesh, decisions, bill)], told, memory=self.memory
-        )
+        return written(module, [stage], told, memory=self.memory)
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
         """Sizes and shares of the axes of each mesh to search."""
@@ -124,6 +121,8 @@ class ShardPass(Pass):
         if self.shares:
             read = read_shares(self.shares, sizes[0] if self.mesh else ())
             return [(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read))]
+        if len({device.type for device in topology.devices}) == 1:
+            return [(shape, ()) for shape in sizes]
         speeds = Speeds(module, topology)
         return [(shape, along) for shape in sizes for along in speeds.candidates(shape, self.uneven)]
 
@@ -224,14 +223,14 @@ class ShardPass(Pass):
 
     def best(
         self, module: Module, topology: Topology, tried: Sequence[tuple[tuple[int, ...], Along]], context: PassContext
-    ) -> tuple[ShardInput, ShardPlan, float, int]:
-        """The cheapest plan over all meshes, the least bound, and how many meshes were searched: all but those that an
-        interrupt from the keyboard left, once there was a plan. The bound counts meshes that a plan by name does not fit; it
-        is 0 where meshes are left."""
+    ) -> tuple[Fitter, ShardPlan, float, int]:
+        """The cheapest plan over all meshes, with what counts it, the least bound, and how many meshes were searched: all but
+        those that an interrupt from the keyboard left, once there was a plan. The bound counts meshes that a plan by name does
+        not fit; it is 0 where meshes are left."""
         func = module.entry
         found = context.analyses.get(folding, func, module)
         ends = time.perf_counter() + self.time_limit
-        best: tuple[ShardInput, ShardPlan] | None = None
+        best: tuple[Fitter, ShardPlan] | None = None
         bounds: list[float] = []
         faults: list[tuple[float, float, str, str]] = []
         missing: list[tuple[float, Footprint, DeviceMesh]] = []
@@ -274,10 +273,11 @@ class ShardPass(Pass):
                         plan = replace(plan, interrupted=True)
                 if best is None or plan.value < best[1].value:
                     fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven)
-                    rest = max(0.1, left - (time.perf_counter() - began))
-                    if self.strategy:
-                        fitted = plan if fitter.fits(plan.choices) else None
-                    else:
+                    counting = time.perf_counter()
+                    fitted = plan if fitter.fits(plan.choices) else None
+                    began += time.perf_counter() - counting  # a count is no search
+                    if fitted is None and not self.strategy:
+                        rest = max(0.1, left - (time.perf_counter() - began))
                         fitted = fitter.fitting(plan, tie=self.tied, seconds=rest)
                     if fitted is None:
                         assert limit is not None
@@ -304,7 +304,7 @@ class ShardPass(Pass):
                 context.count(self.name, seconds=took)
             bounds.append(plan.bound)
             if best is None or plan.value < best[1].value:
-                best = given, plan
+                best = fitter, plan
             if plan.interrupted:
                 best, searched = (best[0], replace(best[1], interrupted=True)), number + 1
                 break
@@ -328,8 +328,8 @@ class ShardPass(Pass):
                 where=topology.name,
                 hint="use more devices",
             )
-        given, plan = best[0], truthful_plan(*best)
-        return given, plan, min(*bounds, plan.value) if searched == len(tried) else 0.0, searched
+        fitter, plan = best[0], truthful_plan(best[0].given, best[1])
+        return fitter, plan, min(*bounds, plan.value) if searched == len(tried) else 0.0, searched
 
 
 def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
