@@ -89,10 +89,6 @@ class Strategy:
     results: tuple[Placement, ...]
     factor: Factor | None = None
 
-    def share(self, count: int) -> float:
-        """The largest part of the op's flops that one of ``count`` members works."""
-        return self.factor.share(count) if self.factor else 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Backward:

@@ -102,10 +102,10 @@ class StageSearch:
         gap: float = ENOUGH_PROVEN,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
-        used. ``training``: of steps of so
-        many ``microbatches``. ``strategy``: on meshes of one shape, a plan by name is cut into stages, not searched for; raises
-        UnfitError where there is none. ``gap``: relative, of value and bound, at which a search ends."""
+        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
+        ``training``: of steps of so many ``microbatches``. ``strategy``: on meshes of one shape, a plan by name is cut into
+        stages, not searched for; raises UnfitError where there is none. ``gap``: relative, of value and bound, at which a
+        search ends."""
         self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
         self.bounding = Bounding(
             module,

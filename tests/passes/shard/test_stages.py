@@ -263,15 +263,20 @@ def blocks_of(module: Module, sizes: tuple[int, ...] = ()) -> Submeshes:
     return submeshes(topology, network(topology), sizes)
 
 
+def assert_between(best: float, bound: float, value: float) -> None:
+    """The best plan of all lies between the two, and the one found is not far from it."""
+    assert bound <= best * (1 + 1e-6)
+    assert best <= value * (1 + 1e-6)
+    assert value <= 4 * best or math.isinf(best)
+
+
 @given(modules(), st.sampled_from([0, 0, 1, 2]))
 @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value(module: Module, stages: int) -> None:
     meshes = blocks_of(module)
     best = Oracle(module, meshes).best(stages)
     bound, value = searched(module, meshes, stages)
-    assert bound <= best * (1 + 1e-6)
-    assert best <= value * (1 + 1e-6)
-    assert value <= 4 * best or math.isinf(best)
+    assert_between(best, bound, value)
 
 
 @given(st.one_of(modules(["Relu"]), modules(["Relu", "Tanh"])), st.sampled_from([0, 0, 1, 2]))
@@ -281,9 +286,7 @@ def test_brute_force_lies_between_bound_and_value_where_ops_are_fused(module: Mo
     meshes = blocks_of(module)
     best = Oracle(module, meshes).best(stages)
     bound, value = searched(module, meshes, stages)
-    assert bound <= best * (1 + 1e-6)
-    assert best <= value * (1 + 1e-6)
-    assert value <= 4 * best or math.isinf(best)
+    assert_between(best, bound, value)
 
 
 @given(modules(), st.sampled_from([0, 2]), st.sampled_from([1, 4]))
@@ -292,9 +295,7 @@ def test_brute_force_lies_between_bound_and_value_in_training(module: Module, st
     meshes = blocks_of(module)
     best = Oracle(module, meshes, microbatches).best(stages)
     bound, value = searched(module, meshes, stages, microbatches)
-    assert bound <= best * (1 + 1e-6)
-    assert best <= value * (1 + 1e-6)
-    assert value <= 4 * best or math.isinf(best)
+    assert_between(best, bound, value)
 
 
 @given(modules(), st.sampled_from([0, 4]), st.sampled_from([0.3, 0.5, 0.8]))
@@ -306,9 +307,7 @@ def test_brute_force_lies_between_bound_and_value_with_little_memory(module: Mod
     meshes = blocks_of(module)
     best = Oracle(module, meshes, microbatches, memory).best()
     bound, value = searched(module, meshes, microbatches=microbatches, memory=memory)
-    assert bound <= best * (1 + 1e-6)
-    assert best <= value * (1 + 1e-6)
-    assert value <= 4 * best or math.isinf(best)
+    assert_between(best, bound, value)
 
 
 def test_search_meets_brute_force_where_links_are_slow() -> None:
