@@ -8,8 +8,23 @@ leads to a reproducer. A person never sees a traceback.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+_RAW = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+"""What changes a terminal, hides text or changes its order: control, format and bidirectional characters, half characters."""
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """``text`` with every character that a terminal would obey written as its escape (``\\x1b``, ``\\u202e``).
+
+    Names from models, topologies, plans and paths pass through it before they are shown. A newline is escaped too unless
+    ``lines`` holds: a name must not start a line of its own, a message may."""
+    shown = _RAW.sub(lambda match: match[0].encode("unicode_escape").decode(), text) if not text.isprintable() else text
+    return shown if lines else shown.replace("\n", "\\n")
 
 
 class ExitCode(enum.IntEnum):

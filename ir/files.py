@@ -1,0 +1,72 @@
+"""Reading a file that somebody else wrote: the one door for every input of the command.
+
+Invariants: only regular files are opened (a FIFO would wait for ever, a device may have no end), a symbolic link is followed
+to what it names and that is held to the same rule; a file is opened once, so that what was checked is what is read; no more
+than the limit is read, even from a file that grows meanwhile. Every fault is an InvalidInput that names the file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from ir.diagnostics import InvalidInput
+
+__all__ = ["open_input", "read_input", "read_input_text"]
+
+
+def open_input(path: str | Path, what: str, *, hint: str = "") -> BinaryIO:
+    """The open file at ``path``, at its start. ``what`` says what was expected (``a topology file``), for the message.
+
+    Raises InvalidInput where there is none, where it is no regular file, and where it cannot be opened."""
+    where = str(path)
+    try:
+        # Without O_NONBLOCK, opening a FIFO waits for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise InvalidInput(f"no such file; expected {what}", where=where, hint=hint) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"cannot be opened: {reason}", where=where, hint=hint) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise InvalidInput(f"found {_kind(mode)}, expected {what}", where=where, hint=hint)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_input(path: str | Path, what: str, limit: int, *, hint: str = "") -> bytes:
+    """All bytes of the file at ``path``, at most ``limit``. Raises InvalidInput as ``open_input`` does, and for more bytes."""
+    with open_input(path, what, hint=hint) as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise InvalidInput(f"cannot be read: {error.strerror or error}", where=str(path), hint=hint) from None
+    if len(data) > limit:
+        raise InvalidInput(f"it has more than {limit} bytes; {what} has at most that many", where=str(path), hint=hint)
+    return data
+
+
+def read_input_text(path: str | Path, what: str, limit: int, *, hint: str = "") -> str:
+    """The UTF-8 text of the file at ``path``, without a byte order mark. Raises InvalidInput as ``read_input`` does, and for
+    bytes that are not UTF-8."""
+    data = read_input(path, what, limit, hint=hint)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"expected {what}, found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8 text"
+        raise InvalidInput(message, where=str(path), hint=hint) from None
+
+
+def _kind(mode: int) -> str:
+    """What a path leads to, in words."""
+    kinds = (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((words for test, words in kinds if test(mode)), "no regular file")
