@@ -19,8 +19,8 @@ def fault(error: pytest.ExceptionInfo[InvalidInput]) -> tuple[str, str]:
 def test_a_file_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfh\xc3\xa9\n")
-    assert read_input(path, "a text", 6) == path.read_bytes()
-    assert read_input_text(path, "a text", 6) == "hé\n"
+    assert read_input(path, "a text", 7) == path.read_bytes()
+    assert read_input_text(path, "a text", 7) == "hé\n"
 
 
 def test_one_byte_more_than_the_limit_is_refused(tmp_path: Path) -> None:
