@@ -11,7 +11,7 @@ import ast
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from ir.diagnostics import Diagnostic, UsageError
@@ -106,6 +106,39 @@ def _possible(target: int | str) -> bool:
     return parsed is None or any(isinstance(node, ast.Name) for node in ast.walk(parsed))
 
 
+def by_place(
+    requested: Mapping[str, int | str], inputs: Mapping[str, Sequence[Dim]], known: Iterable[str]
+) -> dict[str, int | str]:
+    """Bindings by name alone: ``INPUT.AXIS`` becomes the name of that dimension. ``inputs``: shapes by input, without sigils.
+
+    What is a name in ``known`` is a name. Raises UsageError for an axis that the input does not have, a dimension that is
+    another number already, and two bindings of one dimension that differ.
+    """
+    names, faults = set(known), []
+    found: dict[str, tuple[str, int | str]] = {}  # dimension -> the key that binds it, and to what
+    for key, target in requested.items():
+        where, name = f"--dim {key}={target}", key
+        base, dot, axis = key.rpartition(".")
+        if key not in names and dot and axis.isdecimal() and base in inputs:
+            shape = inputs[base]
+            if int(axis) >= len(shape):
+                faults.append(Diagnostic(f"input '{base}' has {len(shape)} dimensions, counted from 0", where))
+                continue
+            dim = shape[int(axis)]
+            if isinstance(dim, int) and dim != target:
+                faults.append(Diagnostic(f"dimension {axis} of input '{base}' is {dim}", where, None, "leave it out"))
+            if not isinstance(dim, str) or dim == target:
+                continue
+            name = dim
+        other, before = found.setdefault(name, (key, target))
+        if before != target:
+            one = f"the dimension '{name}' cannot be both" if key != name or other != name else "it cannot be both"
+            faults.append(Diagnostic(f"--dim {other}={before} contradicts it: {one}", where))
+    if faults:
+        raise UsageError(faults)
+    return {name: target for name, (_, target) in found.items()}
+
+
 def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[str, int | str]:
     """Bindings with aliases followed to their end (``s72 = batch, batch = 8`` gives both 8).
 
@@ -141,4 +174,4 @@ def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[st
     return resolved
 
 
-__all__ = ["bind", "resolve", "symbols"]
+__all__ = ["bind", "by_place", "resolve", "symbols"]

@@ -90,7 +90,11 @@ TopologyOption = Annotated[
 ]
 DimOption = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=VALUE", help="Bind a symbolic dimension: a number, or another's name. Repeatable."),
+    typer.Option(
+        "--dim",
+        metavar="NAME=VALUE",
+        help="Bind a symbolic dimension, by its name or as INPUT.AXIS: a number, or another's name. Repeatable.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]

@@ -75,7 +75,9 @@ def bind_module(module: Module, dims: Mapping[str, int | str]) -> Module:
         return module
     from passes.canonicalize.bind import bind_types
 
-    return bind_types(module, dims)
+    shapes = {arg.name[1:]: arg.type.shape or () for arg in module.entry.args if isinstance(arg.type, TensorType)}
+    known = {name for shape in shapes.values() for dim in shape if isinstance(dim, str) for name in dimensions.symbols(dim)}
+    return bind_types(module, dimensions.by_place(dims, shapes, known))
 
 
 def type_dims(type_: Type) -> tuple[str | int | None, ...]:

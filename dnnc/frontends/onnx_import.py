@@ -25,8 +25,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from dnnc.frontends import shapes
 from dnnc.frontends.attributes import attribute_of, densify
 from dnnc.frontends.checks import check_model, node_label
+from dnnc.frontends.contradictions import Ports, refuse_contradiction
 from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, inline_functions, subgraphs
 from dnnc.frontends.model import ImportedModel, dim_flags, used_names
+from dnnc.frontends.model_dims import bind_dims, graphs, name_input_dims
 from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
 from dnnc.frontends.weights import data_path, missing_data, read_resource
@@ -80,12 +82,14 @@ def import_proto(
     check_model(model, where, sink)
     if model.training_info:
         sink.warn("training information is ignored: it is not part of inference", where=where)
-    shapes.name_input_dims(model)
-    shapes.bind_dims(model, dims or {})
+    name_input_dims(model)
+    ports = Ports(model)
+    bind_dims(model, dims or {})
     translator = _Translator(model, where, file, folder, sink)
     translator.check_initializers()
     sink.raise_errors()
-    shapes.infer_shapes(model, where, sink)
+    if fault := shapes.infer_shapes(model, where, sink):
+        refuse_contradiction(model, ports, dims or {}, fault, where)
     module = translator.module(name or model.graph.name or "model")
     sink.raise_errors()
     faults = verify(module)
@@ -122,7 +126,7 @@ class _Translator:
 
     def check_initializers(self) -> None:
         """Errors for tensors whose data does not fit their type, before inference trips over them."""
-        for graph in shapes.graphs(self.model.graph):
+        for graph in graphs(self.model.graph):
             for tensor in graph.initializer:
                 self._data(tensor)
             for sparse in graph.sparse_initializer:

@@ -10,17 +10,18 @@ The result is annotations (``value_info``) on every graph of the model, subgraph
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, TypeProto
+from onnx import GraphProto, ModelProto
 
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.checks import node_reads
 from dnnc.frontends.evaluate import evaluate_node
 from dnnc.frontends.functions import subgraphs
+from dnnc.frontends.model_dims import graphs, model_symbols, tensor_dims
 from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
 from ir import dims as dimensions
 from ir.diagnostics import DiagnosticSink
@@ -35,70 +36,6 @@ The rounds of onnxruntime's inference are bounded by it too."""
 
 
 _LONGEST_RANGE = 1 << 20
-
-
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every subgraph in it."""
-    yield graph
-    for node in graph.node:
-        for _, inner in subgraphs(node):
-            yield from graphs(inner)
-
-
-def tensor_dims(proto: TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    """Dimensions of all tensors within a type."""
-    kind = proto.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        yield from getattr(proto, kind).shape.dim
-    elif kind in ("sequence_type", "optional_type"):
-        yield from tensor_dims(getattr(proto, kind).elem_type)
-    elif kind == "map_type":
-        yield from tensor_dims(proto.map_type.value_type)
-
-
-def model_symbols(model: ModelProto) -> list[str]:
-    """Names of symbolic dimensions, those of the inputs first, each once."""
-    found: dict[str, None] = {}
-    for graph in graphs(model.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            for dim in tensor_dims(value.type):
-                if dim.dim_param:
-                    found.update(dict.fromkeys(dimensions.symbols(dim.dim_param)))
-    return list(found)
-
-
-def name_input_dims(model: ModelProto) -> None:
-    """Gives a name (``INPUT_dim0``) to every input dimension that has neither number nor name, so that it can be bound.
-
-    Exporters write such a dimension as absent or as -1."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    taken = set(model_symbols(model))
-    for value in model.graph.input:
-        if value.name in weights:
-            continue
-        for index, dim in enumerate(tensor_dims(value.type)):
-            if not dim.dim_param and (not dim.HasField("dim_value") or dim.dim_value < 0):
-                name = f"{value.name}_dim{index}"
-                while name in taken:
-                    name += "_"
-                taken.add(name)
-                dim.dim_param = name
-
-
-def bind_dims(model: ModelProto, bindings: Mapping[str, int | str]) -> None:
-    """Replaces dimensions by what they are bound to, in every graph. Raises UsageError (``dims.resolve``)."""
-    if not bindings:
-        return
-    resolved = dimensions.resolve(bindings, model_symbols(model))
-    for graph in graphs(model.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            for dim in tensor_dims(value.type):
-                if dim.dim_param:
-                    bound = dimensions.bind(dim.dim_param, resolved)
-                    if isinstance(bound, int):
-                        dim.dim_value = bound
-                    elif bound is not None:
-                        dim.dim_param = bound
 
 
 def is_complete(type_: Type) -> bool:
@@ -129,28 +66,32 @@ def incomplete(graph: GraphProto) -> list[str]:
     return [name for name in names if name not in types or not is_complete(types[name])]
 
 
-def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
-    """Annotates every value that inference reaches, in place. What stays unknown is reported by the import."""
+def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink) -> str:
+    """Annotates every value that inference reaches, in place. What stays unknown is reported by the import.
+
+    Returns the first node that inference failed at and why; empty where it failed at none."""
     known = frozenset(model_symbols(model))
-    inferred = _infer(model, where, sink)
+    inferred, fault = _infer(model, where, sink)
     _forget(inferred, known)
     types = graph_types(inferred.graph)
     if any(not is_static(types.get(name, UnknownType())) for name in _outputs(inferred.graph)):
-        inferred = _fold(inferred, known)
+        inferred, folded_fault = _fold(inferred, known)
+        fault = fault or folded_fault
     if incomplete(inferred.graph):
         inferred = _infer_symbolic(inferred)
     _annotate(model.graph, inferred.graph)
+    return fault
 
 
 def _outputs(graph: GraphProto) -> Iterator[str]:
     return (name for node in graph.node for name in node.output)
 
 
-def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
+def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> tuple[ModelProto, str]:
     from onnx import shape_inference
 
     try:
-        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=_propagates(model))
+        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=_propagates(model)), ""
     except shape_inference.InferenceError as error:
         first = error
     bare = ModelProto()
@@ -163,10 +104,11 @@ def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> ModelProto:
         sink.warn(message, where=where)
         for graph in graphs(model.graph):
             del graph.value_info[:]
-        return inferred
+        return inferred, ""
     except shape_inference.InferenceError as error:
-        sink.warn(f"shape inference failed at a node: {_first_line(error)}", where=where)
-    return _infer_leniently(model)
+        fault = _first_line(error)
+    sink.warn(f"shape inference failed at a node: {fault}", where=where)
+    return _infer_leniently(model), fault
 
 
 def _propagates(model: ModelProto) -> bool:
@@ -214,8 +156,10 @@ def _forget(model: ModelProto, known: frozenset[str]) -> None:
                     dim.Clear()
 
 
-def _fold(model: ModelProto, known: frozenset[str]) -> ModelProto:
-    """Replaces shape arithmetic on known shapes by constants and infers again, until nothing changes."""
+def _fold(model: ModelProto, known: frozenset[str]) -> tuple[ModelProto, str]:
+    """Replaces shape arithmetic on known shapes by constants and infers again, until nothing changes. Returns the last fault
+    of inference too."""
+    fault = ""
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     constants: dict[str, NDArray[Any]] = {}
     for tensor in model.graph.initializer:
@@ -224,10 +168,20 @@ def _fold(model: ModelProto, known: frozenset[str]) -> ModelProto:
             constants[tensor.name] = to_array(dense.type, dense.data)
     for _ in range(_ROUNDS):
         if not _fold_once(model.graph, opsets, constants):
-            return model
-        model = _infer_leniently(model)
+            break
+        model, fault = _infer_quietly(model)
         _forget(model, known)
-    return model
+    return model, fault
+
+
+def _infer_quietly(model: ModelProto) -> tuple[ModelProto, str]:
+    """Inference, with its fault told to nobody else: arithmetic that was folded may show what stayed hidden before."""
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=_propagates(model)), ""
+    except shape_inference.InferenceError as error:
+        return _infer_leniently(model), _first_line(error)
 
 
 def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, NDArray[Any]]) -> bool:
@@ -355,14 +309,9 @@ def _better(known: Type | None, inferred: Type) -> Type:
 
 
 __all__ = [
-    "bind_dims",
     "graph_types",
-    "graphs",
     "incomplete",
     "infer_shapes",
     "is_complete",
     "is_static",
-    "model_symbols",
-    "name_input_dims",
-    "tensor_dims",
 ]

@@ -1,0 +1,76 @@
+"""Dimensions that contradict each other: told at import, with their names, instead of by a run.
+
+A decoder states the lengths ``past``, ``seq`` and ``total`` as if they were free; its ops demand ``past + seq = total``. Shape
+inference fails at such an op once they are numbers. A binding takes part in the contradiction if inference succeeds without it.
+
+A node inside a branch proves nothing: an op that no run reaches may fail on shapes that every run is spared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from onnx import ModelProto, ValueInfoProto
+
+from dnnc.frontends.model_dims import bind_dims, graphs
+from dnnc.frontends.shapes import infer_shapes
+from ir.diagnostics import Diagnostic, DiagnosticSink, UsageError
+
+_BRANCH = re.compile(r"\(op_type:If\b")
+
+
+class Ports:
+    """The types of a model's inputs and outputs, to be kept while its dimensions have names."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.inputs, self.outputs = _copies(model.graph.input), _copies(model.graph.output)
+
+    def put_back(self, model: ModelProto) -> ModelProto:
+        """A copy of the model with these types, and no other annotation."""
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        for graph in graphs(copy.graph):
+            del graph.value_info[:]
+        del copy.graph.input[:], copy.graph.output[:]
+        copy.graph.input.extend(self.inputs)
+        copy.graph.output.extend(self.outputs)
+        return copy
+
+
+def _copies(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
+    found = []
+    for value in values:
+        copy = ValueInfoProto()
+        copy.CopyFrom(value)
+        found.append(copy)
+    return found
+
+
+def refuse_contradiction(model: ModelProto, ports: Ports, bindings: Mapping[str, int | str], fault: str, where: str) -> None:
+    """Raises UsageError where ``fault``, what inference said of the bound model, comes from the bindings.
+
+    ``ports``: of the model before ``bindings``, as names of dimensions."""
+    if not bindings or _BRANCH.search(fault) or _fault(model, ports, {}):
+        return
+    guilty = [name for name in bindings if not _fault(model, ports, {key: bindings[key] for key in bindings if key != name})]
+    names = guilty or list(bindings)
+    flags = " ".join(f"--dim {name}={bindings[name]}" for name in names)
+    if len(names) == 1:
+        message = f"no input of this size passes through the model: {fault}"
+    else:
+        message = f"these dimensions contradict each other: {fault}"
+    hint = "in a decoder with a cache, the length of its attention mask is that of the cache and the new tokens together"
+    raise UsageError([Diagnostic(message, f"{where}: {flags}", None, hint if len(names) > 1 else "give another number")])
+
+
+def _fault(model: ModelProto, ports: Ports, bindings: Mapping[str, int | str]) -> str:
+    copy = ports.put_back(model)
+    try:
+        bind_dims(copy, bindings)
+    except UsageError:  # what is left is an alias of a name that only an omitted binding knows
+        return "not bound"
+    return infer_shapes(copy, "", DiagnosticSink())
+
+
+__all__ = ["Ports", "refuse_contradiction"]
