@@ -7,9 +7,9 @@ that would fail later in ways nobody can read.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]
@@ -17,22 +17,23 @@ __all__ = ["__version__"]
 
 def _foreign_packages() -> str:
     """What is wrong with the packages beside this one; empty when nothing is."""
-    home = Path(__file__).resolve().parent.parent
+    home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     for name in ("grammars", "ir", "passes"):
         spec = find_spec(name)
         if spec is None:
-            return f"its package '{name}' was not found; expected {home / name}; install dnnc again"
+            return f"its package '{name}' was not found; expected {os.path.join(home, name)}; install dnnc again"
         places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        if not any(Path(place).resolve().is_relative_to(home / name) for place in places):
+        own = os.path.join(home, name)
+        if not any(os.path.commonpath((own, os.path.realpath(place))) == own for place in places):
             return (
                 f"found another package named '{name}' first on the path: {places[0] if places else name}; expected "
-                f"{home / name}; run from another directory, or take that one's folder out of PYTHONPATH"
+                f"{own}; run from another directory, or take that one's folder out of PYTHONPATH"
             )
     return ""
 
 
 _fault = _foreign_packages()
 if _fault:
-    if Path(sys.argv[0]).stem in ("dnnc", "-m"):  # the command: a person reads this, not a program
+    if os.path.splitext(os.path.basename(sys.argv[0]))[0] in ("dnnc", "-m"):  # the command: a person reads this, not a program
         raise SystemExit(f"dnnc: error: dnnc cannot start: {_fault}")
     raise ImportError(f"dnnc cannot be imported: {_fault}")

@@ -7,6 +7,8 @@ inside its function.
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -18,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     whole_process = argv is None
     try:
         if whole_process:
+            _leave_current_directory()
             gc.set_threshold(50_000)  # modules are immutable trees, without cycles: looking for some often is in vain
         from dnnc.cli.entry import run
     except KeyboardInterrupt:  # Ctrl-C before there is anything to interrupt
@@ -26,3 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if whole_process:
         gc.freeze()  # the interpreter need not search all that was imported before it ends: a fifth of a short command's time
     return code
+
+
+def _leave_current_directory() -> None:
+    """Takes the current directory off the path of this process. ``python -m`` and empty entries of ``PYTHONPATH`` put it there;
+    it stays where ``PYTHONPATH`` names it, and where it holds this package. Comes before all other imports."""
+    try:
+        current = os.getcwd()
+    except OSError:  # it was removed
+        return
+    named = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if current not in (os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))), *named):
+        sys.path[:] = [entry for entry in sys.path if entry not in ("", current)]

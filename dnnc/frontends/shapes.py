@@ -23,6 +23,7 @@ from dnnc.frontends.evaluate import evaluate_node
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.model_dims import graphs, model_symbols, tensor_dims
 from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
+from dnnc.ort import load_symbolic_shape_inference
 from ir import dims as dimensions
 from ir.diagnostics import DiagnosticSink
 from ir.types import SeqType, TensorType, Type, UnknownType
@@ -237,7 +238,7 @@ def _measure(node: onnx.NodeProto, type_: TensorType) -> list[NDArray[Any]]:
 def _infer_symbolic(model: ModelProto) -> ModelProto:
     """onnxruntime's inference; the model unchanged where it gives up."""
     try:
-        from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+        symbolic_shape_inference = load_symbolic_shape_inference()
     except ImportError:
         return model
     import contextlib
@@ -252,7 +253,7 @@ def _infer_symbolic(model: ModelProto) -> ModelProto:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             # What its static `infer_shapes` does, which however writes a file into the working directory when it gives up.
-            inference = SymbolicShapeInference(2**31 - 1, True, False, 0)
+            inference = symbolic_shape_inference(2**31 - 1, True, False, 0)
             inference._preprocess(copy)
             complete = False
             for _ in range(_ROUNDS):  # on models that it does not understand it may never come to an end

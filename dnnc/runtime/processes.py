@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 from dnnc.runtime.edges import config_text
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.worker import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
+from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
 
 DOING = {
@@ -80,16 +78,13 @@ def last_words(stage: StageProcess) -> str:
 
 
 def spawn(config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Starts a stage process and tells it its configuration. The package is found where this one was."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    """Starts a stage process and tells it its configuration."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", _MODULE],
+        module_command(_MODULE),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env=environment,
+        env=module_environment({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}),
         pass_fds=tuple(descriptors),
     )
     assert process.stdin is not None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnc.ort import load_onnxruntime
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.elements import BY_NUMBER, nbytes
@@ -34,8 +35,7 @@ class Program:
         folder: str = "",
     ) -> None:
         """``folder``: where external data lies when ``model`` is bytes. Raises what onnxruntime raises."""
-        import onnxruntime as ort
-
+        ort = load_onnxruntime()
         self.turn = 0
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -46,7 +46,12 @@ class Program:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if folder:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        self.session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self.session = ort.InferenceSession(
+            model,
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # it would print the error to standard output and load the model once more
+        )
         self.input_names = tuple(value.name for value in self.session.get_inputs())
         self.outputs = outputs
         self._value = ort.OrtValue

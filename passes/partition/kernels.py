@@ -18,9 +18,12 @@ kernel.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,9 +46,26 @@ def _ensure_cache_folder() -> None:
         os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="dnnc-numba-")
 
 
-_ensure_cache_folder()
+@contextlib.contextmanager
+def _no_settings_from_here() -> Iterator[None]:
+    """numba reads settings from `.numba_config.yaml` in the current directory, among them the folder of its cache, whose code
+    it runs; not while the package ``yaml`` cannot be imported. It looks again at each compilation, as decided at its import."""
+    absent = object()
+    before = sys.modules.get("yaml", absent)
+    sys.modules["yaml"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["yaml"]
+        if before is not absent:
+            sys.modules["yaml"] = before  # type: ignore[assignment]
 
-import numba  # noqa: E402  (the cache folder must be settled first)
+
+_ensure_cache_folder()
+warnings.filterwarnings("ignore", "A Numba config file is found")
+
+with _no_settings_from_here():
+    import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 

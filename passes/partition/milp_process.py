@@ -14,11 +14,13 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
 import numpy as np
 
+from ir.child import module_command, module_environment
 from passes.partition.highs import Watch
 from passes.partition.local_search import Sides
 from passes.partition.milp import MilpResult, solve_milp
@@ -63,18 +65,18 @@ def solve_apart(
         question["sides"] = [sides.seconds.tolist(), sides.side.tolist()]
     value, bound = math.inf, 0.0
     with subprocess.Popen(
-        [sys.executable, "-c", "from passes.partition.milp_process import answer; answer()"],
+        module_command(__name__),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env=module_environment(),
         start_new_session=True,  # an interrupt from the keyboard is for the search to handle
     ) as process:
         try:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(json.dumps(question).encode() + b"\n")
-            process.stdin.close()
+            process.stdin.flush()  # and left open: when this process dies, whatever the reason, the other one sees its end
             while watch(value, bound) and time.perf_counter() < ends:
                 if not select.select([process.stdout], [], [], _LOOK)[0]:
                     continue
@@ -96,6 +98,7 @@ def solve_apart(
 def answer() -> None:
     """The other process: a question on standard input, then lines of value and bound, and the answer."""
     question = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_starter, daemon=True).start()
     told = [time.perf_counter()]
 
     def watch(value: float, bound: float) -> bool:
@@ -117,6 +120,12 @@ def answer() -> None:
     print(
         json.dumps({"status": result.status, "stages": result.stages, "bound": result.bound, "nodes": result.nodes}), flush=True
     )
+
+
+def _end_with_starter() -> None:
+    """Waits for the end of standard input, which comes when the starter has ended; then nobody waits for an answer."""
+    os.read(0, 1)
+    os._exit(0)
 
 
 def _told(problem: Problem) -> dict[str, Any]:
@@ -160,3 +169,6 @@ def _read(told: dict[str, Any]) -> Problem:
 
 
 __all__ = ["answer", "solve_apart", "solve_watched"]
+
+if __name__ == "__main__":
+    answer()

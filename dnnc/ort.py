@@ -1,0 +1,38 @@
+"""The one door to onnxruntime: it is imported here and nowhere else, with its telemetry off.
+
+The wheels of onnxruntime come with telemetry on (``Privacy.md`` in the package): a file with a device id and a database of
+events, with names of models, graphs and nodes, below the user's cache directory, a file ``.ses`` in the temporary directory,
+and uploads to Microsoft after some seconds. ``ORT_DISABLE_TELEMETRY`` turns all of it off when it is set before
+onnxruntime is loaded, and only then. A value that the user gave it counts: ``ORT_DISABLE_TELEMETRY=0`` leaves telemetry on.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = ["load_onnxruntime", "load_symbolic_shape_inference", "silence"]
+
+VARIABLE = "ORT_DISABLE_TELEMETRY"
+
+
+def silence() -> None:
+    """Turns onnxruntime's telemetry off in this process and in those that it starts, unless the user set it on or off."""
+    if not os.environ.get(VARIABLE):  # an empty value means "on" to onnxruntime; to a shell it is as good as unset
+        os.environ[VARIABLE] = "1"
+
+
+def load_onnxruntime() -> Any:
+    """The package ``onnxruntime``."""
+    silence()
+    import onnxruntime
+
+    return onnxruntime
+
+
+def load_symbolic_shape_inference() -> Any:
+    """onnxruntime's class ``SymbolicShapeInference``. Raises ImportError where a package that it needs is absent."""
+    silence()
+    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+    return SymbolicShapeInference
