@@ -51,6 +51,9 @@ def test_the_wheel_holds_every_file_that_runs(wheel: Path) -> None:
     expected = files(ROOT, (".py", ".lark", ".toml", ".md", ".typed"))
     assert sorted(expected - held) == []
     assert sorted(name for name in held - expected if name.split("/")[0] not in PACKAGES) == []
+    with zipfile.ZipFile(wheel) as archive:
+        licences = [name for name in archive.namelist() if ".dist-info/licenses/" in name]
+        assert [archive.read(name) for name in licences] == [(ROOT / "dnnc" / "LICENSE").read_bytes()]
     assert any(name.endswith(".lark") for name in held)
     assert any(name.startswith("dnnc/costs/presets/") and name.endswith(".toml") for name in held)
 
