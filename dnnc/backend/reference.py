@@ -1,18 +1,21 @@
 """The unsplit model as a program to compare with: the original where it is still there, with further values as outputs.
 
 A reference is bytes of an ONNX model whose external weights stay where they are; nothing is written beside the original.
-Models that are no file (``zoo:...``) are made again into a folder of the caller's.
+Models that are no ONNX file (``zoo:...``, IR text) are made again, or exported, into a folder of the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnc.backend.build import Build
-from ir.diagnostics import DiagnosticSink, DnncError
+from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.files import open_input
 from ir.names import unique
 
 if TYPE_CHECKING:
@@ -38,33 +41,124 @@ def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[R
     """References for ``wanted`` values, the best first: the original model, then ``annotated.onnx``. ``scratch``: an empty
     folder that lives as long as they are used. What cannot be loaded is passed over."""
     names = tuple(wanted)
-    original = build.source.path(build.folder)
-    if original is not None and original.suffix != ".ir":
-        found = _open(original, names, f"the original model {original}", True)
-        if found is not None:
-            yield found
-    elif build.source.spec.startswith("zoo:"):
-        made = _make_zoo(build.source.spec, scratch)
-        found = _open(made, names, f"the model {build.source.spec}, made again", True) if made is not None else None
-        if found is not None:
-            yield found
-    found = _open(build.annotated, names, "annotated.onnx, the unsplit model of the build", False)
-    if found is not None:
-        yield found
+    original = _original(build, names, scratch)
+    if isinstance(original, Reference):
+        yield original
+    try:
+        with open_input(build.annotated, "an ONNX model") as file:
+            model = file.read()
+        yield _open(model, "protobuf", build.folder, names, "annotated.onnx, the unsplit model of the build", False)
+    except Exception:  # protobuf's errors, of a package without types; over its 2 GB limit it cannot write
+        return
 
 
-def _open(path: Path, wanted: tuple[str, ...], title: str, original: bool) -> Reference | None:
+def why_not_the_original(build: Build) -> str:
+    """Why ``references`` has no original model, for a person."""
+    spec = build.source.spec
+    if spec.startswith("zoo:"):
+        return f"{spec} cannot be made again"
+    if not spec or not build.source.sha256:
+        return "the build does not say which model it was made from"
+    path = _source_path(build)
+    try:
+        with open_input(path, "the original model") as file:
+            changed = _digest(file.read()) != build.source.sha256
+    except InvalidInput as error:
+        return f"the original model {path} is gone: {error.diagnostics[0].message}"
+    return f"the original model {path} has changed since" if changed else f"the original model {path} does not open"
+
+
+def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference | None:
+    """The model that was compiled, where it is there with the same bytes; they are read once, so what was compared with the
+    digest is what runs."""
+    spec = build.source.spec
+    try:
+        if spec.startswith("zoo:"):
+            return _open(_exported(spec, scratch), "protobuf", scratch, names, f"the model {spec}, made again", True)
+        path = _source_path(build)
+        with open_input(path, "the original model") as file:
+            data = file.read()
+        if not spec or _digest(data) != build.source.sha256:
+            return None
+        if path.suffix == ".ir":
+            return _open(_exported(str(path), scratch), "protobuf", scratch, names, f"the original {path}, as ONNX", True)
+        from onnx.serialization import registry
+
+        format_ = registry.get_format_from_file_extension(path.suffix) or "protobuf"
+        return _open(data, format_, path.parent, names, f"the original model {path}", True)
+    except Exception:  # InvalidInput, or protobuf's errors as above
+        return None
+
+
+def _source_path(build: Build) -> Path:
+    return Path(os.path.normpath(build.folder.absolute() / build.source.spec))
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _open(data: bytes, format_: str, folder: Path, wanted: tuple[str, ...], title: str, original: bool) -> Reference:
     import onnx
 
-    try:
-        model = onnx.load_model(str(path), load_external_data=False)
-        present = add_outputs(model, wanted)
-        distinguish_nodes(model.graph)
-        if model.ir_version > RUNTIME_IR_VERSION:
-            model.ir_version = RUNTIME_IR_VERSION
-        return Reference(model.SerializeToString(), str(path.parent.absolute()), title, original, present)
-    except Exception:  # protobuf's errors, of a package without types; over its 2 GB limit it cannot write
+    model = onnx.load_model_from_string(data, format=format_)
+    present = add_outputs(model, wanted)
+    distinguish_nodes(model.graph)
+    if model.ir_version > RUNTIME_IR_VERSION:
+        model.ir_version = RUNTIME_IR_VERSION
+    return Reference(model.SerializeToString(), str(folder.absolute()), title, original, present)
+
+
+def part(
+    reference: Reference, given: Mapping[str, tuple[int, tuple[int | None, ...]]], wanted: Iterable[str]
+) -> Reference | None:
+    """The part of a reference that computes ``wanted`` from values ``given`` (element type and shape of each), and from inputs
+    of the model where these do not suffice. None where the reference lacks one of the values that are wanted."""
+    import onnx
+
+    model = onnx.load_model_from_string(reference.model)
+    graph = model.graph
+    maker = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    names = tuple(wanted)
+    if any(name not in maker for name in names):
         return None
+    needed: set[int] = set()
+    read: set[str] = set()
+    waiting = [maker[name] for name in names]
+    while waiting:
+        number = waiting.pop()
+        if number in needed:
+            continue
+        needed.add(number)
+        fresh = set(reads_of(graph.node[number])) - read
+        read |= fresh
+        waiting += [maker[name] for name in fresh if name in maker and name not in given]
+    nodes = [graph.node[number] for number in sorted(needed)]
+    inputs = [value for value in graph.input if value.name in read]
+    there = {value.name for value in inputs}
+    for name, (element, shape) in given.items():
+        if name in read and name not in there and name in maker:
+            inputs.append(onnx.helper.make_tensor_value_info(name, element, shape))
+    outputs = [value for value in graph.output if value.name in names]
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    made = {name for node in nodes for name in node.output} - given.keys()
+    types = [value for value in graph.value_info if value.name in made]
+    sparse = [tensor for tensor in graph.sparse_initializer if tensor.values.name in read]
+    cut = onnx.helper.make_graph(
+        nodes, graph.name or "part", inputs, outputs, kept, value_info=types, sparse_initializer=sparse
+    )
+    model.graph.CopyFrom(cut)
+    return replace(reference, model=model.SerializeToString(), present=frozenset(names))
+
+
+def reads_of(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, those that its subgraphs read included."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from reads_of(inner)
+            yield from (value.name for value in graph.output)
 
 
 def add_outputs(model: onnx.ModelProto, wanted: Iterable[str]) -> frozenset[str]:
@@ -91,18 +185,15 @@ def distinguish_nodes(graph: onnx.GraphProto) -> None:
             node.name = unique(node.name, names)
 
 
-def _make_zoo(spec: str, scratch: Path) -> Path | None:
-    """Exports a zoo model with its weights to ``scratch``; None when it cannot be made."""
+def _exported(spec: str, scratch: Path) -> bytes:
+    """A zoo model or IR text as an ONNX model, its weights in ``scratch``. Raises DnncError when it cannot be made."""
     import onnx_ir
 
     from dnnc.backend.export import export_func
     from dnnc.frontends import load_model
 
-    try:
-        imported = load_model(spec, {}, DiagnosticSink())
-        model = export_func(imported.module, imported.module.entry)
-    except DnncError:
-        return None
     path = scratch / "reference.onnx"
-    onnx_ir.save(model, path, external_data="reference.data")
-    return path
+    if not path.exists():
+        imported = load_model(spec, {}, DiagnosticSink())
+        onnx_ir.save(export_func(imported.module, imported.module.entry), path, external_data="reference.data")
+    return path.read_bytes()

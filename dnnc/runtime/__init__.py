@@ -8,16 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dnnc.runtime.check import CheckOptions, CheckReport, check_build
+    from dnnc.runtime.check import CheckOptions, check_build
     from dnnc.runtime.errors import RuntimeFailure
     from dnnc.runtime.generate import random_inputs
     from dnnc.runtime.inputs import read_npz, split_microbatches, write_npz
     from dnnc.runtime.pipeline import Event, Pipeline, RunOptions, RunResult
     from dnnc.runtime.run import RunCommand, run_build, run_command
+    from dnnc.runtime.verdict import CheckReport
 
 _HOME = {
     "CheckOptions": "check",
-    "CheckReport": "check",
+    "CheckReport": "verdict",
     "check_build": "check",
     "RuntimeFailure": "errors",
     "random_inputs": "generate",

@@ -1,22 +1,26 @@
 """How far two values are apart, and how far they may be.
 
-Floats: the largest difference over the range of the expected values (their largest magnitude when all are equal); where all
-are nearly equal, a few units in the last place of the largest pass. NaN and infinities must stand at the same places.
-Integers, booleans and strings are equal or not; 8-bit integers behind a quantisation may be one step apart, and whatever is
-computed behind one may differ by one step of 8 bits (1/255 of the range).
+The *measure* of a difference is a share, so that one tolerance serves every type but the narrow integers:
 
-16-bit floats may differ by more the oftener their inputs were rounded to 16 bits where onnxruntime inside one session keeps the
+- floats, and 32-bit sums of quantised values: the largest difference over the range of the expected values (their largest
+  magnitude when all are equal). Where all are nearly equal, a few units in the last place of the largest pass. NaN and
+  infinities must stand at the same places;
+- integers of at most 16 bits that are quantised values: the largest difference, in steps;
+- other integers, booleans and strings: the share of elements that are not equal.
+
+What is allowed at least depends on the precision of a value: that of its type, or a lower one that it was computed from. 16-bit
+floats may differ by more the oftener their inputs were rounded to 16 bits where onnxruntime inside one session keeps the
 excess precision of its 32-bit kernels: by (1 + sqrt(n)) tolerances after n such roundings, whose errors are independent (Higham
 and Mary, SIAM J. Sci. Comput. 41(5), 2019: the root of n takes the place of n). A border between stages rounds once, and so
 does a collective that moves a value. One that adds terms rounds twice, each term and their sum: the errors of terms add up to
-about that of one as large as the sum.
+about that of one as large as the sum. What rounding does to one model beyond that is measured (``noise.py``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +28,7 @@ import numpy as np
 from dnnc.backend.members import Box, is_whole
 from dnnc.runtime.codec import Raw, to_user
 from dnnc.runtime.collectives import Collective
-from dnnc.runtime.elements import BY_NUMBER, Array
+from dnnc.runtime.elements import BY_NUMBER, Array, Element
 
 TOLERANCES = {
     "float64": 1e-5,
@@ -50,13 +54,36 @@ QUANTISED_STEP = 1 / 255
 """Tolerance of floats that are computed from quantised values: one step of 8 bits."""
 
 
+CAP = 0.1
+"""Largest tolerance that a measured noise floor may give, as a share: faults change a tensor by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What a value was computed from. ``narrow``: float types of fewer bits than 32 that its inputs were rounded to;
+    ``quantised``: whether integers of few bits stood for real numbers on the way."""
+
+    narrow: frozenset[str] = frozenset()
+    quantised: bool = False
+
+    def __or__(self, other: Precision) -> Precision:
+        return Precision(self.narrow | other.narrow, self.quantised or other.quantised)
+
+
+EXACT = Precision()
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``value``: how far apart, ``allowed``: how far they may be; ``inf`` where they cannot be compared, with the reason."""
+    """``value``: the measure of the difference, ``inf`` where the two cannot be compared, with the ``reason``; ``allowed``: the
+    largest that passes; ``unit``: what a share of 1 is in this measure (1, or the number of steps of a quantised integer);
+    ``elements``: how many were compared, without those that are not finite."""
 
     value: float
     allowed: float
     reason: str = ""
+    unit: float = 1.0
+    elements: int = 1
 
     @property
     def ok(self) -> bool:
@@ -69,40 +96,42 @@ def roundings_of(collectives: Iterable[Collective]) -> int:
     return sum(2 if one.reduction == "sum" else 1 for one in sixteen)
 
 
-def compare(expected: Any, found: Any, *, quantised: bool = False, roundings: int = 0) -> Difference:
+def compare(expected: Any, found: Any, precision: Precision = EXACT, roundings: int = 0) -> Difference:
     """The difference of two values as they travel (``codec``): tensors, strings, lists of those, maps, None. ``roundings``: how
     often what the found one is made of was rounded to 16 bits, and the expected one was not."""
     if isinstance(expected, Raw) and isinstance(found, Raw):
-        return _tensors(expected, found, quantised, roundings)
+        return _tensors(expected, found, precision, roundings)
     if isinstance(expected, list) and isinstance(found, list):
         if len(expected) != len(found):
             return _unlike(f"{len(found)} items found, {len(expected)} expected")
-        parts = [compare(e, f, quantised=quantised, roundings=roundings) for e, f in zip(expected, found, strict=True)]
-        return max(parts, key=lambda d: (not d.ok, d.value), default=Difference(0.0, 0.0))
+        parts = [compare(e, f, precision, roundings) for e, f in zip(expected, found, strict=True)]
+        worst = max(parts, key=lambda d: (not d.ok, d.value), default=Difference(0.0, 0.0))
+        return replace(worst, elements=sum(part.elements for part in parts))
     if isinstance(expected, np.ndarray) and isinstance(found, np.ndarray):
         if expected.shape != found.shape:
             return _unlike(f"shape {list(found.shape)} found, {list(expected.shape)} expected")
-        unequal = int((expected != found).sum())
-        return Difference(float(unequal), 0.0, f"{unequal} strings differ" if unequal else "")
+        return _unequal(expected, found, "strings ")
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         if expected.keys() != found.keys():
             return _unlike("the keys differ")
-        return compare(_values(expected), _values(found), quantised=quantised, roundings=roundings)
-    return Difference(0.0, 0.0) if expected is None and found is None else _unlike("the kinds of value differ")
+        return compare(_values(expected), _values(found), precision, roundings)
+    if expected is None and found is None:
+        return Difference(0.0, 0.0, elements=0)
+    return _unlike("the kinds of value differ")
 
 
-def compare_part(expected: Raw, box: Box, found: Raw, *, quantised: bool = False, roundings: int = 0) -> Difference:
+def compare_part(expected: Raw, box: Box, found: Raw, precision: Precision = EXACT, roundings: int = 0) -> Difference:
     """As ``compare``, of what lies in ``box`` of the expected tensor and a part that should be that; over the range of the
     whole tensor."""
     if not box or is_whole(box, expected.shape):
-        return compare(expected, found, quantised=quantised, roundings=roundings)
+        return compare(expected, found, precision, roundings)
     here = tuple(slice(start, start + length) for start, length in box)
     part = expected.data[here]
     if part.shape != found.data.shape or expected.element != found.element:
         return _unlike(f"shape {list(found.shape)} found, {list(part.shape)} expected")
     data = expected.data.copy()
     data[here] = found.data
-    return _tensors(expected, Raw(expected.element, expected.shape, data), quantised, roundings)
+    return _tensors(expected, Raw(expected.element, expected.shape, data), precision, roundings)
 
 
 def _values(mapping: Mapping[Any, Any]) -> Any:
@@ -114,30 +143,32 @@ def _values(mapping: Mapping[Any, Any]) -> Any:
 
 
 def _unlike(reason: str) -> Difference:
-    return Difference(float("inf"), 0.0, reason)
+    return Difference(math.inf, 0.0, reason)
 
 
-def _tensors(expected: Raw, found: Raw, quantised: bool, roundings: int) -> Difference:
+def _tensors(expected: Raw, found: Raw, precision: Precision, roundings: int) -> Difference:
+    element = BY_NUMBER[expected.element]
     if expected.element != found.element:
-        return _unlike(f"{BY_NUMBER[found.element].name} found, {BY_NUMBER[expected.element].name} expected")
+        return _unlike(f"{BY_NUMBER[found.element].name} found, {element.name} expected")
     if expected.shape != found.shape:
         return _unlike(f"shape {list(found.shape)} found, {list(expected.shape)} expected")
-    name = BY_NUMBER[expected.element].name
-    allowed = _allowed(name, quantised, roundings)
+    allowed = _allowed(element, precision, roundings)
+    steps = precision.quantised and element.name != "bool" and element.name not in TOLERANCES and element.bits <= 16
+    unit = float((1 << element.bits) - 1) if steps else 1.0
     if np.array_equal(_bits(expected.data), _bits(found.data)):
-        return Difference(0.0, allowed)
+        return Difference(0.0, allowed, "", unit, _finite(expected))
     left, right = to_user(expected), to_user(found)
-    if name in TOLERANCES:
+    if element.name in TOLERANCES:
         return _floats(left, right, allowed)
-    if name == "bool":
-        unequal = int((left != right).sum())
-        return Difference(float(unequal), 0.0, f"{unequal} of {left.size} differ")
+    if allowed == 0:
+        return _unequal(left, right)
     gap = np.abs(left.astype(np.float64) - right.astype(np.float64))
-    steps = float(gap.max())
-    if quantised and BY_NUMBER[expected.element].bits > 8:  # a sum of quantised values
+    most = float(gap.max())
+    reason = f"{int((gap > 0).sum())} of {left.size} differ, by up to {most:g}"
+    if not steps:
         scale = float(left.max()) - float(left.min()) or float(np.abs(left.astype(np.float64)).max()) or 1.0
-        return Difference(steps / scale, QUANTISED_STEP, f"{int((gap > 0).sum())} of {left.size} differ")
-    return Difference(steps, allowed, f"{int((gap > 0).sum())} of {left.size} differ, by up to {steps:g}")
+        most /= scale
+    return Difference(most, allowed, reason, unit, left.size)
 
 
 def _bits(data: Array) -> Array:
@@ -145,11 +176,34 @@ def _bits(data: Array) -> Array:
     return flat.view(np.uint8) if flat.size else flat
 
 
-def _allowed(name: str, quantised: bool, roundings: int) -> float:
-    if name in TOLERANCES:
-        tolerance = TOLERANCES[name] * (1 + math.sqrt(roundings) if name in SIXTEEN_BITS else 1)
-        return max(tolerance, QUANTISED_STEP) if quantised else tolerance
-    return 1.0 if quantised and name != "bool" else 0.0
+def _finite(value: Raw) -> int:
+    """How many elements a tensor has; 0 where none is finite."""
+    size = math.prod(value.shape)
+    if BY_NUMBER[value.element].name not in TOLERANCES or BY_NUMBER[value.element].bits < 16:
+        return size
+    flat = value.data.reshape(-1)
+    for part in (flat[:1024], flat):  # nearly always the first few tell
+        if np.isfinite(to_user(Raw(value.element, part.shape, part))).any():
+            return size
+    return 0
+
+
+def _unequal(left: Array, right: Array, what: str = "") -> Difference:
+    """The difference of values of which each is either right or wrong."""
+    unequal = int((left != right).sum())
+    reason = f"{unequal} of {left.size} {what}differ" if unequal else ""
+    return Difference(unequal / max(1, left.size), 0.0, reason, elements=left.size)
+
+
+def _allowed(element: Element, precision: Precision, roundings: int) -> float:
+    """What is allowed of a value of this type that was computed from values of this precision."""
+    if element.name not in TOLERANCES:
+        if not precision.quantised or element.name == "bool" or element.bits > 32:
+            return 0.0
+        return 1.0 if element.bits <= 16 else QUANTISED_STEP
+    rounded = 1 + math.sqrt(roundings)
+    narrow = (TOLERANCES[name] * (rounded if name in SIXTEEN_BITS else 1) for name in {element.name, *precision.narrow})
+    return max(*narrow, QUANTISED_STEP if precision.quantised else 0.0)
 
 
 def _floats(left: Array, right: Array, allowed: float) -> Difference:
@@ -158,17 +212,17 @@ def _floats(left: Array, right: Array, allowed: float) -> Difference:
         left, right = left.astype(np.float64), right.astype(np.float64)
     odd = ~np.isfinite(left)
     if not np.array_equal(odd, ~np.isfinite(right)):
-        return Difference(float("inf"), allowed, "NaN or infinity at different places")
+        return Difference(math.inf, allowed, "NaN or infinity at different places")
     if odd.any():
         both_nan = np.isnan(left[odd]) & np.isnan(right[odd])
         if not (both_nan | (left[odd] == right[odd])).all():
-            return Difference(float("inf"), allowed, "NaN or infinity differ")
+            return Difference(math.inf, allowed, "NaN or infinity differ")
         left, right = left[~odd], right[~odd]
-    if left.size == 0:
-        return Difference(0.0, allowed)
+    if left.size == 0 or np.array_equal(left, right):
+        return Difference(0.0, allowed, elements=left.size)
     if left.dtype.kind == "c":
         scale = float(np.abs(left).max())
     else:
         largest = float(np.abs(left).max())
         scale = max(float(left.max() - left.min()) or largest, LAST_PLACES * place * largest / allowed)
-    return Difference(float(np.abs(left - right).max()) / (scale or 1.0), allowed)
+    return Difference(float(np.abs(left - right).max()) / (scale or 1.0), allowed, elements=left.size)

@@ -16,7 +16,7 @@ from typing import Any
 from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.reference import references
 from dnnc.runtime.codec import Raw
-from dnnc.runtime.compare import compare, compare_part, roundings_of
+from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.lockstep import Values, fed, run_members
@@ -45,11 +45,31 @@ class _Held:
     placements: tuple[Placement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Tolerance:
+    """What a value may differ by: what its precision and roundings allow, and at least ``allowed``."""
+
+    precision: Precision
+    roundings: int
+    allowed: float
+
+    def passes(self, difference: Difference) -> bool:
+        return difference.ok or difference.value <= self.allowed
+
+
 def first_wrong(
-    build: Build, module: Module, stage: StageProgram, feeds: Mapping[str, Any], expected: Mapping[str, Any], threads: int
+    build: Build,
+    module: Module,
+    stage: StageProgram,
+    feeds: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    precisions: Mapping[str, Precision],
+    allowed: float,
+    threads: int,
 ) -> Found | None:
     """The first difference inside ``stage``, given the model's inputs and what the unsplit model makes at its cuts; None where
-    nothing differs that the unsplit model names, or it does not run again."""
+    nothing differs that the unsplit model names, or it does not run again. ``allowed``: of what diverges behind; values
+    inside may differ by as much."""
     program = next((s for s in module.of_type(Stage) if s.index == stage.index), None)
     mesh = next((m for m in module.of_type(Mesh) if program is not None and m.name == program.mesh), None)
     if program is None or mesh is None:
@@ -64,7 +84,8 @@ def first_wrong(
             one = held.get(name)
             if one is None or not isinstance(right.get(one.origin), Raw):
                 continue
-            wrong = _wrong(one, mesh, right[one.origin], values, roundings_of(stage.collectives))
+            precision, rounded = precisions.get(one.origin, EXACT), roundings_of(stage.collectives)
+            wrong = _wrong(one, mesh, right[one.origin], values, _Tolerance(precision, rounded, allowed))
             if wrong:
                 return Found(one.origin, level, wrong)
     return None
@@ -121,7 +142,7 @@ def _element(type_: Type) -> int:
     return BY_NAME[name].number if name in BY_NAME else 0
 
 
-def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], rounded: int) -> tuple[int, ...]:
+def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], tolerance: _Tolerance) -> tuple[int, ...]:
     """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
     from dnnc.backend.members import Part
     from dnnc.runtime.parts import assemble
@@ -133,14 +154,18 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], rounded
         return ()
     reduction = next((p.reduction for p in held.placements if isinstance(p, Partial)), "")
     if not reduction:
-        found = ((m, compare_part(expected, boxes[m], values[m][held.name], roundings=rounded)) for m in members)
-        return tuple(member for member, difference in found if not difference.ok)
+        found = (
+            (m, compare_part(expected, boxes[m], values[m][held.name], tolerance.precision, tolerance.roundings))
+            for m in members
+        )
+        return tuple(member for member, difference in found if not tolerance.passes(difference))
     copies = [i for i, placement in enumerate(held.placements) if isinstance(placement, Replicate)]
     wrong: set[int] = set()
     for copy in dict.fromkeys(tuple(coordinates(mesh, member)[i] for i in copies) for member in members):
         group = [member for member in members if tuple(coordinates(mesh, member)[i] for i in copies) == copy]
         parts = [(Part(held.name, held.name, boxes[m], reduction), values[m][held.name]) for m in group]
-        if not compare(expected, assemble(expected.shape, parts), roundings=rounded).ok:
+        whole = assemble(expected.shape, parts)
+        if not tolerance.passes(compare(expected, whole, tolerance.precision, tolerance.roundings)):
             wrong.update(group)
     return tuple(sorted(wrong))
 

@@ -8,7 +8,7 @@ import pytest
 
 from dnnc.runtime.codec import from_user
 from dnnc.runtime.collectives import Collective
-from dnnc.runtime.compare import QUANTISED_STEP, compare, roundings_of
+from dnnc.runtime.compare import QUANTISED_STEP, Precision, compare, roundings_of
 from dnnc.runtime.elements import BY_NAME, Array
 
 NAN, INF = float("nan"), float("inf")
@@ -68,13 +68,13 @@ def test_integers_booleans_and_strings_are_exact() -> None:
 
 def test_quantised_values_may_be_one_step_apart() -> None:
     base = np.array([0, 100, 200], np.uint8)
-    assert compare(from_user(base), from_user(base + np.uint8(1)), quantised=True).ok
-    assert not compare(from_user(base), from_user(base + np.uint8(2)), quantised=True).ok
+    assert compare(from_user(base), from_user(base + np.uint8(1)), Precision(quantised=True)).ok
+    assert not compare(from_user(base), from_user(base + np.uint8(2)), Precision(quantised=True)).ok
     assert not compare(from_user(base), from_user(base + np.uint8(1))).ok
     floats = np.array([0.0, 255.0], np.float32)
-    assert compare(from_user(floats), from_user(floats + np.float32(0.9)), quantised=True).ok
-    assert compare(from_user(floats), from_user(floats + np.float32(0.9)), quantised=True).allowed == QUANTISED_STEP
-    assert not compare(from_user(floats), from_user(floats + np.float32(2)), quantised=True).ok
+    assert compare(from_user(floats), from_user(floats + np.float32(0.9)), Precision(quantised=True)).ok
+    assert compare(from_user(floats), from_user(floats + np.float32(0.9)), Precision(quantised=True)).allowed == QUANTISED_STEP
+    assert not compare(from_user(floats), from_user(floats + np.float32(2)), Precision(quantised=True)).ok
 
 
 def test_unlike_values_say_how() -> None:

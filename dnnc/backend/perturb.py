@@ -1,0 +1,76 @@
+"""Models whose float weights are moved by one unit in the last place: what tells how much rounding matters to a model.
+
+Only weights whose last place is as good as any other are moved: those that nothing but linear ops and normalisations read, and
+scales of quantisations. Other constants may be exact (an exponent, a size, a bound), and so may scalars that are added or
+multiplied. Weights in other files stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnnc.backend.reference import Reference, reads_of
+
+if TYPE_CHECKING:
+    import onnx
+
+_LINEAR = frozenset(
+    {
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "LSTM", "GRU", "RNN", "Add", "Mul"),
+        *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"),
+    }
+)
+_SCALED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""Names of the element types that are moved."""
+
+
+def perturbed_models(reference: Reference, count: int) -> Iterator[bytes]:
+    """``count`` models like the reference, each with its weights moved at random; equal for equal references."""
+    import onnx
+
+    model = onnx.load_model_from_string(reference.model)
+    weights = [(tensor, onnx.numpy_helper.to_array(tensor)) for tensor in _inexact(model.graph)]
+    for seed in range(count):
+        generator = np.random.Generator(np.random.Philox(seed))
+        for tensor, value in weights:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(moved(value, generator), tensor.name))
+        yield model.SerializeToString()
+
+
+def moved(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    """The floats next to these, up or down at random. Zeros, for which the next is of another size, and what is not finite
+    stay."""
+    towards = np.where(generator.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)
+    with np.errstate(over="ignore", under="ignore"):
+        found = np.nextafter(array, towards)
+    return np.where(np.isfinite(array) & np.isfinite(found) & (array != 0), found, array).astype(array.dtype)
+
+
+def _inexact(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    """The float weights to move."""
+    from onnx import helper
+
+    exact: set[str] = set()
+    scales: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _SCALED:
+            scales.update(node.input[1:2])
+            exact.update((*node.input[:1], *node.input[2:]))
+        elif node.op_type not in _LINEAR:
+            exact.update(node.input)
+        exact.update(set(reads_of(node)) - set(node.input))  # what a subgraph reads
+    return [
+        tensor
+        for tensor in graph.initializer
+        if helper.tensor_dtype_to_np_dtype(tensor.data_type).name in FLOATS
+        and not tensor.external_data
+        and tensor.name not in exact
+        and (tensor.name in scales or max(tensor.dims, default=1) > 1)
+    ]
+
+
+__all__ = ["FLOATS", "moved", "perturbed_models"]
