@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +102,17 @@ def break_stage(build: Build, stage: int) -> None:
             names[:] = [f"{n}_right" if n == name else n for n in names]
     model.graph.node.append(onnx.helper.make_node("Sin", [f"{name}_right"], [name]))
     path.write_bytes(model.SerializeToString())
+    reseal(build)
+
+
+def reseal(build: Build) -> None:
+    """Brings the manifest in step with the files: a fault of the compiler, not of the disk."""
+    path = build.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for name, entry in manifest["files"].items():
+        data = (build.folder / name).read_bytes()
+        entry |= {"bytes": len(data), "sha256": f"sha256:{hashlib.sha256(data).hexdigest()}"}
+    path.write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
