@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import onnx
 import onnx_ir
 from onnx_ir import serde
 
@@ -23,6 +22,7 @@ from dnnc.frontends.attributes import attribute_proto
 from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS, tensor_proto, type_proto
 from dnnc.frontends.opdefs import operator_of
+from dnnc.frontends.schemas import schema
 from ir.attributes import AttrKind, Dense
 from ir.diagnostics import InvalidInput
 from ir.module import Declared, External, Func, Inline, Module, Resource, Stage
@@ -111,7 +111,7 @@ def lower_opset(model: onnx_ir.Model, version: int, where: str) -> onnx_ir.Model
         {
             node.op_type
             for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph)
-            if node.domain == "" and onnx.defs.get_schema(node.op_type, given).since_version > version
+            if node.domain == "" and schema(node.op_type, given).since_version > version
         }
     )
     if not changed:
@@ -138,7 +138,7 @@ def _check_operators(model: onnx_ir.Model, version: int) -> None:
     """The converter lets operators pass that it does not know: raises SchemaError for one that ``version`` does not have."""
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         if node.domain == "":
-            onnx.defs.get_schema(node.op_type, version)
+            schema(node.op_type, version)
 
 
 class _Builder:

@@ -17,7 +17,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import ELEMENT_TYPES
-from dnnc.frontends.opdefs import STANDARD_DOMAINS
+from dnnc.frontends.opdefs import MICROSOFT, STANDARD_DOMAINS
+from dnnc.frontends.schemas import is_listed, schema
 from ir.diagnostics import DiagnosticSink
 from ir.names import unique
 from passes.analyses.order import topological
@@ -70,6 +71,7 @@ class _Checker:
         self.versions: dict[str, int] = {}
         self.custom: Counter[tuple[str, str]] = Counter()
         self.missing_domains: set[str] = set()
+        self.warned: set[str] = set()
         self.faults = 0
         self.fresh: set[str] = set()
 
@@ -77,6 +79,11 @@ class _Checker:
         self.faults += 1
         if self.faults <= _MOST_FAULTS:
             self.sink.error(message, where=f"{self.where}: {place}" if place else self.where, hint=hint)
+
+    def warn(self, message: str, place: str = "", hint: str = "") -> None:
+        if message not in self.warned:
+            self.warned.add(message)
+            self.sink.warn(message, where=f"{self.where}: {place}" if place else self.where, hint=hint)
 
     def opsets(self) -> None:
         for entry in self.model.opset_import:
@@ -159,9 +166,9 @@ class _Checker:
     def _least_outputs(self, node: NodeProto) -> int:
         """Outputs that the operator always has."""
         domain = "" if node.domain == "ai.onnx" else node.domain
-        if node.output and not node.output[-1] and domain in STANDARD_DOMAINS and domain in self.versions:
+        if node.output and not node.output[-1] and domain in (*STANDARD_DOMAINS, MICROSOFT) and domain in self.versions:
             try:
-                return int(onnx.defs.get_schema(node.op_type, self.versions[domain], domain).min_output)
+                return int(schema(node.op_type, self.versions[domain], domain).min_output)
             except onnx.defs.SchemaError:
                 return 0  # reported as unknown, with the node
         return 0
@@ -242,15 +249,20 @@ class _Checker:
                     hint,
                 )
             return
-        if domain not in STANDARD_DOMAINS:
+        if domain not in (*STANDARD_DOMAINS, MICROSOFT):
             self.custom[(domain, node.op_type)] += 1
             return
         try:
-            schema = onnx.defs.get_schema(node.op_type, version, domain)
+            found = schema(node.op_type, version, domain)
         except onnx.defs.SchemaError:
-            self._unknown(node, version, place)
+            if domain == MICROSOFT:
+                self.custom[(domain, node.op_type)] += 1
+            else:
+                self._unknown(node, version, place)
             return
-        self._signature(node, schema, place)
+        if not found.has_type_and_shape_inference_function and is_listed(domain, node.op_type):
+            self.custom[(domain, node.op_type)] += 1
+        self._signature(node, found, place)
 
     def _unknown(self, node: NodeProto, version: int, place: str) -> None:
         where = domain_name(node.domain)
@@ -269,28 +281,33 @@ class _Checker:
             hint + "an operator of your own needs a domain of its own (node.domain)",
         )
 
-    def _signature(self, node: NodeProto, schema: onnx.defs.OpSchema, place: str) -> None:
+    def _signature(self, node: NodeProto, found: onnx.defs.OpSchema, place: str) -> None:
+        """Counts and attributes. What is more than the schema has is an error, of ONNX Runtime's own operators a warning: they
+        gain operands and attributes with its releases."""
+        surplus = self.warn if found.domain == MICROSOFT else self.error
         for kind, count, low, high in (
-            ("inputs", len(node.input), schema.min_input, schema.max_input),
-            ("outputs", len(node.output), schema.min_output, schema.max_output),
+            ("inputs", len(node.input), found.min_input, found.max_input),
+            ("outputs", len(node.output), found.min_output, found.max_output),
         ):
             if not low <= count <= high:
                 expected = f"{low}" if low == high else f"{low} or more" if high >= 1 << 30 else f"{low} to {high}"
-                self.error(f"{node.op_type} has {count} {kind}, {expected} were expected", place)
+                report = self.error if count < low else surplus
+                report(f"{node.op_type} has {count} {kind}, {expected} were expected", place)
         given = {attribute.name for attribute in node.attribute}
-        for name, attribute in schema.attributes.items():
+        for name, attribute in found.attributes.items():
             if attribute.required and name not in given:
                 self.error(f"{node.op_type} needs the attribute '{name}'", place)
-        for name in sorted(given - set(schema.attributes)):
-            close = difflib.get_close_matches(name, sorted(schema.attributes), 1)
-            hint = f"did you mean '{close[0]}'?" if close else f"it has: {', '.join(sorted(schema.attributes)) or 'none'}"
-            self.error(f"{node.op_type} has no attribute '{name}' in opset {self.versions[node.domain]}", place, hint)
+        for name in sorted(given - set(found.attributes)):
+            close = difflib.get_close_matches(name, sorted(found.attributes), 1)
+            hint = f"did you mean '{close[0]}'?" if close else f"it has: {', '.join(sorted(found.attributes)) or 'none'}"
+            surplus(f"{node.op_type} has no attribute '{name}' in opset {self.versions[node.domain]}", place, hint)
 
     def report_custom(self) -> None:
         for (domain, op_type), count in sorted(self.custom.items()):
             times = f"{count} nodes" if count > 1 else "1 node"
-            kind = f"operator {domain}.{op_type} ({times})"
-            message = f"{kind} is not of a standard domain: kept as it is, its costs and types are guesses"
+            kind = f"operator {domain_name(domain)}.{op_type} ({times})"
+            why = "has no rule here" if is_listed(domain, op_type) else "is not of a standard domain"
+            message = f"{kind} {why}: kept as it is, its costs and types are guesses"
             self.sink.warn(message, where=self.where)
         if self.faults > _MOST_FAULTS:
             self.sink.error(f"{self.faults - _MOST_FAULTS} more faults are not shown", where=self.where)

@@ -1,7 +1,8 @@
-"""Definitions of ONNX's operators for the verifier, derived from onnx's own schemas.
+"""Definitions of ONNX's operators for the verifier, derived from their schemas (``schemas``).
 
 ``register`` makes them known to ``ir.opdefs``; onnx itself is imported when the first is asked for. An operator of another
-domain, or of a module that does not state its opset, has no definition: it is opaque.
+domain, or of a module that does not state its opset, has no definition: it is opaque. So is one of ONNX Runtime's own domain
+that its table does not list, and those that it lists may have further attributes and operands: they gain them with releases.
 """
 
 from __future__ import annotations
@@ -12,10 +13,18 @@ from functools import lru_cache
 from ir.attributes import AttrKind
 from ir.opdefs import ELEMENTWISE, PURE, RANDOM, AttrDef, OpDef, register_provider
 
+MICROSOFT = "com.microsoft"
+"""ONNX Runtime's own domain, whose only version gains operators, attributes and operands with its releases."""
 STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
+"""Domains whose operators are all known: one that is missing does not exist."""
 
 RANDOM_OPERATORS = frozenset(
     {
+        "com.microsoft.BiasDropout",
+        "com.microsoft.BitmaskBiasDropout",
+        "com.microsoft.BitmaskDropout",
+        "com.microsoft.Sampling",
+        "com.microsoft.WhisperBeamSearch",
         "Bernoulli",
         "Dropout",
         "Multinomial",
@@ -70,19 +79,22 @@ def lookup(name: str, opsets: Mapping[str, int]) -> OpDef | None:
     """The definition of op ``name`` (``onnx.Gemm``) under these opsets (the default domain's is ``onnx``)."""
     domain, op_type = operator_of(name)
     version = opsets.get(domain or "onnx")
-    if version is None or domain not in STANDARD_DOMAINS or version >= 1 << 31:  # onnx counts opsets in 32 bits
+    if version is None or domain not in (*STANDARD_DOMAINS, MICROSOFT) or version >= 1 << 31:  # onnx counts opsets in 32 bits
         return None
     return _definition(name, domain, op_type, version)
 
 
 @lru_cache(maxsize=4096)
 def _definition(name: str, domain: str, op_type: str, version: int) -> OpDef | None:
-    from onnx import defs
+    from onnx.defs import SchemaError
 
+    from dnnc.frontends import schemas
+
+    grows = domain == MICROSOFT
     try:
-        schema = defs.get_schema(op_type, version, domain)
-    except defs.SchemaError:
-        return OpDef(name, check=lambda op: [f"opset {version} has no operator {op_type}"], extensible=True)
+        schema = schemas.schema(op_type, version, domain)
+    except SchemaError:
+        return None if grows else OpDef(name, check=lambda op: [f"opset {version} has no operator {op_type}"], extensible=True)
     attributes, regions = [], []
     for key, attribute in sorted(schema.attributes.items()):
         kind = str(attribute.type).rpartition(".")[2]
@@ -94,11 +106,12 @@ def _definition(name: str, domain: str, op_type: str, version: int) -> OpDef | N
             attributes.append((key, AttrDef(_KINDS[kind], attribute.required)))
     return OpDef(
         name,
-        (schema.min_input, _limit(schema.max_input)),
-        (0, _limit(schema.max_output)),
+        (schema.min_input, None if grows else _limit(schema.max_input)),
+        (0, None if grows else _limit(schema.max_output)),
         tuple(attributes),
         tuple(regions),
         _traits(domain, op_type, bool(regions)),
+        extensible=grows,
     )
 
 
@@ -107,11 +120,11 @@ def _limit(count: int) -> int | None:
 
 
 def _traits(domain: str, op_type: str, has_regions: bool) -> frozenset[str]:
-    if not domain and op_type in RANDOM_OPERATORS:
+    if (f"{domain}." if domain else "") + op_type in RANDOM_OPERATORS:
         return frozenset({RANDOM})
     if has_regions:
         return frozenset()  # as pure as what the regions hold
     return frozenset({PURE, ELEMENTWISE} if not domain and op_type in ELEMENTWISE_OPERATORS else {PURE})
 
 
-__all__ = ["ELEMENTWISE_OPERATORS", "RANDOM_OPERATORS", "STANDARD_DOMAINS", "lookup", "operator_of", "register"]
+__all__ = ["ELEMENTWISE_OPERATORS", "MICROSOFT", "RANDOM_OPERATORS", "STANDARD_DOMAINS", "lookup", "operator_of", "register"]

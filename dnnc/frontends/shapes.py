@@ -15,8 +15,9 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, shape_inference
 
+from dnnc.frontends import schemas
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.checks import node_reads
 from dnnc.frontends.evaluate import evaluate_node
@@ -88,11 +89,16 @@ def _outputs(graph: GraphProto) -> Iterator[str]:
     return (name for node in graph.node for name in node.output)
 
 
-def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> tuple[ModelProto, str]:
-    from onnx import shape_inference
+def _run(model: ModelProto, *, strict: bool) -> ModelProto:
+    """onnx's inference. Raises InferenceError, where ``strict`` also for one node."""
+    operators = ((node.domain, node.op_type) for graph in graphs(model.graph) for node in graph.node)
+    with schemas.registered(operators):
+        return shape_inference.infer_shapes(model, strict_mode=strict, data_prop=_propagates(model))
 
+
+def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> tuple[ModelProto, str]:
     try:
-        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=_propagates(model)), ""
+        return _run(model, strict=True), ""
     except shape_inference.InferenceError as error:
         first = error
     bare = ModelProto()
@@ -100,7 +106,7 @@ def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> tuple[ModelPr
     for graph in graphs(bare.graph):
         del graph.value_info[:]
     try:
-        inferred = shape_inference.infer_shapes(bare, strict_mode=True, data_prop=_propagates(model))
+        inferred = _run(bare, strict=True)
         message = f"the model's own shape annotations contradict inference and are ignored: {_first_line(first)}"
         sink.warn(message, where=where)
         for graph in graphs(model.graph):
@@ -131,10 +137,8 @@ def _propagates(model: ModelProto) -> bool:
 
 def _infer_leniently(model: ModelProto) -> ModelProto:
     """Inference that passes over nodes it cannot do; the model as it is where even that fails."""
-    from onnx import shape_inference
-
     try:
-        return shape_inference.infer_shapes(model, strict_mode=False, data_prop=_propagates(model))
+        return _run(model, strict=False)
     except shape_inference.InferenceError:
         copy = ModelProto()
         copy.CopyFrom(model)
@@ -177,10 +181,8 @@ def _fold(model: ModelProto, known: frozenset[str]) -> tuple[ModelProto, str]:
 
 def _infer_quietly(model: ModelProto) -> tuple[ModelProto, str]:
     """Inference, with its fault told to nobody else: arithmetic that was folded may show what stayed hidden before."""
-    from onnx import shape_inference
-
     try:
-        return shape_inference.infer_shapes(model, strict_mode=True, data_prop=_propagates(model)), ""
+        return _run(model, strict=True), ""
     except shape_inference.InferenceError as error:
         return _infer_leniently(model), _first_line(error)
 
