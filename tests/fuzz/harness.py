@@ -24,30 +24,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from ir.diagnostics import ExitCode, visible
+from ir.diagnostics import ExitCode
+from tests.fuzz.verdict import CPU_LIMIT, MEMORY_LIMIT, Result, crash_place, faults_of, left_behind
 
 CORPUS = Path(__file__).parent / "corpus"
-CPU_LIMIT = 20.0
-"""Seconds of CPU that a command may take."""
 WALL_LIMIT = 120.0
 """Seconds without an answer, on a machine that others use too."""
 IDLE_LIMIT = 25.0
 """Seconds in which a command that has not answered uses no CPU: it waits for what does not come."""
-MEMORY_LIMIT = 2 << 30
-"""Bytes that a command may add to what the process holds."""
 BATCH = 100
 """Cases of one worker: what a case leaves in its memory ends with it."""
-TALK_LIMIT = 256 << 10
-"""Characters of messages for one input."""
-
-_ALLOWED = {code.value for code in ExitCode} - {ExitCode.INTERNAL.value}
-_LOCATED = re.compile(r"(?m)^(?!\s)(?!error:).+?: error: ")
-_BARE = re.compile(r"(?m)^error: .*")
-_OUTPUTS = ("-o", "--out", "--outputs", "--print-folder")
+HOSTILE = 0.2
+"""Part of the inputs, after each hostile one was tried once, that are made to break something rather than mutated."""
 
 Make = Callable[[Random, Path, Path], list[str]]
 """Writes the input files of one case into a folder and returns the arguments; the second folder is the surface's base."""
@@ -65,29 +56,6 @@ class Surface:
     prepare: Callable[[Path], None] = lambda base: None
     judge: Callable[[Path, Path, Result], str] = lambda folder, base, result: ""
     quick: int = 40
-
-
-@dataclass(slots=True)
-class Result:
-    """How one run of the command ended. ``memory``: bytes added at the most; ``faults``: what must not be, empty when all is
-    well; ``place``: where an internal error was raised."""
-
-    case: str
-    arguments: list[str] = field(default_factory=list)
-    code: int = -1
-    seconds: float = 0.0
-    memory: int = 0
-    stdout: str = ""
-    stderr: str = ""
-    place: str = ""
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def signature(self) -> str:
-        """Equal for failures that likely have one cause."""
-        first = self.place or next(iter(self.stderr.splitlines()), "")
-        words = re.sub(r"'[^']*'|\"[^\"]*\"|\d+|\S*/\S*", "_", first)[:120] if not self.place else self.place
-        return f"{self.faults[0].split(':')[0]} | {words}" if self.faults else ""
 
 
 @dataclass(slots=True)
@@ -229,8 +197,11 @@ class _Worker:
             os.close(reader)
             try:
                 run_batch(self.surface, self.base, self.scratch, self.failures, cases, writer)
-            finally:
                 os._exit(0)
+            except BaseException:  # a fault of the fuzzer itself
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(70)
         os.close(writer)
         self.pipe = reader
         self._partial = b""
@@ -371,7 +342,9 @@ def make_case(surface: Surface, base: Path, folder: Path, case: str) -> list[str
         shutil.copytree(source, folder, symlinks=True, dirs_exist_ok=True)
         return [word.replace("{base}", str(base)) for word in shlex.split((source / "command").read_text(encoding="utf-8"))[1:]]
     rng = Random(f"{surface.name}/{case}")
-    make = surface.hostile[int(rest.partition("/")[2])] if kind == "hostile" else surface.make
+    if kind == "hostile":
+        return surface.hostile[int(rest.partition("/")[2])](rng, folder, base)
+    make = rng.choice(surface.hostile) if surface.hostile and rng.random() < HOSTILE else surface.make
     return make(rng, folder, base)
 
 
@@ -404,73 +377,8 @@ def run_command(case: str, arguments: list[str], scratch: Path) -> Result:
             if len(data) < 8 << 20:
                 result.faults.append(f"{name} is not UTF-8")
     if result.code == ExitCode.INTERNAL:
-        result.place = _crash_place(scratch / "tmp")
+        result.place = crash_place(scratch / "tmp")
     return result
-
-
-def faults_of(result: Result) -> list[str]:
-    """What must not be, of exit code, time, memory and words."""
-    found = []
-    said = result.stderr
-    if result.code not in _ALLOWED and not result.faults:
-        found.append(f"exit {result.code}: {said[:300]}")
-    if result.seconds > CPU_LIMIT:
-        found.append(f"slow: {result.seconds:.1f} s of CPU")
-    if result.memory > MEMORY_LIMIT:
-        found.append(f"memory: {result.memory >> 20} MiB")
-    if "Traceback (most recent call last)" in said + result.stdout:
-        found.append("traceback")
-    for name, text in (("stderr", said), ("stdout", result.stdout)):
-        if (shown := visible(text, lines=True)) != text:
-            at = next(i for i, (a, b) in enumerate(zip(text, shown, strict=False)) if a != b)
-            found.append(f"raw control characters on {name}: {text[max(0, at - 60) : at + 20]!r}")
-    if result.code in (2, 3, 4, 5) and not said.strip():
-        found.append("no message")
-    if result.code == ExitCode.INVALID_INPUT and (_BARE.search(said) or not _LOCATED.search(said)):
-        found.append(f"no location: {said[:300]}")
-    repeated = [line for line, count in Counter(line for line in said.splitlines() if "error: " in line).items() if count > 1]
-    if repeated:
-        found.append(f"said twice: {repeated[0][:300]}")
-    if len(said) > TALK_LIMIT:
-        found.append(f"talk: {len(said)} characters of messages")
-    return found
-
-
-def left_behind(arguments: list[str], code: int, folder: Path, before: set[Path], temporary: Path) -> list[str]:
-    """Files and processes that the command should have taken away; outputs that a failed one should not have written."""
-    outputs = {folder / value for option, value in pairwise(arguments) if option in _OUTPUTS}
-    new = {path for path in folder.rglob("*") if path not in before}
-    found = [path for path in new if not any(path == out or out in path.parents for out in outputs)]
-    faults = [f"left behind: {path.relative_to(folder)}" for path in sorted(found)[:3]]
-    if code != ExitCode.INTERNAL:
-        faults += [f"left behind in the temporary folder: {path.name}" for path in sorted(temporary.iterdir())[:3]]
-    if code in (2, 3, 4):
-        faults += [f"written in spite of exit {code}: {out.name}" for out in sorted(outputs) if out in new]
-    faults += [f"process left behind: {line[:200]}" for line in _children() if "resource_tracker" not in line]
-    return faults
-
-
-def _children() -> Iterator[str]:
-    """The command lines of living children."""
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):
-            for child in (task / "children").read_text().split():
-                yield Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace") or "(ended)"
-
-
-def _crash_place(temporary: Path) -> str:
-    """``TypeError in passes/cost/count.py:12 elements``: the innermost frame of the project in the crash report."""
-    for path in temporary.glob("dnnc-crash-*"):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        frames = [
-            line
-            for line in lines
-            if re.match(r'\s+File ".*/(dnnc|ir|passes|grammars)/', line) and "/site-packages/" not in line
-        ]
-        last = re.search(r'((?:dnnc|ir|passes|grammars)/[^"]*)", line (\d+), in (\S+)', frames[-1]) if frames else None
-        error = next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception|Crash)?\b", line)), "")
-        return f"{error.partition(':')[0]} in {last[1]}:{last[2]} {last[3]}" if last else error[:100]
-    return ""
 
 
 def _redirect(scratch: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.harness import Result, faults_of
 from tests.fuzz.surfaces import SURFACES
+from tests.fuzz.verdict import Result, faults_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
