@@ -18,19 +18,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 from ir.diagnostics import InvalidInput, UsageError
-
-_SUFFIX = ".partial"
+from ir.scratch import PARTIAL, locked_folder, partials, remove_dead, told_of_disk
+from ir.signals import termination_raises
 
 
 @contextlib.contextmanager
@@ -45,17 +41,14 @@ def whole_directory(target: Path, replaceable: Callable[[Path], bool], seal: str
     stays = target.is_dir() and (os.path.ismount(target) or _is_current(target))
     folder = target if stays else target.parent
     made_parents = _make_parents(target.parent)
-    try:
-        _remove_stale(folder, target.name)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_SUFFIX, dir=folder))
-    except OSError as error:
-        _remove_empty(made_parents)
-        raise InvalidInput(f"cannot write there: {error.strerror}", where=str(folder)) from error
-    lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
     done = False
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with _termination_raises():
+        remove_dead(partials(folder, target.name))
+        with (
+            told_of_disk(target, "free some space or choose another directory; nothing was written"),
+            termination_raises(),
+            _sibling(folder, target.name) as temporary,
+        ):
             yield temporary
             _flush(temporary)
             temporary.chmod(0o777 & ~_umask())
@@ -65,23 +58,27 @@ def whole_directory(target: Path, replaceable: Callable[[Path], bool], seal: str
             else:
                 _move(temporary, target)
             done = True
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
-            hint = "free some space or choose another directory; nothing was written"
-            raise InvalidInput(f"the disk refused: {error.strerror}", where=str(target), hint=hint) from error
-        raise
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        os.close(lock)
         if not done:
             _remove_empty(made_parents)
+
+
+@contextlib.contextmanager
+def _sibling(folder: Path, name: str) -> Iterator[Path]:
+    """The hidden folder that is to become ``name``. Raises InvalidInput where it cannot be made."""
+    with contextlib.ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(locked_folder(folder, f".{name}.", PARTIAL))
+        except OSError as error:
+            raise InvalidInput(f"cannot write there: {error.strerror}", where=str(folder)) from error
+        yield temporary
 
 
 def refuse_foreign(target: Path, replaceable: Callable[[Path], bool]) -> None:
     """Raises UsageError when something stands at ``target`` that may not be replaced."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise UsageError("it exists and is not a directory", where=str(target), hint="choose another output directory with -o")
-    if target.is_dir() and not set(target.iterdir()) <= set(_partials(target, target.name)) and not replaceable(target):
+    if target.is_dir() and not set(target.iterdir()) <= set(partials(target, target.name)) and not replaceable(target):
         raise UsageError(
             "the directory is not empty and was not written by dnnc, so it is left alone",
             where=str(target),
@@ -96,7 +93,7 @@ def _move(temporary: Path, target: Path) -> None:
     elif _exchange(temporary, target):
         shutil.rmtree(temporary, ignore_errors=True)
     else:
-        aside = temporary.with_name(temporary.name.removesuffix(_SUFFIX) + ".old" + _SUFFIX)
+        aside = temporary.with_name(temporary.name.removesuffix(PARTIAL) + ".old" + PARTIAL)
         os.rename(target, aside)
         try:
             os.rename(temporary, target)
@@ -114,7 +111,7 @@ def _fill(temporary: Path, target: Path, seal: str) -> None:
         return path.name == seal, path.name
 
     new = sorted(temporary.iterdir(), key=order)
-    old = sorted(set(target.iterdir()) - set(_partials(target, target.name)), key=order, reverse=True)
+    old = sorted(set(target.iterdir()) - set(partials(target, target.name)), key=order, reverse=True)
     aside = Path(tempfile.mkdtemp(dir=temporary))
     moved: list[tuple[Path, Path]] = []
     try:
@@ -144,44 +141,6 @@ def _exchange(first: Path, second: Path) -> bool:
         return False
     at_cwd, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of linux/fs.h
     return bool(renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0)
-
-
-def _partials(folder: Path, name: str) -> list[Path]:
-    """What writers of the target called ``name`` have in ``folder``."""
-    return sorted(folder.glob(f".{_escape(name)}.*{_SUFFIX}"))
-
-
-def _remove_stale(folder: Path, name: str) -> None:
-    """Removes what a killed writer of the target called ``name`` left behind in ``folder``: what nobody holds locked."""
-    for path in _partials(folder, name):
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(handle)
-
-
-def _escape(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-@contextlib.contextmanager
-def _termination_raises() -> Iterator[None]:
-    """While inside, a request to terminate ends the block as SystemExit does, so that the sibling is removed."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _make_parents(folder: Path) -> list[Path]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ir.diagnostics import Diagnostic, InvalidInput
+from ir.diagnostics import Diagnostic
+from ir.scratch import whole_file
 
 PROGRESS_AFTER = 1.0
 """Seconds of work before a person is shown that it goes on."""
@@ -45,15 +45,8 @@ def finite(value: Any) -> Any:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a text file, whole or not at all. Raises InvalidInput when the system refuses."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror}", where=str(path)) from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def talk(text: str, quiet: bool = False) -> None:

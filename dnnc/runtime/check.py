@@ -15,7 +15,6 @@ What differs by more than the precision of its type explains is measured against
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from dnnc.runtime.verdict import CheckReport, Comparison, judge
 from dnnc.runtime.wiring import output_specs
 from ir.diagnostics import InvalidInput
 from ir.module import Module
+from ir.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from dnnc.backend.reference import Reference
@@ -85,8 +85,8 @@ def check_build(
         samples = split_microbatches(build.inputs, read_npz(options.inputs), where=str(options.inputs)).items
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
     progress("run the unsplit model", None)
-    with tempfile.TemporaryDirectory(prefix="dnnc-check-") as scratch:
-        unsplit = _Unsplit(build, feeds, options, precisions(module), Path(scratch))
+    with scratch_folder() as scratch:
+        unsplit = _Unsplit(build, feeds, options, precisions(module), scratch)
         expected = unsplit.values()
         tainted, random = random_values(module)
         state = _State(build, module, options, feeds, expected, unsplit, tainted)

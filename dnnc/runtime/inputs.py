@@ -14,9 +14,7 @@ has none.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ import numpy as np
 from dnnc.backend.build import Port
 from dnnc.runtime.elements import BY_NAME, Array, user_dtype
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.scratch import whole_file
 
 HINT = "'dnnc inspect DIR' lists the inputs of the model"
 
@@ -72,20 +71,8 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     for name, value in arrays.items():
         for key, array in _flatten(name, value):
             flat[key] = array.astype(np.str_) if array.dtype == object else array
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".npz")
-    except OSError as error:
-        raise InvalidInput(f"cannot write there: {error.strerror}", where=str(path), hint="name another file") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, allow_pickle=False, **flat)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole_file(path) as file:
+        np.savez(file, allow_pickle=False, **flat)
 
 
 def _flatten(name: str, value: Any) -> list[tuple[str, Array]]:

@@ -7,7 +7,6 @@ terms added up. Layouts come from the stage program in ``plan.ir``; ``%v.1`` is 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.lockstep import Values, fed, run_members
 from dnnc.runtime.program import Program
 from ir.module import Mesh, Module, Stage
+from ir.scratch import scratch_folder
 from ir.types import Partial, Placement, Replicate, TensorType, Type
 
 
@@ -124,8 +124,8 @@ def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
 def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], threads: int) -> dict[str, Any]:
     """Values of the unsplit model inside the stage."""
     specs = {h.origin: ValueSpec(h.origin, _element(h.type)) for h in wanted}
-    with tempfile.TemporaryDirectory(prefix="dnnc-check-") as scratch:
-        for reference in references(build, specs, Path(scratch)):
+    with scratch_folder() as scratch:
+        for reference in references(build, specs, scratch):
             try:
                 outputs = tuple(spec for name, spec in specs.items() if name in reference.present)
                 program = Program(reference.model, outputs, threads=threads, folder=reference.folder)

@@ -1,0 +1,66 @@
+"""Standard output and error as the command has them: present, whatever the shell did, and with faults that have names.
+
+- A stream that the shell closed (``>&-``) leads nowhere; a file that is opened later must not get its number.
+- The reader of a pipe may go at any time (``| head``): what is written from then on is dropped, and the work goes on, for it
+  may be writing a build as well.
+- Standard output that cannot be written (a full disk) is a fault that names it; standard error is not worth one.
+- A character that the encoding does not have is written as its escape.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+OUTPUT = "standard output"
+
+
+def settle_streams() -> None:
+    """Puts such streams in the place of ``sys.stdout`` and ``sys.stderr``, for the rest of the process."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, so ``number``
+            os.set_inheritable(opened, True)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 (for the rest of the process)
+    sys.stdout = _stream(sys.stdout, 1)
+    sys.stderr = _stream(sys.stderr, 2)
+
+
+def _stream(present: TextIO | None, number: int) -> TextIO:
+    if present is None:
+        return open(os.devnull, "w", encoding="utf-8", errors="backslashreplace")
+    options: Any = present
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Sink(number)),
+        encoding=present.encoding,
+        errors="backslashreplace" if present.errors == "strict" else present.errors,
+        newline="\n",
+        line_buffering=options.line_buffering,
+        write_through=options.write_through,
+    )
+
+
+class _Sink(io.FileIO):
+    """Writes to a descriptor until that fails, and drops what comes after."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "w", closefd=False)
+        self._gone = False
+
+    def write(self, data: Any, /) -> int:
+        if not self._gone:
+            try:
+                return super().write(data)
+            except BrokenPipeError:
+                self._gone = True
+            except OSError as error:
+                self._gone = True
+                if self.fileno() == 1:
+                    error.filename = OUTPUT
+                    raise
+        return memoryview(data).nbytes

@@ -1,0 +1,159 @@
+"""Files and folders that are not whole yet, or only scratch, and that nobody leaves behind.
+
+Each lies under a hidden or private name and is locked (``flock``) by the process that made it; it is removed when that process
+is done with it, by whatever way but SIGKILL. What a killed process left is not locked, and the next that makes one for the
+same purpose removes it. Only what belongs to the same user is ever removed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from ir.diagnostics import InvalidInput
+from ir.signals import termination_raises
+
+__all__ = ["PARTIAL", "locked_folder", "partials", "remove_dead", "remove_dead_scratch", "scratch_folder", "told_of_disk", "whole_file"]
+
+PARTIAL = ".partial"
+"""How the name of everything ends that is to become a result."""
+_SCRATCH = "dnnc-scratch-"
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_made: set[Path] = set()
+"""What this process has made and not yet removed or moved into place."""
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A private folder below the temporary directory, gone at the end. Raises InvalidInput where the disk refuses."""
+    base = Path(tempfile.gettempdir())
+    remove_dead_scratch()
+    with (
+        told_of_disk(base, "free some space, or name another directory in TMPDIR"),
+        termination_raises(),
+        locked_folder(base, _SCRATCH) as folder,
+    ):
+        yield folder
+
+
+def remove_dead_scratch() -> None:
+    """Removes scratch folders that killed processes of this user left."""
+    base = Path(tempfile.gettempdir())
+    remove_dead(base / name for name in _names(base) if name.startswith(_SCRATCH))
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """An open file that becomes ``path`` when the block ends without an exception. Raises InvalidInput where the system
+    refuses."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{PARTIAL}")
+    remove_dead(partials(path.parent, path.name))
+    with told_of_disk(path, "free some space, or name another file"), termination_raises(), _mine(temporary):
+        try:
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno in _DISK:
+                raise
+            message = f"cannot be written: {error.strerror or error}"
+            raise InvalidInput(message, where=str(path), hint="name another file") from None
+        with os.fdopen(descriptor, "wb") as file:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield file
+            file.flush()
+            os.fchmod(descriptor, 0o666 & ~_umask())
+            os.replace(temporary, path)
+
+
+@contextmanager
+def told_of_disk(path: Path, hint: str) -> Iterator[None]:
+    """Turns what a disk refuses inside (it is full, read-only or broken, or a file may not grow so large) into InvalidInput."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK:
+            where = str(error.filename or path)
+            raise InvalidInput(f"the disk refused: {error.strerror}", where=where, hint=hint) from error
+        raise
+
+
+@contextmanager
+def locked_folder(base: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """A new folder in ``base`` that this process holds locked; removed at the end, if it is still there. Raises OSError."""
+    while True:
+        folder = base / f"{prefix}{os.urandom(6).hex()}{suffix}"
+        with _mine(folder):
+            os.mkdir(folder, 0o700)
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if folder.is_dir():  # else another process took it for a dead one's before it was locked
+                    yield folder
+                    return
+            finally:
+                os.close(lock)
+
+
+def partials(folder: Path, name: str) -> list[Path]:
+    """What writers of ``name`` in ``folder`` have there, or left there."""
+    return [folder / entry for entry in _names(folder) if entry.startswith(f".{name}.") and entry.endswith(PARTIAL)]
+
+
+def remove_dead(paths: Iterable[Path]) -> None:
+    """Removes those that belong to this user and that no process holds locked."""
+    for path in paths:
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if os.fstat(handle).st_uid == os.geteuid():
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path)
+            finally:
+                os.close(handle)
+
+
+@contextmanager
+def _mine(path: Path) -> Iterator[None]:
+    """Removes what this process makes at ``path`` inside. Where an exception comes in the way of that too, it is done when the
+    process ends: a signal may come at any moment."""
+    _made.add(path)
+    try:
+        yield
+    finally:
+        _remove(path)
+        _made.discard(path)
+
+
+@atexit.register
+def _remove_all() -> None:
+    for path in tuple(_made):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _umask() -> int:
+    """The process's umask; reading it means setting it for a moment."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,73 @@
+"""Requests to end: SIGTERM and SIGHUP become an exception, so that every ``with`` and ``finally`` on the way cleans up.
+
+The exit code is 128 + the signal's number, as a shell has it for a process that the signal ended. A signal that the process
+was started with as ignored (``nohup``) stays ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["GRACE", "Terminated", "end_soon_after_a_request", "termination_raises"]
+
+_REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+GRACE = 5.0
+"""Seconds to clean up in, once a request to end has come."""
+
+
+class Terminated(SystemExit):
+    """A request to end, raised in the main thread."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+    @property
+    def name(self) -> str:
+        return signal.Signals(self.number).name
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    for other in _REQUESTS:
+        if signal.getsignal(other) is _raise:
+            signal.signal(other, signal.SIG_IGN)  # a second request must not interrupt the cleaning up after the first
+    raise Terminated(number)
+
+
+@contextmanager
+def termination_raises() -> Iterator[None]:
+    """While inside, a request to end is raised as ``Terminated``. Does nothing outside the main thread, and for signals that
+    somebody handles already."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    mine = [number for number in _REQUESTS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in mine:
+        signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def end_soon_after_a_request() -> None:
+    """From now on a request to end that ``termination_raises`` catches ends this process after ``GRACE`` seconds at the latest:
+    the main thread may be deep in a solver, where no exception reaches it. For a process that has nothing else to do."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(read,), daemon=True).start()
+
+
+def _watch(read: int) -> None:
+    while (number := os.read(read, 1)[0]) not in _REQUESTS:
+        pass
+    time.sleep(GRACE)
+    os._exit(128 + number)
