@@ -21,7 +21,17 @@ from typing import BinaryIO
 from ir.diagnostics import InvalidInput
 from ir.signals import termination_raises
 
-__all__ = ["PARTIAL", "locked_folder", "partials", "remove_dead", "remove_dead_scratch", "scratch_folder", "told_of_disk", "whole_file"]
+__all__ = [
+    "PARTIAL",
+    "locked_folder",
+    "partials",
+    "remove_dead",
+    "remove_dead_scratch",
+    "scratch_folder",
+    "told_of_disk",
+    "umask",
+    "whole_file",
+]
 
 PARTIAL = ".partial"
 """How the name of everything ends that is to become a result."""
@@ -68,7 +78,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield file
             file.flush()
-            os.fchmod(descriptor, 0o666 & ~_umask())
+            os.fchmod(descriptor, 0o666 & ~umask())
             os.replace(temporary, path)
 
 
@@ -152,7 +162,7 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _umask() -> int:
+def umask() -> int:
     """The process's umask; reading it means setting it for a moment."""
     mask = os.umask(0o077)
     os.umask(mask)

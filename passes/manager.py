@@ -8,6 +8,7 @@ its first line.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -119,7 +120,7 @@ class PassManager:
             start = time.perf_counter()
             if self.verify and changed and hasattr(ir, "verify") and (faults := ir.verify(result)):
                 raise InvariantError(faults, step.name)
-        except (DnncError, KeyboardInterrupt):
+        except (DnncError, MemoryError, OSError):  # faults of the input or of the machine, told as such
             raise
         except InvariantError as error:
             if kept := self._reproduce(number, module, error):
@@ -154,8 +155,13 @@ class PassManager:
         header = (
             f"// RUN: dnnc opt %s --passes {shlex.quote(pipeline)}\n// Pass '{self.passes[number - 1].name}' failed: {words}\n"
         )
-        self.reproducer.parent.mkdir(parents=True, exist_ok=True)
-        self.reproducer.write_text(header + ir.print_module(module), encoding="utf-8")
+        try:
+            self.reproducer.parent.mkdir(parents=True, exist_ok=True)
+            self.reproducer.unlink(missing_ok=True)
+            with open(self.reproducer, "x", encoding="utf-8", opener=_private) as file:  # it holds the user's model
+                file.write(header + ir.print_module(module))
+        except OSError:  # a full disk; the crash itself is what must be told
+            return None
         return self.reproducer
 
 
@@ -163,6 +169,10 @@ def pipeline_of(text: str) -> str | None:
     """The pipeline text that the RUN line of an IR text names (a reproducer, a golden case), or None without one."""
     found = _RUN_LINE.match(text)
     return shlex.split(found["passes"])[0] if found else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _replay(reproducer: Path) -> str:

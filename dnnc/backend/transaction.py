@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ir.diagnostics import InvalidInput, UsageError
-from ir.scratch import PARTIAL, locked_folder, partials, remove_dead, told_of_disk
+from ir.scratch import PARTIAL, locked_folder, partials, remove_dead, told_of_disk, umask
 from ir.signals import termination_raises
 
 
@@ -51,7 +51,7 @@ def whole_directory(target: Path, replaceable: Callable[[Path], bool], seal: str
         ):
             yield temporary
             _flush(temporary)
-            temporary.chmod(0o777 & ~_umask())
+            temporary.chmod(0o777 & ~umask())
             refuse_foreign(target, replaceable)
             if stays:
                 _fill(temporary, target, seal)
@@ -186,10 +186,3 @@ def _sync_directory(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    """The process's umask; reading it means setting it for a moment."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,8 @@ from dnnc.backend.weights_file import in_file, layout, moved, write_weights
 from dnnc.report.trace import to_perfetto
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Inline, Module, Resource, Schedule, Stage
+from ir.scratch import PARTIAL, locked_folder, partials, remove_dead
+from ir.signals import termination_raises
 from passes.analyses.memory import reads
 from passes.lower import cuts_of, stage_function
 
@@ -114,15 +115,16 @@ def write_model(
     _refuse_declared(used, "shared")
     places = layout(used[0], f"{out.name}.data")
     kept = moved(_inlined(module, used, folder), places)
+    remove_dead(partials(out.parent, out.name))
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
-            _save(kept, module.entry, Path(temporary) / out.name)
+        with termination_raises(), locked_folder(out.parent, f".{out.name}.", PARTIAL) as temporary:
+            _save(kept, module.entry, temporary / out.name)
             if places:
-                write_weights(Path(temporary) / f"{out.name}.data", resources, places, folder, progress)
+                write_weights(temporary / f"{out.name}.data", resources, places, folder, progress)
             # The model last: it is what a reader looks for.
             written = tuple(out.with_name(name) for name in ([f"{out.name}.data"] if places else []) + [out.name])
             for path in written:
-                os.replace(Path(temporary) / path.name, path)
+                os.replace(temporary / path.name, path)
     except OSError as error:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(out)) from error
     return written

@@ -160,7 +160,9 @@ def compile_(
 ) -> None:
     """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, and one program per stage."""
     from dnnc.driver import CompileOptions, compile_model
+    from ir.scratch import remove_dead_scratch
 
+    remove_dead_scratch()
     tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
     options = CompileOptions(
         model=model,

@@ -6,6 +6,7 @@ exception leaves a report file that says how to see it again.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -16,15 +17,30 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from ir.diagnostics import DnncError, ExitCode, InvariantError
+from dnnc.cli.streams import OUTPUT, settle_streams
+from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError
+from ir.signals import Terminated, end_soon_after_a_request, termination_raises
 
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
 """``ClickException``, from whichever package typer takes it: a wrong option or argument."""
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """One command, from arguments to exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """One command, from arguments to exit code. None stands for the process's own arguments: then its streams and signals are
+    settled too."""
+    if argv is not None:
+        return _run(list(argv))
+    settle_streams()
+    end_soon_after_a_request()
+    try:
+        with termination_raises():
+            return _run(sys.argv[1:])
+    except Terminated as request:
+        _say(f"dnnc: ended by {request.name}")
+        return 128 + request.number
+
+
+def _run(arguments: list[str]) -> int:
     try:
         try:
             code = _dispatch(arguments)
@@ -65,20 +81,36 @@ def _report(error: Exception, arguments: list[str]) -> int:
         case typer.Abort():
             raise KeyboardInterrupt from error
         case DnncError():
-            _say("\n".join(map(str, error.diagnostics)))
+            _say("\n".join(dict.fromkeys(map(str, error.diagnostics))))
             return error.exit_code
         case MemoryError():
             _say("error: out of memory; try a smaller model, fewer stages, or a machine with more memory")
-            return ExitCode.INTERNAL
+            return ExitCode.INVALID_INPUT
         case OSError() if error.filename is not None or error.errno is not None:
-            place = f"{error.filename}: " if error.filename is not None else ""
-            _say(f"{place}error: {error.strerror or error}")
+            _say(str(_refused_by_system(error)))
             return ExitCode.INVALID_INPUT
     if isinstance(error, CLICK_EXCEPTION):
         error.show()
         return ExitCode.USAGE
     _say(_internal_error(error, arguments))
     return ExitCode.INTERNAL
+
+
+def _refused_by_system(error: OSError) -> Diagnostic:
+    """What the system did not give, and what may help."""
+    where = "" if error.filename is None else str(error.filename)
+    hints = {
+        errno.EMFILE: "this process may open no more files: raise the limit (ulimit -n), or use fewer stages",
+        errno.ENFILE: "the whole system may open no more files",
+        errno.EAGAIN: "no more processes or threads may be started: raise the limit (ulimit -u), or use fewer stages",
+        errno.ENOMEM: "use fewer or smaller stages, or a machine with more memory",
+        errno.ENOSPC: "free some space, or write elsewhere",
+        errno.EDQUOT: "free some space, or write elsewhere",
+        errno.EFBIG: "a limit on the size of files is set (ulimit -f)",
+    }
+    if where == OUTPUT:
+        return Diagnostic(f"cannot be written: {error.strerror}", where=where, hint="what was written to files stands")
+    return Diagnostic(error.strerror or str(error), where=where, hint=hints.get(error.errno or 0, ""))
 
 
 def _internal_error(error: Exception, arguments: list[str]) -> str:
@@ -92,12 +124,18 @@ def _internal_error(error: Exception, arguments: list[str]) -> str:
         lines += ["  " + line for diagnostic in error.diagnostics[1:10] for line in str(diagnostic).splitlines()]
     lines += [f"  {note}" for note in notes]
     path = _write_report(error, arguments)
-    lines.append(f"  report: {path} (please send it with the model)" if path else "  no report could be written")
+    lines.append(
+        f"  report: {path} (please send it with the model; it holds the command line, versions and the traceback, with the"
+        " paths and names in them)"
+        if path
+        else "  no report could be written"
+    )
     return "\n".join(lines)
 
 
 def _write_report(error: Exception, arguments: list[str]) -> str:
-    """Writes the command line, versions and traceback to a temporary file and returns its path; empty when it cannot."""
+    """Writes the command line, versions and traceback to a temporary file that the user alone may read, and returns its path;
+    empty when it cannot."""
     import platform
     import shlex
     import tempfile

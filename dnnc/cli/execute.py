@@ -45,7 +45,9 @@ def run(
 ) -> None:
     """Run the stage programs of DIR, one process per stage, several microbatches in flight."""
     from dnnc.runtime import RunCommand, RunOptions, run_command
+    from ir.scratch import remove_dead_scratch
 
+    remove_dead_scratch()
     command = RunCommand(
         build=build,
         inputs=inputs,

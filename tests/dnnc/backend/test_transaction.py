@@ -191,7 +191,7 @@ def start(target: Path) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_process_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path / "out")
     assert len(names(tmp_path)) == 1, "the hidden sibling"

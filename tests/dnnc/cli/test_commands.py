@@ -325,6 +325,7 @@ def test_a_crash_leaves_a_reproducer_that_opt_replays(
         assert "Traceback" not in err
     (reproducer,) = tmp_path.glob("*.ir")
     assert str(reproducer) in err
+    assert reproducer.stat().st_mode & 0o777 == 0o600, "it holds the user's model"
     assert "cost<flops" in dnnc(capsys, "opt", reproducer)
     assert not (tmp_path / "b").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -31,7 +32,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
         (Infeasible("device cpu0 lacks 5 bytes"), 4),
         (CheckFailed("stage 1 differs"), 5),
         (FileNotFoundError(2, "No such file or directory", "x.npz"), 3),
-        (MemoryError(), 1),
+        (MemoryError(), 3),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -60,8 +61,10 @@ def test_a_bug_is_one_plain_message_and_a_report(
     err = capsys.readouterr().err
     assert err.startswith("error: a fault inside dnnc, not in your input: ")
     assert "Traceback" not in err
+    assert "it holds the command line" in err
     path = Path(err.partition("report: ")[2].partition(" (")[0])
     try:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
         report = path.read_text(encoding="utf-8")
     finally:
         path.unlink()
