@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ir.diagnostics import DiagnosticSink, UsageError
-from ir.module import Declared, Mesh, Module, Plan, Resource
+import ir
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.topology import Topology
 from passes.base import Pass, PassContext
 
@@ -420,8 +421,16 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
 
 
 def with_topology(module: Module, topology: Topology) -> Module:
-    """The module with this topology instead of its own."""
-    return module.without(Topology).extend([topology])
+    """The module with this topology instead of its own. Raises InvalidInput where something in it was decided for other
+    machines: a mesh, a plan or a schedule that these do not fit."""
+    changed = module.without(Topology).extend([topology])
+    decided = any(isinstance(symbol, Mesh | Stage | Schedule | Plan) for symbol in module.symbols)
+    if decided and (faults := ir.verify(changed)):
+        hint = "take the meshes, stages, schedule and plan out of the module, or leave its own machines"
+        raise InvalidInput(
+            replace(faults[0], message=f"made for other machines than {topology.name}: {faults[0].message}", hint=hint)
+        )
+    return changed
 
 
 def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:

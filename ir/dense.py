@@ -37,7 +37,7 @@ def element_texts(dtype: DType, data: bytes | tuple[bytes, ...], count: int | No
     """Text of each of ``count`` elements, or None where no list of texts reads back as exactly ``data``."""
     if isinstance(data, tuple):
         return [_string_text(item) for item in data] if len(data) <= READABLE_ELEMENTS else None
-    if dtype is DType.STRING or count is None or count > READABLE_ELEMENTS or len(data) != math.ceil(count * dtype.bits / 8):
+    if dtype is DType.STRING or count is None or count > READABLE_ELEMENTS or len(data) != -(-count * dtype.bits // 8):
         return None
     texts = [_text(dtype, code) for code in _codes(dtype, data, count)]
     try:
@@ -55,7 +55,7 @@ def dense_data(dtype: DType, texts: Sequence[str]) -> bytes | tuple[bytes, ...]:
         try:
             codes.append(_code(dtype, text))
         except (ValueError, OverflowError, struct.error):
-            raise ValueError(f"'{text}' is not an element of type {dtype.value}") from None
+            raise ValueError(f"'{text[:40]}' is not an element of type {dtype.value}") from None
     return _pack(dtype, codes)
 
 
@@ -118,7 +118,7 @@ def _pack(dtype: DType, codes: list[int]) -> bytes:
     whole = 0
     for i, code in enumerate(codes):
         whole |= code << (bits * i)
-    return whole.to_bytes(math.ceil(len(codes) * bits / 8), "little")
+    return whole.to_bytes(-(-len(codes) * bits // 8), "little")
 
 
 def _text(dtype: DType, code: int) -> str:

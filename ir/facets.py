@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 from ir.names import quote_text, quote_word, unquote_text
+from ir.ranges import COUNTED, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ def _name(text: str) -> str:
 
 def _scalar(text: str) -> int | float | str:
     if _INT.match(text):
-        return int(text)
+        return whole(text, COUNTED)
     return float(text) if _FLOAT.match(text) else _name(text)
 
 
@@ -278,10 +279,17 @@ def facet_from_items(keyword: str, items: list[FacetItem]) -> Facet:
         raise ValueError(f"facet '{keyword}': {error}; it has: {known or 'no items'}") from None
 
 
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("a number is too large") from None
+
+
 def _as(value: int | float | str, kind: str) -> Any:
     """``value`` as the field's kind. Raises ValueError."""
     if kind == "float":
-        value = _CONSTANTS.get(value, value) if isinstance(value, str) else float(value)
+        value = _CONSTANTS.get(value, value) if isinstance(value, str) else _float(value)
     if kind != _SPELLED[type(value)]:
         raise ValueError(f"expected {_WORDS[kind]} but found '{value}'")
     return value

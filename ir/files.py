@@ -41,11 +41,13 @@ def read_input(path: str | Path, what: str, limit: int, *, hint: str = "") -> by
     """All bytes of the file at ``path``, at most ``limit``. Raises InvalidInput as ``open_input`` does, and for more bytes."""
     with open_input(path, what, hint=hint) as file:
         try:
-            data = file.read(limit + 1)
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(limit + 1) if size <= limit else b""
         except OSError as error:
             raise InvalidInput(f"cannot be read: {error.strerror or error}", where=str(path), hint=hint) from None
-    if len(data) > limit:
-        raise InvalidInput(f"it has more than {limit} bytes; {what} has at most that many", where=str(path), hint=hint)
+    if max(size, len(data)) > limit:
+        message = f"it has {max(size, len(data))} bytes; {what} of more than {limit} is refused"
+        raise InvalidInput(message, where=str(path), hint=hint)
     return data
 
 

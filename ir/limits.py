@@ -16,11 +16,14 @@ __all__ = ["LIMITS", "Limits"]
 class Limits:
     """Upper limits for one input."""
 
-    text_bytes: int = 1 << 30
+    text_bytes: int = 1 << 29
     """IR text, ONNX text, workloads and splits: bytes of one file."""
 
     document_bytes: int = 64 << 20
-    """Documents that a person edits (topologies, plans, manifests): bytes of one file."""
+    """Documents that a person edits (plans, splits, manifests): bytes of one file."""
+
+    topology_bytes: int = 4 << 20
+    """Bytes of a topology file, an eighth of a second to read; patterns say in a line what stands a thousand times."""
 
 
 LIMITS = Limits()

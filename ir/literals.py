@@ -12,6 +12,7 @@ from typing import Any
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import bytes_from_text, dense_data
 from ir.names import unquote_text
+from ir.ranges import COUNTED, whole
 from ir.types import (
     UNKNOWN,
     BytesType,
@@ -68,7 +69,7 @@ class TypeReader:
         return MapType(DType(str(children[0])), children[1])
 
     def bytes(self, children: list[Any]) -> BytesType:
-        return BytesType(_whole(children[0]))
+        return BytesType(whole(children[0]))
 
     def unknown(self, children: list[Any]) -> Type:
         return UNKNOWN
@@ -78,7 +79,7 @@ class TypeReader:
         return Layout(symbol_name(mesh), tuple(placements))
 
     def shard(self, children: list[Any]) -> Placement:
-        return Shard(_whole(children[0]))
+        return Shard(whole(children[0]))
 
     def replicate(self, children: list[Any]) -> Placement:
         return Replicate()
@@ -106,7 +107,7 @@ class AttributeReader:
         return (unquote_text(key) if key[0] == '"' else str(key)), value
 
     def integer(self, children: list[Any]) -> Attribute:
-        return Attribute(AttrKind.INT, _whole(children[0]))
+        return Attribute(AttrKind.INT, whole(children[0], COUNTED))
 
     def real(self, children: list[Any]) -> Attribute:
         return Attribute(AttrKind.FLOAT, float(children[0]))
@@ -159,20 +160,12 @@ def symbol_name(text: str) -> str:
     return "@" + unquote_text(text[1:]) if text[1:2] == '"' else str(text)
 
 
-def _whole(text: str) -> int:
-    """The number that digits spell. Raises ValueError where Python would not read so many."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"a number of {len(text)} digits is too large") from None
-
-
 def _dim(text: str) -> Dim:
     if text == "?":
         return None
     if text[0] == '"':
         return unquote_text(text)
-    return _whole(text) if text[0].isdigit() else str(text)
+    return whole(text) if text[0].isdigit() else str(text)
 
 
 def _key(item: tuple[str, Attribute]) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from ir.attributes import Attributes, Dense
+from ir.diagnostics import InvalidInput
 from ir.facets import Facets
 from ir.ops import Op, Value
 from ir.shares import Shares, equal
@@ -266,10 +267,10 @@ class Module:
 
     @property
     def entry(self) -> Func:
-        """The first function. Raises ValueError when there is none."""
+        """The first function. Raises InvalidInput when there is none: a module of machines alone is no program."""
         func = self.first(Func)
         if func is None:
-            raise ValueError(f"module {self.name} has no function")
+            raise InvalidInput("the module has no function, so there is no program to work on", where=self.name)
         return func
 
     @property

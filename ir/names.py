@@ -30,10 +30,11 @@ def quote_text(text: str) -> str:
 
 
 def unquote_text(quoted: str) -> str:
-    """The string that a quoted text spells. Raises ValueError for a bad escape."""
+    """The string that a quoted text spells. Raises ValueError for a bad escape, and for one of half a character."""
     if "\\" not in quoted:
         return quoted[1:-1]
     text: str = json.loads(quoted, strict=False)
+    text.encode()  # a lone surrogate: no file and no terminal can hold it
     return text
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ir.attributes import AttrKind
 from ir.module import Module
 from ir.ops import Op
+from ir.ranges import MOST_MEMORY
 
 PURE = "pure"
 """Results depend on operands and attributes only: the op may be dropped, moved and computed again."""
@@ -147,8 +148,8 @@ def _known_compression(op: Op) -> Iterable[str]:
 
 def _known_bytes(op: Op) -> Iterable[str]:
     for key in ("size", "weight"):
-        if op.get(key, 0) < 0:
-            yield f"attribute '{key}' of {op.name} is a number of bytes, not {op.get(key)}"
+        if isinstance(size := op.get(key, 0), int) and not 0 <= size < MOST_MEMORY:
+            yield f"attribute '{key}' of {op.name} is a number of bytes, from 0 to {MOST_MEMORY - 1}, not {size}"
     if not isinstance(op.get("id", 0), int | str):
         yield f"attribute 'id' of {op.name} is a number or a text"
 

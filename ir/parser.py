@@ -4,24 +4,27 @@ Three grammars: ``module.lark`` reads lines, with whole types and attribute dict
 ``types.lark`` and ``attributes.lark`` read once per distinct text. After a fault of syntax the parser drops the op or symbol
 it stands in and goes on at the next line that can begin one, so that one run reports several.
 
-Limits: a text is refused before it is read when it is larger than ``MAX_BYTES``, is not UTF-8, or does not begin with
+Limits: a text is refused before it is parsed when it is larger than ``LIMITS.text_bytes``, is not UTF-8, or does not begin with
 ``module``. Lark is imported at the first parse.
 """
 
 from __future__ import annotations
 
 import bisect
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import grammars
 from ir.collector import collector_paused
 from ir.diagnostics import Diagnostic, InvalidInput, Severity, Span
+from ir.files import open_input
+from ir.limits import LIMITS
 from ir.literals import AttributeReader, TypeReader
 from ir.module import Module
 from ir.reader import MAX_DEPTH, Reader, TextFault
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
     from lark.exceptions import UnexpectedInput
     from lark.parsers.lalr_parser_state import ParserState
 
-MAX_BYTES = 1 << 29
-"""Files larger than this are refused: a program of a million ops is a fifth of it."""
 MAX_ERRORS = 20
 """Faults reported in one run."""
 _HEAD = re.compile(r"(?:\s+|//[^\n]*)*")
@@ -112,18 +113,23 @@ def parse(text: str, where: str = "") -> ParseResult:
 def read_text(path: str | Path) -> str:
     """The text of an IR file. Raises InvalidInput for a file that is missing, too large, not UTF-8 text or plainly no IR,
     after reading its first bytes only."""
-    path = Path(path)
     where = str(path)
+    with open_input(path, "IR text") as file:
+        return decode_text(file, where, os.fstat(file.fileno()).st_size)
+
+
+def decode_text(file: BinaryIO, where: str, size: int = 0) -> str:
+    """The IR text of an open file of ``size`` bytes (0: not known), as ``read_text`` reads it."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(1 << 16)
-            _check_head(head, where)
-            if size > MAX_BYTES:
-                raise InvalidInput(f"the file has {size} bytes; IR text of more than {MAX_BYTES} bytes is refused", where=where)
-            data = head + file.read()
+        head = file.read(1 << 16)
+        _check_head(head, where)
+        data = head
+        if size <= LIMITS.text_bytes:
+            data += file.read(max(0, LIMITS.text_bytes + 1 - len(head)))
     except OSError as error:
-        raise InvalidInput(f"cannot read: {error.strerror or error}", where=where) from None
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", where=where) from None
+    if max(size, len(data)) > LIMITS.text_bytes:
+        raise InvalidInput(f"it has more than {LIMITS.text_bytes} bytes; IR text of so many is refused", where=where)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

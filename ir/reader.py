@@ -39,6 +39,7 @@ from ir.module import (
 )
 from ir.names import unquote_text
 from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+from ir.ranges import whole
 from ir.records import RecordFault, Table, read_record
 from ir.shares import Shares
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
@@ -206,14 +207,13 @@ class Reader:
 
     def number_of(self, token: Any) -> int | float:
         text = str(token)
+        if not text.lstrip("+-").isdecimal():
+            return float(text)
         try:
-            return int(text)
-        except ValueError:
-            pass
-        if text.lstrip("+-").isdecimal():
-            self.fault(token, "this number has too many digits")
+            return whole(text)
+        except ValueError as error:
+            self.fault(token, str(error))
             return 0
-        return float(text)
 
     def int_of(self, token: Any) -> int:
         value = self.number_of(token)
@@ -226,7 +226,7 @@ class Reader:
 
     def module(self, children: list[Any]) -> Module:
         attributes: Attributes = self.attributes(children[1]) if len(children) == 3 else ()
-        return Module(self.name(children[0]), tuple(children[-1]), attributes)
+        return self.placed(children[0], Module(self.name(children[0]), tuple(children[-1]), attributes))
 
     def symbols(self, children: list[Any]) -> list[Symbol]:
         if not children:
@@ -514,9 +514,9 @@ class Reader:
         try:
             return Action(
                 unquote_text(kind) if kind[0] == '"' else kind,
-                int(stage),
-                None if microbatch == "_" else int(microbatch),
-                int(channel[0]) if channel else None,
+                whole(stage),
+                None if microbatch == "_" else whole(microbatch),
+                whole(channel[0]) if channel else None,
             )
         except ValueError:
             self.fault(token, "bad number or escape in an action")

@@ -66,7 +66,7 @@ def read_record(cls: type[T], items: Iterable[tuple[str, Any]], given: Mapping[s
             raise RecordFault(f"field '{key}' stands twice", key)
         try:
             values[key] = codecs[key].read(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise RecordFault(f"field '{key}' must be {codecs[key].words}", key) from None
     missing = [field.name for field, _, default in _schema(cls) if default is None and field.name not in values]
     if missing:

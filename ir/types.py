@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -149,7 +148,7 @@ class TensorType:
     def nbytes(self) -> int | None:
         """Bytes of the full tensor, sub-byte elements packed; None while a dimension is symbolic or unknown."""
         elements = self.elements
-        return None if elements is None else math.ceil(elements * self.dtype.bits / 8)
+        return None if elements is None else -(-elements * self.dtype.bits // 8)
 
     def __str__(self) -> str:
         # `2x128xf32` while all dimensions are numbers; spaces around the `x` as soon as one is a name.

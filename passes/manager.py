@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 import ir
-from ir.diagnostics import DnncError, InvariantError
+from ir.diagnostics import Diagnostic, DnncError, InvalidInput, InvariantError, Span
 from ir.module import Func, Module, Stage
 from passes.base import Pass, PassContext
 from passes.pipeline import pass_text, pipeline_text
@@ -86,6 +86,7 @@ class PassManager:
         self.reproducer = reproducer
         self.on_pass = on_pass
         self.reports: list[PassReport] = []
+        self.given: Module | None = None
 
     def run(self, module: Module, context: PassContext | None = None) -> Module:
         """The module after the pipeline.
@@ -93,6 +94,7 @@ class PassManager:
         Raises DnncError for a fault of the input, InvariantError when a pass broke the IR, PassCrash when one failed."""
         context = context or PassContext()
         self.reports = []
+        self.given = module
         if self.print_folder is not None:
             self.print_folder.mkdir(parents=True, exist_ok=True)
             self._write("00-input.ir", module)
@@ -123,14 +125,21 @@ class PassManager:
         except (DnncError, MemoryError, OSError):  # faults of the input or of the machine, told as such
             raise
         except InvariantError as error:
+            self._blame_input(error)
             if kept := self._reproduce(number, module, error):
                 error.add_note(f"`{_replay(kept)}` reproduces it")
             raise
         except Exception as error:
+            self._blame_input(error)
             raise PassCrash(step.name, error, self._reproduce(number, module, error)) from error
         ops = sum(len(symbol.ops) for symbol in result.symbols if isinstance(symbol, Func | Stage))
         self.reports.append(PassReport(step.name, pass_text(step), seconds, time.perf_counter() - start, changed, ops))
         return result if changed else module
+
+    def _blame_input(self, error: BaseException) -> None:
+        """Raises InvalidInput where the module broke an invariant before the first pass: no pass is to blame then."""
+        if self.given is not None and (faults := ir.verify(self.given)):
+            raise InvalidInput(faults) from error
 
     def _label(self, number: int, step: Pass) -> str:
         """``10-cost``: numbers leave room, as wide as the last one, so that names sort in the order of the passes."""
@@ -165,10 +174,21 @@ class PassManager:
         return self.reproducer
 
 
-def pipeline_of(text: str) -> str | None:
-    """The pipeline text that the RUN line of an IR text names (a reproducer, a golden case), or None without one."""
+def pipeline_of(text: str, where: str = "") -> str | None:
+    """The pipeline text that the RUN line of an IR text names (a reproducer, a golden case), or None without one. Raises
+    InvalidInput for a RUN line that no shell would read; ``where`` names the text."""
     found = _RUN_LINE.match(text)
-    return shlex.split(found["passes"])[0] if found else None
+    if found is None:
+        return None
+    span = Span(1, found.start("passes") + 1, len(found["passes"]), found[0])
+    try:
+        words = shlex.split(found["passes"])
+    except ValueError as error:
+        hint = "quote the pipeline as a shell takes it, or name the passes with --passes"
+        raise InvalidInput(Diagnostic(f"the RUN line does not end as it should: {error}", where, span, hint)) from None
+    if len(words) != 1:
+        raise InvalidInput(Diagnostic(f"the RUN line names {len(words)} pipelines, expected one", where, span))
+    return words[0]
 
 
 def _private(path: str, flags: int) -> int:

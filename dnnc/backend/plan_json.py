@@ -45,7 +45,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +52,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import StageSet
+from ir.files import read_input_text
+from ir.json_text import parse_json
+from ir.limits import LIMITS
 from ir.module import Module, Plan, PlanStage
+from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
 from passes.assign import AssignPass
 from passes.lower import cuts_of
@@ -64,6 +67,8 @@ if TYPE_CHECKING:
     from passes.shard import ReplayPass, StagePart
 
 SCHEMA = "dnnc.plan/2"
+MOST_MEMBERS = 1 << 16
+"""Of a mesh along one axis."""
 READ = (SCHEMA, "dnnc.plan/1")
 """Schemas that can be read."""
 
@@ -171,33 +176,14 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
         single=reader.seconds(root, "single", ""),
         stages=tuple(stages),
         certificate=tuple(sorted((str(key), str(value)) for key, value in certificate.items())),
-        microbatches=reader.integer(root, "microbatches", "", 1),
+        microbatches=reader.microbatches(root),
     )
 
 
 def read_plan(path: str | Path) -> AssignPass | ReplayPass:
     """The edited plan in ``path`` as the pass that replays it. Raises InvalidInput: not a file, not JSON, not a plan."""
-    path = Path(path)
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidInput(f"'{_shown(twice)}' stands twice in one object", where=str(path), hint="remove one of the two")
-        return found
-
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
-    except FileNotFoundError:
-        raise InvalidInput("no such file; expected a plan.json", where=str(path)) from None
-    except json.JSONDecodeError as error:
-        where = f"{path}:{error.lineno}:{error.colno}"
-        raise InvalidInput(
-            f"not valid JSON: {error.msg}", where=where, hint="check the commas of the lists that were edited"
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: bad UTF-8, a number of too many digits
-        raise InvalidInput(f"cannot be read: {error}", where=str(path)) from error
+    text = read_input_text(path, "a plan.json", LIMITS.document_bytes)
+    data = parse_json(text, str(path), hint="check the commas of the lists that were edited")
     return replay_from_json(data, str(path))
 
 
@@ -268,7 +254,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
         outputs=tuple(told.outputs),
         uneven=reader.flag(sharding, "uneven", "sharding"),
         memory=reader.limit(sharding, "memory", "sharding"),
-        microbatches=reader.integer(root, "microbatches", "", 1),
+        microbatches=reader.microbatches(root),
         value=value if math.isfinite(value) else 0.0,
         certificate=tuple(f"{key}={text}" for key, text in texts.items()),
     )
@@ -296,6 +282,8 @@ def _read_mesh_stage(reader: _Reader, item: Mapping[str, Any], index: int, at: s
             reader.fail(f"the mesh has no axis '{_shown(axis)}'; it has {', '.join(sizes)}", f"{at}.mesh.shares")
     for axis in sizes:
         size = reader.integer(sizes, axis, f"{at}.mesh.axes")
+        if not 1 <= size <= MOST_MEMBERS:
+            reader.fail(f"axis '{_shown(axis)}' has {size} members, expected 1 to {MOST_MEMBERS}", f"{at}.mesh.axes")
         along = reader.items(shares, axis, f"{at}.mesh.shares") if shares else [size]
         numbers = [reader.integer({axis: share}, axis, f"{at}.mesh.shares") for share in along]
         if shares and len(numbers) != size:
@@ -445,8 +433,15 @@ class _Reader:
 
     def integer(self, parent: Mapping[str, Any], key: str, at: str, default: int | None = None) -> int:
         value = parent.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST_MEMORY:
             self.fail(f"expected '{key}' as a whole number, found {_quoted(value)}", at)
+        return value
+
+    def microbatches(self, parent: Mapping[str, Any]) -> int:
+        """Microbatches of a training step; 1 where nothing is said."""
+        value = self.integer(parent, "microbatches", "", 1)
+        if not 1 <= value <= MOST_MICROBATCHES:
+            self.fail(f"expected 'microbatches' from 1 to {MOST_MICROBATCHES}, found {value}", "microbatches")
         return value
 
     def limit(self, parent: Mapping[str, Any], key: str, at: str) -> int:
@@ -457,7 +452,7 @@ class _Reader:
         value = parent.get(key)
         if value is None:
             return math.inf
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not is_seconds(value):
             self.fail(f"expected '{key}' in seconds, found {_shown(value)}", at)
         return float(value)
 

@@ -10,7 +10,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
     from ir.module import Module
@@ -81,7 +81,7 @@ def opt_(
 
     tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
     text, where = _read(file)
-    wanted = passes if passes is not None else pipeline_of(text)
+    wanted = passes if passes is not None else pipeline_of(text, where)
     if wanted is None:
         raise UsageError(f"{where} names no passes; expected --passes PIPELINE", hint="'dnnc passes' lists them")
     pipeline = parse_pipeline(wanted)
@@ -136,13 +136,11 @@ def _read(file: Path) -> tuple[str, str]:
     import sys
 
     from ir import read_text
+    from ir.parser import decode_text
 
     if str(file) != "-":
         return read_text(file), str(file)
-    try:
-        return sys.stdin.buffer.read().decode(), "<stdin>"
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"byte {error.start} is not UTF-8; expected IR text", where="<stdin>") from None
+    return decode_text(sys.stdin.buffer, "<stdin>"), "<stdin>"
 
 
 def _write(module: Module, out: Path | None) -> None:

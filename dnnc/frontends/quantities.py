@@ -56,6 +56,8 @@ def _unit_table() -> dict[str, tuple[Quantity, Fraction]]:
 
 
 UNITS = _unit_table()
+_LONGEST = 100
+"""Characters of a quantity; matching takes the cube of their number."""
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\S*)\s*\Z")
 
 
@@ -81,7 +83,9 @@ def _exact(text: object, kind: Quantity) -> Fraction:
     if not isinstance(text, str):
         found = f"the number {text} without a unit" if isinstance(text, int | float) else f"{text!r}"
         raise ValueError(f"found {found}, expected {kind.value} such as {EXAMPLES[kind]}")
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.match(text) if len(text) <= _LONGEST else None
+    if len(text) > _LONGEST:
+        raise ValueError(f"found a text of {len(text)} characters, expected {kind.value} such as {EXAMPLES[kind]}")
     if match is None:
         raise ValueError(f"found {text!r}, expected {kind.value} such as {EXAMPLES[kind]}")
     number, unit = match.groups()

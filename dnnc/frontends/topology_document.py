@@ -7,7 +7,7 @@ returned, so that one run finds every fault.
 from __future__ import annotations
 
 import difflib
-import json
+import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,22 @@ from typing import Any
 from dnnc.frontends.positions import Path, Positions, positions
 from dnnc.frontends.quantities import Quantity, parse_memory, parse_quantity
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity, Span
+from ir.files import read_input_text
+from ir.json_text import parse_json
+from ir.limits import LIMITS
+from ir.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
 from ir.types import DType
+from ir.verifier.machines import LEAST_EFFICIENCY
 
-MAX_BYTES = 16 << 20
-"""A larger file is no topology, and is not read."""
+MOST_FAULTS = 100
+"""Reading ends with so many: each costs a look at what was meant."""
+MOST_PARTS = 16
+"""Of a dotted key; the deepest that means something has four."""
+_COMPARED = 1000
+"""Names among which the nearest to a wrong one is looked for, and characters of that."""
+_RANGE = f"from {SMALLEST:g} to {LARGEST:g}"
+_UNIT = {Quantity.BANDWIDTH: "bytes/s", Quantity.TIME: "seconds", Quantity.RATE: "FLOP/s", Quantity.MEMORY: "bytes"}
+_UNLIMITED = 'a device without a limit has memory = "unlimited"'
 _DTYPES = tuple(dtype.value for dtype in DType)
 
 
@@ -38,13 +50,15 @@ class Document:
         span = (self.places.key(path) if key else self.places.value(path)) if path else None
         severity = Severity.WARNING if warn else Severity.ERROR
         self.faults.emit(Diagnostic(message, self.where, span, hint, severity))
+        if len(self.faults.diagnostics) >= MOST_FAULTS:
+            self.faults.raise_errors()
 
     def unknown(
         self, path: Path, what: str, found: str, known: Iterable[str], *, of: str = "", hint: str = "", key: bool = False
     ) -> None:
         """A name that is not there; suggests the nearest one, unless that differs by its number only."""
-        known = list(dict.fromkeys(known))
-        near = difflib.get_close_matches(found, known, n=1)
+        known = list(itertools.islice(dict.fromkeys(known), _COMPARED))
+        near = difflib.get_close_matches(found[:_COMPARED], known, n=1)
         if near and re.sub(r"[0-9]+", "#", near[0]) != re.sub(r"[0-9]+", "#", found):
             expected = f"did you mean {near[0]!r}?"
         elif known:
@@ -128,21 +142,26 @@ class Document:
         self.fault(path, f"found {describe(value)}, expected true or false")
         return default
 
-    def whole(self, path: Path, holder: Mapping[str, Any], default: int | None = None) -> int | None:
+    def whole(self, path: Path, holder: Mapping[str, Any], default: int | None = None, *, most: int) -> int | None:
+        """A whole number from 1 to ``most``."""
         value = holder.get(str(path[-1]), default)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63):
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
             return value
-        self.fault(path, f"found {describe(value)}, expected a whole number")
+        self.fault(path, f"found {describe(value)}, expected a whole number from 1 to {most}")
         return default
 
     def _quantity(self, path: Path, holder: Mapping[str, Any], kind: Quantity, default: float) -> float:
         if path[-1] not in holder:
             return default
         try:
-            return parse_quantity(holder[str(path[-1])], kind)
+            value = parse_quantity(holder[str(path[-1])], kind)
         except ValueError as error:
             self.fault(path, str(error))
             return default
+        if not is_amount(value):
+            self.fault(path, f"found {describe(holder[str(path[-1])])}, expected 0 or {_RANGE} {_UNIT[kind]}")
+            return default
+        return value
 
     def bandwidth(self, path: Path, holder: Mapping[str, Any], default: float = 0.0, required: bool = False) -> float:
         """Bytes per second, more than none."""
@@ -167,10 +186,14 @@ class Document:
         if value == "unlimited":
             return None
         try:
-            return parse_memory(value)
+            size = parse_memory(value)
         except ValueError as error:
-            self.fault(path, str(error), hint='a device without a limit has memory = "unlimited"')
+            self.fault(path, str(error), hint=_UNLIMITED)
             return default
+        if size >= MOST_MEMORY:
+            self.fault(path, f"found {describe(value)}, expected less than {MOST_MEMORY} bytes", hint=_UNLIMITED)
+            return default
+        return size
 
     def rates(self, path: Path, holder: Mapping[str, Any]) -> dict[str, float]:
         """Flop per second by element type."""
@@ -186,6 +209,8 @@ class Document:
                     self.fault(
                         place, "found a rate of 0, expected more than 0", hint="leave out types that the device has no rate for"
                     )
+                elif not is_amount(rates[dtype]):
+                    self.fault(place, f"found {describe(value)}, expected {_RANGE} {_UNIT[Quantity.RATE]}")
             except ValueError as error:
                 self.fault(place, str(error))
         return rates
@@ -194,8 +219,9 @@ class Document:
         """Efficiencies by class of ops: more than 0, at most 1."""
         fractions: dict[str, float] = {}
         for kind, value in self.table(path, holder).items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-                self.fault((*path, kind), f"found {describe(value)}, expected a fraction: more than 0, at most 1")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST_EFFICIENCY <= value <= 1:
+                expected = f"expected a fraction: at least {LEAST_EFFICIENCY:g}, at most 1"
+                self.fault((*path, kind), f"found {describe(value)}, {expected}")
             else:
                 fractions[kind] = float(value)
         return fractions
@@ -211,18 +237,17 @@ def describe(value: object) -> str:
         return str(value).lower()
     if value is None:
         return "null"
-    return repr(value) if isinstance(value, str | int | float) else f"{value} (a date)"
+    if isinstance(value, str):
+        return repr(value if len(value) <= 200 else f"{value[:197]}...")
+    return repr(value) if isinstance(value, int | float) else f"{value} (a date)"
 
 
 def parse_document(text: str, where: str, syntax: str) -> Document:
     """The data of a text with the places of all of it. Raises InvalidInput on a syntax error, with its line."""
     try:
-        data = _unique_json(text) if syntax == "json" else tomllib.loads(text)
+        data = parse_json(text, where) if syntax == "json" else _toml(text, where)
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(_toml_fault(str(error), text, where)) from None
-    except json.JSONDecodeError as error:
-        span = Positions(text).span(error.pos, error.pos + 1)
-        raise InvalidInput(Diagnostic(f"not valid JSON: {error.msg}", where, span)) from None
     except (RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidInput(f"not a topology: {reason}", where=where) from None
@@ -231,18 +256,23 @@ def parse_document(text: str, where: str, syntax: str) -> Document:
     return Document(data, positions(text, syntax), where)
 
 
-def _unique_json(text: str) -> Any:
-    """JSON where a key given twice is an error, as it is in TOML."""
+_TOML_TOKEN = re.compile(
+    r'''(?P<skip>"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}|'{3}(?:[^']|'{1,2}(?!'))*+'{3,5}|#[^\n]*)'''
+    r"""|(?P<part>"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[A-Za-z0-9_-]++)|(?P<dot>[ \t]*+\.[ \t]*+)""",
+    re.DOTALL,
+)
 
-    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in seen:
-                raise ValueError(f"key {key!r} stands twice in one table")
-            seen[key] = value
-        return seen
 
-    return json.loads(text, object_pairs_hook=table)
+def _toml(text: str, where: str) -> dict[str, Any]:
+    """The data of a TOML text. Raises InvalidInput for a key of too many parts, which take the square of their number."""
+    parts, end = 0, -1
+    for token in _TOML_TOKEN.finditer(text):
+        parts = 0 if token["skip"] or token.start() != end else parts + (token["dot"] is not None)
+        end = token.end()
+        if parts >= MOST_PARTS:
+            span = Positions(text).span(token.start(), token.end())
+            raise InvalidInput(Diagnostic(f"a dotted key has more than {MOST_PARTS} parts", where, span))
+    return tomllib.loads(text)
 
 
 def _toml_fault(message: str, text: str, where: str) -> Diagnostic:
@@ -274,19 +304,5 @@ def file_syntax(file: FilePath) -> str:
 
 def read_file(file: FilePath) -> str:
     file_syntax(file)
-    try:
-        if not file.is_file():
-            what = "a folder" if file.is_dir() else "no such file"
-            raise InvalidInput(
-                f"found {what}, expected a topology file",
-                where=str(file),
-                hint="for a topology that comes with dnnc write preset:NAME, such as preset:cpu-2",
-            )
-        size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise InvalidInput(f"the file has {size} bytes; a topology file has at most {MAX_BYTES}", where=str(file))
-        return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"not text: byte {error.start} is not UTF-8", where=str(file)) from None
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(file)) from None
+    hint = "for a topology that comes with dnnc write preset:NAME, such as preset:cpu-2"
+    return read_input_text(file, "a topology file", LIMITS.topology_bytes, hint=hint).replace("\r\n", "\n")

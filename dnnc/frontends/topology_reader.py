@@ -18,10 +18,15 @@ from dnnc.frontends.topology_document import Document, file_syntax, parse_docume
 from dnnc.frontends.topology_names import expand, match_points
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.verifier.machines import MOST_CORES
 
 VERSION = 1
 MAX_POINTS = 100_000
 """Of devices, hosts and switches together; so that a slip in a pattern does not fill the memory."""
+MAX_LINKS, MAX_ENDS = 1 << 17, 1 << 18
+"""Links, and their ends together: a slip in a mesh or a bus would fill the memory."""
+MAX_LOOKED = 10_000_000
+"""Names that globs and ``devices of`` are compared with, all together."""
 MAX_DEPTH = 8
 """Of files that include files."""
 
@@ -66,6 +71,9 @@ class Reader:
     switches: dict[str, Switch] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
     routes: dict[tuple[str, str], Route] = field(default_factory=dict)
+    parallel: dict[str, int] = field(default_factory=dict)  # names made for links -> how many were made alike
+    ends: int = 0
+    looked: int = 0
     points: dict[str, str] = field(default_factory=dict)  # name -> what it is
     full: bool = False
 
@@ -236,7 +244,8 @@ class Reader:
             elif wanted:
                 source, source_path = self.templates[wanted]
                 template = source.at(source_path)
-            cores = doc.whole((*path, "cores"), host, default=source.whole((*source_path, "cores"), template))
+            shared = source.whole((*source_path, "cores"), template, most=MOST_CORES)
+            cores = doc.whole((*path, "cores"), host, default=shared, most=MOST_CORES)
             memory = doc.memory((*path, "memory"), host, default=source.memory((*source_path, "memory"), template))
             prefix = host.get("prefix")
             if prefix is not None and not isinstance(prefix, str):
@@ -301,15 +310,11 @@ class Reader:
         pattern = doc.text((*path, "name"), table)
         if not pattern:
             return []
-        count = doc.whole((*path, "count"), table)
+        count = doc.whole((*path, "count"), table, most=MAX_POINTS)
         if count is None:
             return self.expanded(doc, (*path, "name"), pattern)
         if "{" in pattern:
             doc.fault((*path, "count"), f"both a count and a pattern, {pattern!r}, say how many", hint="keep one of them")
-        elif count < 1:
-            doc.fault((*path, "count"), f"found a count of {count}, expected at least 1")
-        elif count > MAX_POINTS:
-            doc.fault((*path, "count"), f"found a count of {count}, expected at most {MAX_POINTS}")
         else:
             return [f"{pattern}{number}" for number in range(count)]
         return []
@@ -361,7 +366,11 @@ class Reader:
                 doc.fault(path, f"the link {name!r} needs at least two different ends; {twice!r} would be joined to itself")
             elif name in self.links:
                 doc.fault((*path, "name"), f"the link name {name!r} is already taken")
+            elif len(self.links) >= MAX_LINKS or self.ends + len(ends) > MAX_ENDS:
+                doc.fault(path, f"more than {MAX_LINKS} links, or {MAX_ENDS} ends of links", hint="join points by switches")
+                self.faults.raise_errors()
             else:
+                self.ends += len(ends)
                 self.links[name] = Link(name, ends, bandwidth, latency, duplex, shared)
 
     def link_ends(self, doc: Document, path: Path, table: Mapping[str, Any], scope: _Scope) -> list[tuple[str, ...]]:
@@ -380,7 +389,7 @@ class Reader:
         if form == "ends":
             return [tuple(chosen)]
         if form == "mesh":
-            if len(chosen) > 2048:
+            if len(chosen) ** 2 > 2 * MAX_LINKS:
                 doc.fault((*path, "mesh"), f"a mesh of {len(chosen)} points has too many links; join them by a switch")
                 return []
             return [(a, b) for number, a in enumerate(chosen) for b in chosen[number + 1 :]]
@@ -404,14 +413,15 @@ class Reader:
                 return [scope.prefix + name for name in names]
             if names:
                 doc.fault((*path, "name"), f"the name stands for {len(names)} links and the ends for {len(groups)}")
-        names, fresh = [], set(self.links)
+        names = []
         for ends in groups:
             plain = "-".join(ends) if len(ends) == 2 else f"{ends[0]}-to-{ends[-1]}"
-            name, count = plain, 1
-            while name in fresh:
+            name, count = plain, self.parallel.get(plain, 0) + 1
+            while name in self.links or name in self.parallel:
                 count += 1
                 name = f"{plain}:{count}"
-            fresh.add(name)
+            self.parallel[plain] = count
+            self.parallel.setdefault(name, 1)
             names.append(name)
         return names
 
@@ -424,6 +434,11 @@ class Reader:
             doc.fault(path, 'found no points, expected names such as "gpu{0..7}" or "devices of h0"')
         for number, selector in enumerate(selectors):
             place = path if single else (*path, number)
+            if "*" in selector or "?" in selector or selector.startswith("devices of "):
+                self.looked += len(self.points) * (1 + selector.count("*"))
+                if self.looked > MAX_LOOKED:
+                    doc.fault(place, f"selectors look at more than {MAX_LOOKED} names", hint="use patterns such as gpu{0..7}")
+                    self.faults.raise_errors()
             try:
                 chosen += match_points(selector, scope.local, self.points, self.devices)
             except KeyError as error:

@@ -11,16 +11,17 @@ Devices that hold the same nodes are replicas of one stage.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ir.diagnostics import Diagnostic, InvalidInput
+from ir.files import read_input_text
+from ir.json_text import parse_json
+from ir.limits import LIMITS
 
-MAX_BYTES = 64 << 20
-_STAGED = re.compile(r"(?P<id>\S+) -- (?P<desc>.*) -- stage_id=(?P<stage>-?[0-9]+)\s*\Z")
+_STAGED = re.compile(r"(?P<id>\S+) -- (?P<desc>.*)\Z")
+_STAGE = re.compile(r"-?[0-9]{1,9}\Z")
 _DROPPED = ("Input", "__getitem__")
 """Nodes that a reader of profiles leaves out, by how their descriptions start."""
 
@@ -28,15 +29,7 @@ _DROPPED = ("Input", "__getitem__")
 def read_expert(path: str, positions: Mapping[int | str, int]) -> list[tuple[str, tuple[int, ...], int]]:
     """Stages of (kind of device, positions of nodes, devices), as listed; ``positions``: of each id. Raises InvalidInput with
     every fault that can be told from the file."""
-    file = Path(path)
-    try:
-        if (size := file.stat().st_size) > MAX_BYTES:
-            raise InvalidInput(f"the file has {size} bytes; a split of more than {MAX_BYTES} is refused", where=path)
-        text = file.read_bytes().decode()
-    except OSError as error:
-        raise InvalidInput(f"cannot read: {error.strerror or error}", where=path) from None
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"expected text but byte {error.start} is not UTF-8", where=path) from None
+    text = read_input_text(path, "a split (JSON, or a PipeDream profile with stages)", LIMITS.document_bytes)
     rows = _rows(text, path) if text.lstrip("\ufeff \t\r\n").startswith("{") else _staged(text, path, positions)
     faults: list[Diagnostic] = []
     stages: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -64,10 +57,7 @@ def read_expert(path: str, positions: Mapping[int | str, int]) -> list[tuple[str
 
 def _rows(text: str, where: str) -> list[tuple[str, str, list[Any]]]:
     """Name, kind and node ids of each device of a result."""
-    try:
-        data = json.loads(text.removeprefix("\ufeff"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"this is not JSON: {error}", where=where) from None
+    data = parse_json(text, where)
     if "devices" in data:
         listed = [
             ("devices", str(row.get("kind")) if isinstance(row, dict) else "", row) for row in _list(data, "devices", where)
@@ -101,16 +91,18 @@ def _list(data: dict[str, Any], key: str, where: str) -> list[Any]:
 def _stage(row: Any) -> int:
     """The place of a device in the pipeline; those without one come last."""
     stage = row.get("stage") if isinstance(row, dict) else None
-    return stage if isinstance(stage, int) else 1 << 30
+    return stage if isinstance(stage, int) and abs(stage) < 1 << 30 else 1 << 30
 
 
 def _staged(text: str, where: str, positions: Mapping[int | str, int]) -> list[tuple[str, str, list[Any]]]:
     """One accelerator per stage of a profile; nodes that readers of profiles drop are left out."""
     stages: dict[int, list[Any]] = {}
     for line in text.splitlines():
-        match = _STAGED.match(line)
-        if match is not None and (match["id"] in positions or not match["desc"].startswith(_DROPPED)):
-            stages.setdefault(int(match["stage"]), []).append(match["id"])
+        head, _, stage = line.rstrip().rpartition(" -- stage_id=")
+        match = _STAGED.match(head)
+        staged = match is not None and _STAGE.match(stage)
+        if match is not None and staged and (match["id"] in positions or not match["desc"].startswith(_DROPPED)):
+            stages.setdefault(int(stage), []).append(match["id"])
     if not stages:
         hint = "expected a split as JSON, or a PipeDream profile whose nodes end in '-- stage_id=N'"
         raise InvalidInput("no node says its stage", where=where, hint=hint)

@@ -27,7 +27,6 @@ claimed, no device is listed twice. The bound itself is an argument about all sp
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,9 @@ from dnnc.verify_plan.pipedream import verify_pipedream
 from dnnc.verify_plan.statement import chosen, statement_of, unsaid
 from dnnc.verify_plan.workload import Limits, read_workload
 from ir.diagnostics import InvalidInput
+from ir.files import read_input_text
+from ir.json_text import parse_json
+from ir.limits import LIMITS
 
 __all__ = ["Limits", "Report", "verify", "verify_files"]
 
@@ -57,11 +59,8 @@ def verify_files(
     forward: bool = False,
 ) -> Report:
     """Reads both files and verifies. Raises InvalidInput for what cannot be read, UsageError for options that make no sense."""
-    text = read_text(workload)
-    try:
-        claimed = json.loads(read_text(result))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"this is not JSON: {error}", where=str(result)) from None
+    text = read_input_text(workload, "a workload", LIMITS.text_bytes)
+    claimed = parse_json(read_input_text(result, "a split as JSON", LIMITS.text_bytes), str(result))
     try:
         return verify(
             text,
@@ -112,12 +111,3 @@ def verify(
     if report.violations and "kind" not in stated:
         report.hint = unsaid(statement)
     return report
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot read: {error.strerror or error}", where=str(path)) from None
-    except UnicodeDecodeError:
-        raise InvalidInput("expected text, found bytes that are not UTF-8", where=str(path)) from None

@@ -9,8 +9,9 @@ from typing import Any
 CLOSE = Fraction(1, 10**6)
 """Relative distance at which two values agree: the reference prints six digits."""
 
-MOST = 10**300
-"""A larger number is refused, so that sums can be told as floats."""
+MOST = 10**100
+"""A larger number is refused, and a smaller one than its reciprocal that is not 0: sums and ratios can be told as floats."""
+_RANGE = "0 or from 1e-100 to 1e100, without quotes"
 
 
 class Malformed(Exception):
@@ -23,7 +24,7 @@ class Malformed(Exception):
 
 def fraction(value: object) -> Fraction | None:
     """A JSON number as the decimal that it prints as: exact, and equal for equal texts. None for what is no such number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST or 0 < abs(value) * MOST < 1:
         return None
     return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
 
@@ -31,7 +32,7 @@ def fraction(value: object) -> Fraction | None:
 def need(value: object, what: str) -> Fraction:
     found = fraction(value)
     if found is None:
-        raise Malformed(f"{what} is {told(value)}, expected a number")
+        raise Malformed(f"{what} is {told(value)}, expected a number: {_RANGE}")
     return found
 
 
@@ -40,7 +41,7 @@ def claim(holder: Mapping[str, Any], key: str) -> Fraction | None:
     value = holder.get(key)
     found = fraction(value)
     if found is None and value is not None:
-        raise Malformed(f"'{key}' is {told(value)}, expected a number", result=True)
+        raise Malformed(f"'{key}' is {told(value)}, expected a number: {_RANGE}", result=True)
     return found
 
 

@@ -116,9 +116,9 @@ def _count(data: Mapping[str, Any], key: str) -> int | None:
     return int(found)
 
 
-_PROFILE_NODE = re.compile(
-    r"(\S+) -- (.*) -- forward_compute_time=([^,]+), *backward_compute_time=([^,]+), *"
-    r"activation_size=(\[[^\]]*\]|[^,]+), *parameter_size=(\S+)"
+_PROFILE_NODE = re.compile(r"(\S+) -- (.*)\Z")
+_PROFILE_NUMBERS = re.compile(
+    r"([^,]+), *backward_compute_time=([^,]+), *activation_size=(\[[^\]]*\]|[^,]+), *parameter_size=(\S+)"
 )
 
 
@@ -134,10 +134,12 @@ def read_pipedream(text: str, limits: Limits) -> Workload:
                 source, target = line.strip().split(" -- ")
                 readers.setdefault(source, set()).add(target)
             elif line.strip() and not line.startswith("#"):
-                match = _PROFILE_NODE.match(line)
-                if match is None:
+                head, _, numbers = line.rpartition(" -- forward_compute_time=")
+                named, match = _PROFILE_NODE.match(head), _PROFILE_NUMBERS.match(numbers)
+                if named is None or match is None:
                     raise Malformed(f"not a PipeDream profile: {line[:60]!r}")
-                id_, desc, forward, backward, activation, weight = match.groups()
+                id_, desc = named.groups()
+                forward, backward, activation, weight = match.groups()
                 about[id_], both[id_] = desc, _number(forward) + _number(backward)
                 nodes[id_] = Node(_number(forward), None, _number(weight), None, False)
                 size[id_] = sum((_number(part) for part in activation.strip("[]").split(";")), Fraction(0))

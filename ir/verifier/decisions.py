@@ -8,6 +8,7 @@ from dataclasses import replace
 from ir.facets import StageSet
 from ir.module import Func, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op
+from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, MOST_SECONDS, is_seconds
 from ir.types import TensorType, Type
 from ir.verifier.findings import Findings
 
@@ -134,10 +135,11 @@ def _schedule_faults(schedule: Schedule, findings: Findings) -> Iterable[str]:
     for device in devices:
         if known is not None and device not in known:
             yield f"'{device}' is not a device of the topology"
-    if schedule.microbatches < 1 or schedule.chunks < 1 or schedule.slots < 1:
-        yield "microbatches, chunks and slots are at least 1"
-    if not (schedule.period >= 0 and schedule.latency >= 0):
-        yield "period and latency are at least 0 seconds"
+    counts = (schedule.microbatches, schedule.chunks, schedule.slots)
+    if not all(1 <= count <= MOST_MICROBATCHES for count in counts):
+        yield f"microbatches, chunks and slots are from 1 to {MOST_MICROBATCHES}"
+    if not all(is_seconds(value, infinite=True) for value in (schedule.period, schedule.latency)):
+        yield f"period and latency are from 0 to {MOST_SECONDS:g} seconds, or inf"
     stages = {stage.index for stage in findings.stages}
     if findings.plan is not None:
         stages |= {stage.index for stage in findings.plan.stages}
@@ -156,12 +158,12 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
     if plan.comm not in COMM_MODELS:
         yield f"unknown communication model '{plan.comm}'; expected one of {', '.join(COMM_MODELS)}"
     for what, value in (("value", plan.value), ("port_value", plan.port_value), ("bound", plan.bound), ("single", plan.single)):
-        if not value >= 0:
-            yield f"{what} is {value}, not at least 0 seconds"
+        if not is_seconds(value, infinite=True):
+            yield f"{what} is {value}, not from 0 to {MOST_SECONDS:g} seconds, or inf"
     if plan.bound > plan.value * (1 + SLACK):
         yield f"the bound {plan.bound} is greater than the value {plan.value}"
-    if plan.microbatches < 1:
-        yield f"a training step has {plan.microbatches} microbatches, not at least 1"
+    if not 1 <= plan.microbatches <= MOST_MICROBATCHES:
+        yield f"a training step has {plan.microbatches} microbatches, not from 1 to {MOST_MICROBATCHES}"
     for stage in plan.stages:
         if stage.backward + stage.sync / max(1, plan.microbatches) > stage.working * (1 + SLACK):
             yield f"stage {stage.index} has more seconds of its backward pass and of synchronisation than in all"
@@ -174,9 +176,11 @@ def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> I
     if stage.index != position:
         yield f"a stage has number {stage.index} where {position} is next"
     seconds = (stage.compute, stage.collectives, stage.receive, stage.send, stage.backward, stage.sync)
-    numbers = (stage.ops, *seconds, stage.weights, stage.workspace, stage.buffers)
-    if not all(number >= 0 for number in numbers):
-        yield f"stage {stage.index} has a number that is not at least 0"
+    numbers = (stage.ops, stage.weights, stage.workspace, stage.buffers)
+    if not all(0 <= number < MOST_MEMORY for number in numbers):
+        yield f"stage {stage.index} has a number that is not from 0 to {MOST_MEMORY - 1}"
+    if not all(is_seconds(number, infinite=True) for number in seconds):
+        yield f"stage {stage.index} has seconds that are not from 0 to {MOST_SECONDS:g}, or inf"
     if stage.replicas < 1 or (stage.replicas > 1 and stage.devices and len(stage.devices) != stage.replicas):
         yield f"stage {stage.index} has {stage.replicas} replicas and {len(stage.devices)} devices"
     if len(set(stage.devices)) != len(stage.devices):

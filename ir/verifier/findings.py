@@ -51,7 +51,7 @@ class Findings:
         if len(self.diagnostics) >= LIMIT:
             self.dropped += 1
             return
-        span = self.span(part or op, about) or self.span(symbol, about)
+        span = self.span(part or op, about) or self.span(symbol, about) or self.span(self.module, "")
         if self.source_map is not None and span is not None:
             where = self.source_map.where
         else:
@@ -60,7 +60,7 @@ class Findings:
                 where += f", {op.id}" + (f" = {op.name}" if op.results else "")
         self.diagnostics.append(Diagnostic(f"{code}: {message}", where, span, hint))
 
-    def span(self, item: Op | Symbol | Part | None, about: str) -> Span | None:
+    def span(self, item: Op | Symbol | Part | Module | None, about: str) -> Span | None:
         if self.source_map is None or item is None:
             return None
         span = self.source_map.span(item)

@@ -8,11 +8,17 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from ir.module import Mesh
+from ir.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.verifier.findings import Findings, Part
 
 Fault: TypeAlias = tuple[Part | None, str]
 """What is wrong, and with which part of the topology (None: with it as a whole)."""
+MOST_CORES = 1 << 20
+"""Of one host."""
+LEAST_EFFICIENCY = 1e-9
+"""Of a class of ops; a smaller fraction of the peak is a slip."""
+_ABOVE = f"from {SMALLEST:g} to {LARGEST:g}"
 MOST_SHARE = 1000
 """Shares are small: an order of as many turns as their sum is kept for each axis."""
 
@@ -50,21 +56,22 @@ def _name_faults(topology: Topology) -> Iterable[Fault]:
 def _number_faults(topology: Topology) -> Iterable[Fault]:
     for type_ in topology.types:
         for dtype, rate in type_.rates:
-            if not (rate > 0 and math.isfinite(rate)):
-                yield type_, f"the {dtype} rate of '{type_.name}' is {rate}, not a positive number of flop/s"
+            if not (rate > 0 and is_amount(rate)):
+                yield type_, f"the {dtype} rate of '{type_.name}' is {rate}, not {_ABOVE} flop/s"
         for kind, fraction in type_.efficiency:
-            if not 0 < fraction <= 1:
-                yield type_, f"the efficiency of '{type_.name}' for {kind} is {fraction}, not above 0 and at most 1"
+            if not LEAST_EFFICIENCY <= fraction <= 1:
+                expected = f"at least {LEAST_EFFICIENCY:g} and at most 1"
+                yield type_, f"the efficiency of '{type_.name}' for {kind} is {fraction}, not {expected}"
         for what, value in (("memory bandwidth", type_.memory_bandwidth), ("overhead", type_.overhead)):
-            if not (value >= 0 and math.isfinite(value)):
-                yield type_, f"the {what} of '{type_.name}' is {value}, not finite and at least 0"
+            if not is_amount(value):
+                yield type_, f"the {what} of '{type_.name}' is {value}, not 0 or {_ABOVE}"
     owners: list[DeviceType | Device | Host] = [*topology.types, *topology.devices, *topology.hosts]
     for owner in owners:
-        if owner.memory is not None and owner.memory < 0:
-            yield owner, f"the memory of '{owner.name}' is {owner.memory} bytes"
+        if owner.memory is not None and not 0 <= owner.memory < MOST_MEMORY:
+            yield owner, f"the memory of '{owner.name}' is {owner.memory} bytes, not from 0 to {MOST_MEMORY - 1}"
     for host in topology.hosts:
-        if host.cores is not None and host.cores < 1:
-            yield host, f"host '{host.name}' has {host.cores} cores"
+        if host.cores is not None and not 1 <= host.cores <= MOST_CORES:
+            yield host, f"host '{host.name}' has {host.cores} cores, not from 1 to {MOST_CORES}"
 
 
 def _link_faults(topology: Topology) -> Iterable[Fault]:
@@ -77,10 +84,10 @@ def _link_faults(topology: Topology) -> Iterable[Fault]:
                 yield link, f"link '{link.name}' ends at '{end}', which is no device, host or switch"
         if len(link.ends) < 2 or len(set(link.ends)) < len(link.ends):
             yield link, f"link '{link.name}' needs two or more distinct ends"
-        if not (link.bandwidth > 0 and math.isfinite(link.bandwidth)):
-            yield link, f"the bandwidth of link '{link.name}' is {link.bandwidth}, not a positive number of bytes/s"
-        if not (link.latency >= 0 and math.isfinite(link.latency)):
-            yield link, f"the latency of link '{link.name}' is {link.latency}, not finite and at least 0 seconds"
+        if not (link.bandwidth > 0 and is_amount(link.bandwidth)):
+            yield link, f"the bandwidth of link '{link.name}' is {link.bandwidth}, not {_ABOVE} bytes/s"
+        if not is_amount(link.latency):
+            yield link, f"the latency of link '{link.name}' is {link.latency}, not 0 or {_ABOVE} seconds"
         if link.duplex not in ("full", "half"):
             yield link, f"link '{link.name}' is '{link.duplex}' duplex; expected full or half"
     seen: set[tuple[str, str]] = set()
@@ -124,7 +131,8 @@ def _mesh_faults(mesh: Mesh, topology: Topology | None) -> Iterable[str]:
             yield f"axis '{axis}' has size {size}"
     places = math.prod(size for _, size in mesh.axes)
     if places != len(mesh.devices):
-        yield f"its axes have {places} places for {len(mesh.devices)} devices"
+        told = str(places) if places < MOST_MEMORY else "too many"  # Python prints no number of thousands of digits
+        yield f"its axes have {told} places for {len(mesh.devices)} devices"
     for (axis, _), shares in zip(mesh.axes, mesh.shares, strict=False):
         if not all(1 <= share <= MOST_SHARE for share in shares):
             yield f"axis '{axis}' has shares {list(shares)}, integers from 1 to {MOST_SHARE} expected"

@@ -7,14 +7,19 @@ import re
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from ir.attributes import AttrKind
 from ir.dense import storage_fault
 from ir.facets import DECISIONS, OptimizerState, Sync
 from ir.module import External, Func, Inline, Plan, Random, Resource, Schedule, Splat, Stage, Symbol, View
+from ir.ranges import MOST_MEMORY
 from ir.topology import Topology
 from ir.types import DType, TensorType
 from ir.verifier.findings import Findings
 from ir.verifier.values import attribute_faults, facet_faults, type_faults
 
+MOST_VERSION = 1 << 31
+"""Of an opset or of ONNX; its own are below 30."""
+_TEXTS = ("producer", "unit")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
@@ -25,6 +30,12 @@ def check_symbols(findings: Findings) -> None:
         findings.add("INV01", f"the module's name '{module.name}' does not begin with @", None)
     for fault in attribute_faults(module.attributes):
         findings.add("INV08", f"of the module: {fault}", None)
+    for key, attribute in module.attributes:
+        version = key.startswith("opset.") or key == "ir_version"
+        if version and not (attribute.kind is AttrKind.INT and 0 <= attribute.value < MOST_VERSION):
+            findings.add("INV08", f"of the module: attribute '{key}' is a number from 0 to {MOST_VERSION - 1}", None)
+        if key in _TEXTS and attribute.kind is not AttrKind.STRING:
+            findings.add("INV08", f"of the module: attribute '{key}' is a text", None)
     seen: set[type[Symbol]] = set()
     for symbol in module.symbols:
         kind = type(symbol)
@@ -47,9 +58,10 @@ def is_symbol(name: str) -> bool:
 
 
 def _check_resource(findings: Findings, resource: Resource) -> None:
-    for fault in type_faults(resource.type, findings.meshes):
+    unsound = type_faults(resource.type, findings.meshes)
+    for fault in unsound:
         findings.add("INV07", f"of {resource.name}: {fault}", resource)
-    for fault in _data_faults(resource):
+    for fault in () if unsound else _data_faults(resource):  # what data a type needs is known of a sound type
         findings.add("INV13", f"of {resource.name}: {fault}", resource)
     if resource.digest and not _DIGEST.match(resource.digest):
         findings.add(
@@ -91,7 +103,11 @@ def _data_faults(resource: Resource) -> list[str]:
     if isinstance(data, View):
         return _view_faults(resource, data)
     if isinstance(data, External):
-        faults = [f"{what} {n} is negative" for what, n in (("offset", data.offset), ("length", data.length)) if n < 0]
+        faults = [
+            f"{what} {n} of the external data is not from 0 to {MOST_MEMORY - 1}"
+            for what, n in (("offset", data.offset), ("length", data.length))
+            if not 0 <= n < MOST_MEMORY
+        ]
         path = PurePosixPath(data.file.replace("\\", "/"))
         if not data.file or path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", data.file):
             faults.append(f"the external file '{data.file}' is not a relative path inside the model's folder")
@@ -116,7 +132,7 @@ def _data_faults(resource: Resource) -> list[str]:
         faults = []
         if data.distribution not in ("normal", "uniform"):
             faults.append(f"unknown distribution '{data.distribution}'; expected normal or uniform")
-        if not (math.isfinite(data.scale) and math.isfinite(data.mean)) or data.scale < 0 or data.seed < 0:
-            faults.append("scale and seed of random data are finite and at least 0")
+        if not (math.isfinite(data.scale) and math.isfinite(data.mean)) or data.scale < 0 or not 0 <= data.seed < 1 << 64:
+            faults.append("scale and seed of random data are finite and at least 0, the seed of at most 64 bits")
         return faults
     return []

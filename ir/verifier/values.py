@@ -12,9 +12,12 @@ from ir.dense import storage_fault
 from ir.facets import BackwardTime, Color, Cost, Facets, Group, OptimizerState, Phase, StageSet, Sync, Time, Transfer
 from ir.module import Mesh
 from ir.ops import Op
+from ir.ranges import COUNTED, MOST_BYTES, MOST_MEMORY, MOST_SECONDS, is_bytes, is_seconds
 from ir.types import BytesType, DType, Layout, MapType, OptionalType, Partial, SeqType, Shard, TensorType, Type, UnknownType
 
 MAX_NESTING = 64
+MOST_DIMENSIONS = 64
+"""Dimensions of a tensor; numpy and onnxruntime hold as many."""
 
 
 def type_faults(type_: Type, meshes: Mapping[str, Mesh] | None) -> list[str]:
@@ -29,14 +32,22 @@ def type_faults(type_: Type, meshes: Mapping[str, Mesh] | None) -> list[str]:
         elif isinstance(type_, TensorType):
             return _tensor_faults(type_, meshes)
         elif isinstance(type_, BytesType):
-            return [f"bytes<{type_.size}> has a negative size"] if type_.size < 0 else []
+            sound = is_bytes(type_.size)
+            return [] if sound else [f"{type_} is no size of a message: expected 0 to {MOST_BYTES - 1} bytes"]
         else:
             return [] if isinstance(type_, UnknownType) else [f"{type_!r} is not a type"]
     return [f"a type is nested more than {MAX_NESTING} deep"]
 
 
 def _tensor_faults(type_: TensorType, meshes: Mapping[str, Mesh] | None) -> list[str]:
-    faults = [f"dimension {dim} of {type_} is negative" for dim in type_.shape or () if isinstance(dim, int) and dim < 0]
+    shape = type_.shape or ()
+    faults = [f"dimension {dim} of {type_} is negative" for dim in shape if isinstance(dim, int) and dim < 0]
+    if len(shape) > MOST_DIMENSIONS:
+        return [f"a tensor has {len(shape)} dimensions, expected at most {MOST_DIMENSIONS}"]
+    # Of an unknown dimension not more is known than that it may be 1.
+    known = [dim for dim in shape if isinstance(dim, int) and dim]
+    if not faults and math.prod(known) * max(type_.dtype.bits, 8) >= 8 * MOST_BYTES:
+        return [f"{type_} is larger than any tensor: expected fewer than {MOST_BYTES} bytes"]
     return faults + (_layout_faults(type_, type_.layout, meshes) if type_.layout and meshes is not None else [])
 
 
@@ -126,7 +137,7 @@ def _scalar_faults(kind: AttrKind, value: Any) -> list[str]:
     if kind is AttrKind.SYMBOL and value[:1] != "@":
         return [f"is '{value}', which does not begin with @"]
     if kind is AttrKind.TENSOR:
-        fault = storage_fault(value.type, value.data)
+        fault = "; ".join(type_faults(value.type, None)) or storage_fault(value.type, value.data)
         return [f"holds a tensor whose {fault}"] if fault else []
     return []
 
@@ -142,19 +153,20 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
         match facet:
             case Cost():
                 forward = (facet.flops, facet.read, facet.write, facet.weight)
-                if min(*forward, facet.input_grad, facet.weight_grad, facet.saved) < 0:
-                    faults.append("a count of cost is negative")
+                counts = (*forward, facet.input_grad, facet.weight_grad, facet.saved)
+                if min(counts) < 0 or max(counts) >= COUNTED:
+                    faults.append(f"a count of cost is not from 0 to {float(COUNTED):g}")
             case Time(seconds) | BackwardTime(seconds):
                 names = [name for name, _ in seconds]
                 if any(a >= b for a, b in pairwise(names)):
                     faults.append(f"the device types of {facet.keyword} are not sorted, each once")
-                if not all(value >= 0 for _, value in seconds):
-                    faults.append(f"{facet.keyword} is not at least 0 seconds")
+                if not all(is_seconds(value) for _, value in seconds):
+                    faults.append(f"{facet.keyword} is not from 0 to {MOST_SECONDS:g} seconds")
             case Transfer(seconds):
                 if op is not None and len(seconds) != len(op.results):
                     faults.append(f"transfer has {len(seconds)} numbers for {len(op.results)} results")
-                if not all(value >= 0 and math.isfinite(value) for value in seconds):
-                    faults.append("transfer is not finite and at least 0 seconds")
+                if not all(is_seconds(value) for value in seconds):
+                    faults.append(f"transfer is not from 0 to {MOST_SECONDS:g} seconds")
             case Phase(phase):
                 if phase not in ("fw", "bw"):
                     faults.append(f"phase is fw or bw, not '{phase}'")
@@ -162,9 +174,9 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
                 if not stages or stages[0] < 0 or any(a >= b for a, b in pairwise(stages)):
                     faults.append("the stages of an op are at least one number >= 0, ascending")
             case Color(number) | Group(number):
-                if number < 0:
-                    faults.append(f"{facet.keyword} is at least 0, not {number}")
+                if not 0 <= number < 1 << 62:
+                    faults.append(f"{facet.keyword} is at least 0 and has at most 62 bits, not {number}")
             case Sync(bucket=number) | OptimizerState(size=number):
-                if number < 0:
-                    faults.append(f"{facet.keyword} has a negative number")
+                if not 0 <= number < MOST_MEMORY:
+                    faults.append(f"{facet.keyword} has the number {number}, expected 0 to {MOST_MEMORY - 1}")
     return faults

@@ -16,11 +16,13 @@ it.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 
+from ir.diagnostics import InvalidInput
 from ir.topology import Device, Link, Topology
 
 
@@ -64,8 +66,8 @@ class Path:
         return self.latency + size / self.bandwidth
 
 
-class Unreachable(ValueError):
-    """No route joins two devices; the frontend refuses such a topology."""
+class Unreachable(InvalidInput):
+    """No route joins two devices that a transfer needs one between; topology files with such devices are refused."""
 
 
 @dataclass(slots=True)
@@ -127,7 +129,7 @@ class Network:
         point = target
         while point != source:
             if point not in tree.hop:
-                raise Unreachable(f"no links lead from {source} to {target}")
+                raise Unreachable(f"no links lead from {source} to {target}", where=self.topology.name)
             link, before = tree.hop[point]
             hops.append((link, before, point))
             point = before
@@ -142,7 +144,7 @@ class Network:
             ahead = self.links[names[number + 1]].ends if number + 1 < len(names) else (target,)
             onward = [end for end in ends if end in ahead]
             if point not in self.links[name].ends or not onward:
-                raise Unreachable(f"the route from {source} to {target} breaks at the link {name}")
+                raise Unreachable(f"the route from {source} to {target} breaks at the link {name}", where=self.topology.name)
             hops.append((name, point, onward[0]))
             point = onward[0]
         return tuple(hops)
@@ -228,35 +230,58 @@ def device_classes(topology: Topology) -> tuple[tuple[str, ...], ...]:
     and links alike under the exchange. Classes and their members in order of devices.
 
     So a search over assignments needs to try one device of a class for the first use of it. Devices that an explicit route
-    names stand alone."""
+    names stand alone. Time is linear in the ends of links: devices are looked up by what their links look like."""
     routed = {end for route in topology.routes for end in (route.source, route.target)}
     at: dict[str, list[Link]] = {device.name: [] for device in topology.devices}
     for link in topology.links:
         for end in set(link.ends):
             if end in at:
                 at[end].append(link)
-    classes: list[list[Device]] = []
+    media: dict[frozenset[str], int] = {}
+    numbers = {link.name: media.setdefault(frozenset(link.ends), len(media)) for link in topology.links if len(link.ends) > 2}
+    classes: list[list[str]] = []
+    known: dict[Hashable, list[str]] = {}
     for device in topology.devices:
-        for known in classes:
-            if device.name not in routed and _exchangeable(device, known[0], at, routed):
-                known.append(device)
-                break
-        else:
-            classes.append([device])
-    return tuple(tuple(device.name for device in known) for known in classes)
+        looks = [] if device.name in routed else _looks(device, at[device.name], numbers)
+        joined = next((known[look] for look in looks if look in known), None)
+        if joined is not None:
+            joined.append(device.name)
+            continue
+        classes.append([device.name])
+        known |= dict.fromkeys(looks, classes[-1])
+    return tuple(map(tuple, classes))
 
 
-def _exchangeable(one: Device, other: Device, at: dict[str, list[Link]], routed: set[str]) -> bool:
-    """Whether swapping the two names maps the links onto themselves (but for the links' names)."""
-    if other.name in routed or replace(one, name=other.name) != other or len(at[one.name]) != len(at[other.name]):
-        return False
-    swap = {one.name: other.name, other.name: one.name}
+def _looks(device: Device, links: Iterable[Link], numbers: Mapping[str, int]) -> list[Hashable]:
+    """What can be seen of a device: two that have one look in common can be exchanged. ``numbers``: of the sets of ends of
+    links with several.
 
-    def shape(link: Link, ends: Iterable[str]) -> tuple[object, ...]:
-        return (tuple(sorted(ends)), link.bandwidth, link.latency, link.duplex, link.shared)
+    Links of one speed look alike from outside, where they lead to the same points and the two devices are not joined (*open*),
+    or from inside, where the devices themselves are among these points (*closed*). Links of another speed may look
+    the other way, so there is a look for each choice; of many speeds, all choose alike."""
+    groups: dict[tuple[object, ...], list[Link]] = {}
+    for link in links:
+        groups.setdefault((link.bandwidth, link.latency, link.duplex, link.shared, len(link.ends)), []).append(link)
+    seen: list[tuple[Hashable, Hashable]] = []
+    for speed, alike in sorted(groups.items(), key=lambda item: repr(item[0])):
+        media = tuple(sorted(numbers[link.name] for link in alike if len(link.ends) > 2))
+        points = [end for link in alike if len(link.ends) == 2 for end in link.ends if end != device.name]
+        joined = max(Counter(points).values(), default=0)
+        others: Hashable = media
+        if media and len(alike[0].ends) <= _FEW_ENDS:
+            others = tuple(sorted(tuple(sorted(end for end in link.ends if end != device.name)) for link in alike))
+        opened = ("open", speed, tuple(sorted(points)), others)
+        closed = ("closed", speed, tuple(sorted([*points, *[device.name] * joined])), media)
+        seen.append((opened, closed))
+    choices = itertools.product(*seen) if len(seen) <= _FEW_SPEEDS else zip(*seen, strict=True)
+    same = (device.type, device.host, device.memory)
+    return [(same, tuple(choice)) for choice in choices]
 
-    swapped = Counter(shape(link, (swap.get(end, end) for end in link.ends)) for link in at[one.name])
-    return swapped == Counter(shape(link, link.ends) for link in at[other.name])
+
+_FEW_ENDS = 16
+"""Of a link whose ends but one are compared by name."""
+_FEW_SPEEDS = 4
+"""Of a device's links, for which every choice is looked at."""
 
 
 __all__ = ["FREE", "Network", "Path", "Port", "Unreachable", "device_classes", "network"]

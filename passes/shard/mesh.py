@@ -178,7 +178,7 @@ def _mesh(
                 try:
                     path = net.path(source.name, target.name)
                 except Unreachable as error:
-                    raise InvalidInput(f"no mesh axis: {error}", where=topology.name) from error
+                    raise InvalidInput(f"no mesh axis: {error.diagnostics[0].message}", where=topology.name) from error
                 bandwidth, latency = min(bandwidth, path.bandwidth), max(latency, path.latency)
         axes.append(Axis(name, size, bandwidth, latency, shares[number]))
     least = min((limit for device in devices if (limit := topology.memory(device)) is not None), default=None)

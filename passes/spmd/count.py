@@ -137,7 +137,7 @@ def _speed(topology: Topology, net: Network, mesh: Mesh, axis: str) -> tuple[flo
         try:
             path = net.path(source, target)
         except Unreachable as error:
-            raise InvalidInput(f"no mesh axis {axis}: {error}", where=mesh.name) from error
+            raise InvalidInput(f"no mesh axis {axis}: {error.diagnostics[0].message}", where=mesh.name) from error
         bandwidth, latency = min(bandwidth, path.bandwidth), max(latency, path.latency)
     return bandwidth, latency
 

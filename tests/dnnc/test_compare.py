@@ -238,7 +238,7 @@ def test_backward_nodes_follow_the_colours_of_an_expert(tmp_path: Path) -> None:
     ("split", "error", "words"),
     [
         ("no JSON {", InvalidInput, "no node says its stage"),
-        ("{", InvalidInput, "this is not JSON"),
+        ("{", InvalidInput, "not valid JSON"),
         ({"nodes": []}, InvalidInput, "without 'fpgas', 'cpus' or 'devices'"),
         ({"fpgas": 3}, InvalidInput, "'fpgas' is int, expected a list"),
         ({"fpgas": [[1]]}, InvalidInput, r"fpgas\[0\] has no list 'nodes'"),

@@ -11,11 +11,11 @@ from pathlib import Path
 from dnnc.frontends.workloads import device_placement, pipedream
 from dnnc.frontends.workloads.profile import ACCELERATOR, CPU, UNIT, Machines, Profile, in_unit, lower
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span, UsageError
+from ir.files import read_input_text
+from ir.limits import LIMITS
 
 PIPEDREAM = pipedream.FORMAT
 FORMATS = (device_placement.FORMAT, PIPEDREAM)
-MAX_BYTES = 512 << 20
-"""A larger file is no workload."""
 
 
 def read_profile(path: str | Path, *, sink: DiagnosticSink, format: str = "") -> Profile:
@@ -23,7 +23,7 @@ def read_profile(path: str | Path, *, sink: DiagnosticSink, format: str = "") ->
 
     Raises InvalidInput with every fault of the file and its place, UsageError for an unknown format."""
     where = str(path)
-    text = _text(Path(path), where)
+    text = read_input_text(path, "a workload (device-placement JSON or a PipeDream profile)", LIMITS.text_bytes)
     chosen = format or _detect(text, where)
     if chosen not in FORMATS:
         raise UsageError(f"'{chosen}' is no format of workloads; expected {' or '.join(FORMATS)}", where="--format")
@@ -46,20 +46,6 @@ def _detect(text: str, where: str) -> str:
             f"--format takes {' or '.join(FORMATS)}",
         )
     )
-
-
-def _text(path: Path, where: str) -> str:
-    try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise InvalidInput(f"the file has {size} bytes; a workload of more than {MAX_BYTES} is refused", where=where)
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"cannot read: {error.strerror or error}", where=where) from None
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        message = f"expected text but byte {error.start} is not UTF-8"
-        raise InvalidInput(message, where=where, hint="expected device-placement JSON or a PipeDream profile") from None
 
 
 __all__ = ["ACCELERATOR", "CPU", "FORMATS", "PIPEDREAM", "UNIT", "Machines", "Profile", "in_unit", "lower", "read_profile"]

@@ -17,13 +17,24 @@ from dataclasses import replace
 from typing import Any
 
 from dnnc.frontends.positions import Path, Positions, positions
-from dnnc.frontends.workloads.profile import MOST_BYTES, MOST_DEVICES, Faults, Machines, Node, Profile, whole_bytes
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span
+from dnnc.frontends.workloads.profile import (
+    MOST,
+    MOST_BYTES,
+    MOST_DEVICES,
+    NUMBERS,
+    Faults,
+    Machines,
+    Node,
+    Profile,
+    is_number,
+    whole_bytes,
+)
+from ir.diagnostics import DiagnosticSink, InvalidInput, Span
+from ir.json_text import parse_json
 
 FORMAT = "device-placement"
 SAME_COST = 1e-6
 _REQUIRED = ("nodes", "edges")
-_INFINITE = 1e300
 
 
 def looks_like(text: str) -> bool:
@@ -73,16 +84,7 @@ class _Reader:
         return Profile(FORMAT, self.where, nodes, edges, machines, lambda node: self.span(("nodes", _position(node))))
 
     def _parse(self) -> dict[str, Any]:
-        try:
-            data = json.loads(self.text)
-        except json.JSONDecodeError as error:
-            line = self.text.split("\n")[error.lineno - 1]
-            span = Span(error.lineno, error.colno, 1, line)
-            raise InvalidInput(Diagnostic(f"this is not JSON: {error.msg}", self.where, span)) from None
-        except (RecursionError, ValueError):
-            raise InvalidInput(
-                "this is not JSON: nested too deep, or a number with too many digits", where=self.where
-            ) from None
+        data = parse_json(self.text, self.where)
         if not isinstance(data, dict):
             raise InvalidInput(f"expected an object with 'nodes' and 'edges', found {_told(data)}", where=self.where)
         return data
@@ -97,8 +99,8 @@ class _Reader:
         value = holder[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fault(path, f"'{key}' is {_told(value)}, expected a number ({what})", "write it without quotes and units")
-        elif not 0 <= value < _INFINITE:
-            self.fault(path, f"'{key}' is {_told(value)}, expected a finite number that is at least 0 ({what})")
+        elif not is_number(value):
+            self.fault(path, f"'{key}' is {_told(value)}, expected a finite number that is at least 0 ({what}): {NUMBERS}")
         else:
             return float(value)
         return default
@@ -229,6 +231,8 @@ def _told(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
+    if isinstance(value, int) and abs(value) >= MOST:
+        return "a number of too many digits"
     return json.dumps(value, ensure_ascii=False)[:60]
 
 

@@ -32,6 +32,8 @@ PER_SECOND = 1000.0
 MOST_DEVICES = 65536
 MOST_BYTES = 2**62
 """Half of what a signed number of 64 bits holds: no machine has as much, and sums of sizes stay below it."""
+LEAST, MOST = 1e-100, 1e100
+NUMBERS = f"0 or from {LEAST:g} to {MOST:g}"
 _MOST_FAULTS = 20
 _HOST = "host0"
 
@@ -252,6 +254,11 @@ def _cycle(following: Sequence[Sequence[int]], left: Sequence[bool]) -> list[int
     return cycle[start:] + cycle[:start]
 
 
+def is_number(value: float) -> bool:
+    """Whether a time or a size can be ``value``: sums, ratios and products of such numbers are finite."""
+    return value == 0 or LEAST <= value <= MOST
+
+
 def whole_bytes(value: float) -> int:
     """Bytes as a whole number, a part of one counted as one."""
     return math.ceil(value)
@@ -262,12 +269,14 @@ __all__ = [
     "CPU",
     "MOST_BYTES",
     "MOST_DEVICES",
+    "NUMBERS",
     "UNIT",
     "Faults",
     "Machines",
     "Node",
     "Profile",
     "in_unit",
+    "is_number",
     "lower",
     "topology",
     "whole_bytes",
