@@ -1,8 +1,8 @@
 """Cost: what every op works and moves, from its types, independent of devices.
 
 Writes a ``Cost`` facet on every op of every function, regions included. A formula per operator (``contractions.py``,
-``pointwise.py``; conventions in ``facts.py``) gives flops and the parts of training; an operator without one is counted by
-its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
+``pointwise.py``, ``microsoft.py``; conventions in ``facts.py``) gives flops and the parts of training; an operator without one
+is counted by its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
 
 An op with regions carries the sum of one run of them: ``If`` its dearer branch, part by part, ``Loop`` and ``Scan`` their body
 times the trips where these are known (a Loop's limit where it is a constant), else once. Its own operands and results are
@@ -22,11 +22,11 @@ from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.types import TensorType, Type
 from passes.base import Pass, PassContext
-from passes.cost import contractions, pointwise
+from passes.cost import contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.fold import on_expanded
 
-FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS}
+FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS, **microsoft.FORMULAS}
 """The formula of each operator, by the op's full name."""
 
 _MAX_TRIPS = 1 << 31  # exporters write "no limit" as the largest integer

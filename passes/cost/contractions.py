@@ -33,13 +33,6 @@ def matmul(facts: OpFacts) -> Work:
     return product(facts, 2 * facts.size(-1) * facts.shape(0)[-1], (0, 1))
 
 
-def fused_matmul(facts: OpFacts) -> Work:
-    """com.microsoft.FusedMatMul: MatMul of operands that may be transposed, times alpha."""
-    shape = facts.shape(0)
-    inner = shape[-2] if facts.op.get("transA", 0) else shape[-1]
-    return product(facts, 2 * facts.size(-1) * inner, (0, 1))
-
-
 def gemm(facts: OpFacts) -> Work:
     """``alpha A' B' + beta C``: 2 M N K and one addition per element for C."""
     rows, columns = facts.shape(0)
@@ -56,13 +49,6 @@ def matmul_integer(facts: OpFacts) -> Work:
 def qlinear_matmul(facts: OpFacts) -> Work:
     """QLinearMatMul(a, scale, zero, b, scale, zero, scale, zero): the product and 3 flops per element to requantise."""
     return Work("matmul-integer", 2 * facts.size(-1) * facts.shape(0)[-1] + 3 * facts.size(-1))
-
-
-def matmul_nbits(facts: OpFacts) -> Work:
-    """com.microsoft.MatMulNBits: A [.., K] times a packed [N, K]: the product and 2 flops per weight to unpack."""
-    k, n = facts.op.get("K", facts.shape(0)[-1]), facts.op.get("N", facts.shape(-1)[-1])
-    flops = 2 * facts.size(-1) * k
-    return Work("matmul", flops + 2 * k * n, input_grad=flops if facts.has_gradient() else 0, saved=0)
 
 
 def einsum(facts: OpFacts) -> Work:
@@ -184,47 +170,6 @@ def attention(facts: OpFacts) -> Work:
     )
 
 
-def multi_head_attention(facts: OpFacts) -> Work:
-    """com.microsoft.MultiHeadAttention(query [B, Lq, HD], key, value, ..): key and value 3-D, or packed or cached 4-D."""
-    q, k, v = facts.shape(0), facts.shape(1), facts.shape(2)
-    heads = int(facts.op.get("num_heads"))
-    if len(q) == 5:  # packed query, key, value: [B, L, H, 3, D]
-        return scaled_attention(facts, batch=q[0], heads=q[2], queries=q[1], keys=q[1], width=q[4], value_width=q[4])
-    keys = k[-2] if len(k) in (3, 4) else k[1]
-    past = facts.shape(6)[-2] if facts.present(6) else 0
-    width = q[2] // heads
-    value_width = v[-1] if len(v) == 4 else (v[-1] // heads if v else width)
-    return scaled_attention(
-        facts, batch=q[0], heads=heads, queries=q[1], keys=keys + past, width=width, value_width=value_width
-    )
-
-
-def group_query_attention(facts: OpFacts) -> Work:
-    """com.microsoft.GroupQueryAttention(query [B, L, HD], key, value, past_key [B, Hkv, Lp, D], ..)."""
-    q, heads = facts.shape(0), int(facts.op.get("num_heads"))
-    kv_heads = int(facts.op.get("kv_num_heads", heads))
-    width = q[2] // heads if facts.present(1) else q[2] // (heads + 2 * kv_heads)
-    past = facts.shape(3)[-2] if facts.present(3) else 0
-    present = facts.shape(-2)[-2] if facts.present(-2) and len(facts.shape(-2)) == 4 else past + q[1]
-    extra = 6 * facts.size(0) if facts.op.get("do_rotary", 0) else 0
-    return scaled_attention(
-        facts, batch=q[0], heads=heads, queries=q[1], keys=max(present, q[1]), width=width, value_width=width, extra=extra
-    )
-
-
-def fused_attention(facts: OpFacts) -> Work:
-    """com.microsoft.Attention(input [B, L, I], weights [I, 3 HD], bias, ..): the projection and the attention after it."""
-    x, w = facts.shape(0), facts.shape(1)
-    heads = int(facts.op.get("num_heads"))
-    projection = 2 * x[0] * x[1] * w[0] * w[1]
-    inner = facts.shape(-1)[-1]
-    core = scaled_attention(
-        facts, batch=x[0], heads=heads, queries=x[1], keys=x[1], width=(w[1] - inner) // 2 // heads, value_width=inner // heads
-    )
-    inputs, weights = split_gradients(facts, {0: projection, 1: projection})
-    return Work("attention", core.flops + projection + x[0] * x[1] * w[1], core.input_grad + inputs, weights, core.saved)
-
-
 def linear_attention(facts: OpFacts) -> Work:
     """LinearAttention(query, key, value [B, L, HD], past_state [B, H, Dk, Dv], ..): per token and head the state's decay, its
     update and its read, 6 Dk Dv (the delta rule reads it once more: 8)."""
@@ -280,14 +225,4 @@ FORMULAS: dict[str, Formula] = {
     "onnx.RNN": recurrent(1, TRANSCENDENTAL + 1),
     "onnx.GRU": recurrent(3, 3 * TRANSCENDENTAL + 6),
     "onnx.LSTM": recurrent(4, 5 * TRANSCENDENTAL + 4),
-    "onnx.com.microsoft.FusedMatMul": fused_matmul,
-    "onnx.com.microsoft.FusedGemm": gemm,
-    "onnx.com.microsoft.FusedConv": conv,
-    "onnx.com.microsoft.MatMulNBits": matmul_nbits,
-    "onnx.com.microsoft.MatMulIntegerToFloat": matmul_integer,
-    "onnx.com.microsoft.DynamicQuantizeMatMul": matmul_integer,
-    "onnx.com.microsoft.Attention": fused_attention,
-    "onnx.com.microsoft.MultiHeadAttention": multi_head_attention,
-    "onnx.com.microsoft.GroupQueryAttention": group_query_attention,
-    "onnx.com.microsoft.RotaryEmbedding": rotary,
 }

@@ -321,13 +321,6 @@ _ELEMENTWISE: dict[str, tuple[int, int, Saved]] = {
     "ThresholdedRelu": (2, 1, "in"),
     "Where": (1, 1, ""),
     "Xor": (1, 0, ""),
-    "com.microsoft.BiasGelu": (T + 5, T + 8, "in"),
-    "com.microsoft.FastGelu": (T + 8, T + 12, "in"),
-    "com.microsoft.Gelu": (T + 4, T + 8, "in"),
-    "com.microsoft.QuickGelu": (T + 4, T + 7, "in"),
-    "com.microsoft.QLinearAdd": (6, 0, ""),
-    "com.microsoft.QLinearMul": (6, 0, ""),
-    "com.microsoft.QLinearSigmoid": (T + 4, 0, ""),
 }
 
 _REDUCTIONS: dict[str, tuple[int, int, Saved]] = {
@@ -358,9 +351,6 @@ _NORMS: dict[str, Formula] = {
     "BatchNormalization": normalization(2, 5, 3),  # running statistics fold into one multiply-add
     "LpNormalization": normalization(3, 5, 0),
     "LRN": lrn,
-    "com.microsoft.SkipLayerNormalization": normalization(7, 9, 3, skip=True),
-    "com.microsoft.SkipSimplifiedLayerNormalization": normalization(4, 7, 2, skip=True),
-    "com.microsoft.SimplifiedLayerNormalization": normalization(4, 7, 2),
 }
 
 _VIEWS = (
@@ -412,8 +402,6 @@ FORMULAS: dict[str, Formula] = {
     "onnx.QuantizeLinear": quantize(3),
     "onnx.DequantizeLinear": quantize(2),
     "onnx.DynamicQuantizeLinear": quantize(5),  # extremes 2, then 3 as above
-    "onnx.com.microsoft.QuantizeLinear": quantize(3),
-    "onnx.com.microsoft.DequantizeLinear": quantize(2),
     "onnx.TopK": topk,
     "onnx.Unique": sorting,
     "onnx.NonMaxSuppression": non_max_suppression,
