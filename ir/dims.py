@@ -20,6 +20,8 @@ from ir.types import Dim
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?!\s*\()\b")
 _HYPHENATED = re.compile(r"[A-Za-z_]\w*(-[A-Za-z_]\w*)+")
 """A name such as ``batch-size``; exporters put spaces around a minus."""
+_LONGEST = 500
+"""Characters of arithmetic over dimensions; what is longer is a name, so that nothing nests or grows without an end."""
 _FUNCTIONS: dict[str, Callable[..., float]] = {
     "Min": min,
     "min": min,
@@ -54,7 +56,7 @@ def symbols(dim: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _parse(text: str) -> ast.expr | None:
-    if _HYPHENATED.fullmatch(text):
+    if len(text) > _LONGEST or _HYPHENATED.fullmatch(text):
         return None
     try:
         return ast.parse(text, mode="eval").body
@@ -94,7 +96,7 @@ def bind(dim: Dim, bindings: Mapping[str, int | str]) -> Dim:
     try:
         value = _evaluate(parsed, {}) if parsed is not None else math.nan
         return int(value) if value == int(value) and value >= 0 else text
-    except (KeyError, ArithmeticError, ValueError, TypeError):
+    except (KeyError, ArithmeticError, ValueError, TypeError, RecursionError):
         return text
 
 

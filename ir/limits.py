@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LIMITS", "Limits"]
+__all__ = ["LIMITS", "OPTIONS", "Limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,41 @@ class Limits:
     topology_bytes: int = 4 << 20
     """Bytes of a topology file, an eighth of a second to read; patterns say in a line what stands a thousand times."""
 
+    graph_bytes: int = 1 << 29
+    """An ONNX file without its large tensors: protobuf reads no more than 2 GB, and a graph of a million nodes has 0.2 GB."""
+
+    nested_graphs: int = 30
+    """Graphs within graphs (the branches of an If) after functions are inlined; protobuf reads no more than 33."""
+
+    nested_calls: int = 64
+    """Model functions that call each other in a row; exporters nest as deep as the modules of a network, about 10."""
+
+    inlined_nodes: int = 10_000
+    """Nodes that the calls of model functions may expand to, where the file states fewer than a tenth of it: planning 10,000
+    nodes takes about 10 s. A file that states more may expand to ten times what it states."""
+
+    inlined_bytes: int = 256 << 20
+    """Bytes of those nodes, names and attributes included; 10,000 nodes have about 2 MB."""
+
+    inference_bytes: int = 256 << 20
+    """Memory of one run of shape inference, and 32 bytes more for each byte of the graph; a graph of 10,000 nodes takes
+    about 10 MB. onnx holds about 200 bytes per element of a vector of integers that it follows."""
+
+    sparse_bytes: int = 64 << 20
+    """Bytes of the dense form of one sparse tensor of a model."""
+
+    value_bytes: int = 1 << 56
+    """Bytes of one value: no machine holds as much, and sums over a model stay below 2^63."""
+
+    folded_bytes: int = 16 << 20
+    """Bytes of the inputs and the results of one operator on constants; what is larger is computed when the program runs."""
+
+    shape_bytes: int = 1 << 16
+    """The same within arithmetic on shapes: a vector of positions is as large as it gets."""
+
+
+OPTIONS = ("inlined_nodes", "inference_bytes", "sparse_bytes")
+"""The limits that a real model could meet: ``--limit NAME=NUMBER`` sets them, written with a dash."""
 
 LIMITS = Limits()
 """The limits that apply where the command says nothing else."""

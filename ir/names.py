@@ -19,6 +19,8 @@ _BARE_WORD = re.compile(r"@?[A-Za-z_][A-Za-z0-9_./:$\-]*\Z")
 # surrogates, byte order marks.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]")
 _BARE_DIM = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
+_FEW = 64
+"""Copies of a name that are counted one by one; many thousands are counted by doubling."""
 ABSENT = ""
 """The operand of an optional input that is not given."""
 
@@ -72,10 +74,23 @@ def quote_dim(dim: int | str | None) -> str:
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """``name``, or ``name_1``, ``name_2``... : the first not in ``taken``, which then holds it too."""
+    """``name``, or ``name_1``, ``name_2``... : one not in ``taken``, which then holds it too; the first while these are few."""
     candidate, count = name, 0
-    while candidate in taken:
+    while candidate in taken and count < _FEW:
         count += 1
         candidate = f"{name}_{count}"
+    if candidate in taken:
+        candidate = f"{name}_{_free(name, taken)}"
     taken.add(candidate)
     return candidate
+
+
+def _free(name: str, taken: set[str]) -> int:
+    """A number whose predecessor is taken and that is not itself, found by doubling and halving."""
+    low, high = _FEW, 2 * _FEW
+    while f"{name}_{high}" in taken:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if f"{name}_{middle}" in taken else (low, middle)
+    return high

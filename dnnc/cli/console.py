@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ir.diagnostics import Diagnostic
+from ir.diagnostics import Diagnostic, Severity
 from ir.scratch import whole_file
 
 PROGRESS_AFTER = 1.0
@@ -57,9 +57,10 @@ def talk(text: str, quiet: bool = False) -> None:
 
 
 def show_warnings(diagnostics: Iterable[Diagnostic], quiet: bool = False) -> None:
-    """Warnings and notes, to standard error."""
+    """Warnings and notes, to standard error. Errors are told by what they end (``dnnc.cli.entry``)."""
     for diagnostic in diagnostics:
-        talk(str(diagnostic), quiet)
+        if diagnostic.severity is not Severity.ERROR:
+            talk(str(diagnostic), quiet)
 
 
 class _Display:

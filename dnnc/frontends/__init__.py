@@ -13,17 +13,23 @@ from dnnc.frontends.opdefs import register
 from dnnc.frontends.topology import load_topology, read_topology
 from dnnc.frontends.topology_writer import topology_to_toml
 from ir.diagnostics import DiagnosticSink
+from ir.limits import LIMITS, Limits
 
 register()
 
 
 def import_model(
-    path: str | Path, *, dims: Mapping[str, int | str], sink: DiagnosticSink, allow_missing_weights: bool = False
+    path: str | Path,
+    *,
+    dims: Mapping[str, int | str],
+    sink: DiagnosticSink,
+    allow_missing_weights: bool = False,
+    limits: Limits = LIMITS,
 ) -> ImportedModel:
     """The program of an ONNX file; see ``dnnc.frontends.onnx_import.import_model``."""
     from dnnc.frontends.onnx_import import import_model as run
 
-    return run(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights)
+    return run(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits)
 
 
 __all__ = [

@@ -13,17 +13,14 @@ import numpy as np
 import onnx
 
 from dnnc.frontends.arrays import numpy_dtype, to_array, to_data
-from dnnc.frontends.onnx_types import dense_of, tensor_proto, type_of, type_proto
+from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
 from ir.attributes import Attribute, AttrKind, Dense
-from ir.types import TensorType
+from ir.limits import LIMITS, Limits
 
 _A = onnx.AttributeProto
 
-DENSE_LIMIT = 1 << 31
-"""Bytes of the dense form of a sparse tensor: as much as an ONNX file could hold of it."""
 
-
-def attribute_of(proto: onnx.AttributeProto) -> Attribute | None:
+def attribute_of(proto: onnx.AttributeProto, limits: Limits = LIMITS) -> Attribute | None:
     """The attribute of the IR; None for graphs. Raises ValueError for a value that does not fit its type."""
     match proto.type or _guess(proto):
         case _A.INT:
@@ -38,7 +35,7 @@ def attribute_of(proto: onnx.AttributeProto) -> Attribute | None:
         case _A.TENSOR:
             return Attribute(AttrKind.TENSOR, dense_of(proto.t))
         case _A.SPARSE_TENSOR:
-            return Attribute(AttrKind.TENSOR, densify(proto.sparse_tensor))
+            return Attribute(AttrKind.TENSOR, densify(proto.sparse_tensor, limits))
         case _A.TYPE_PROTO:
             return Attribute(AttrKind.TYPE, type_of(proto.tp))
         case _A.INTS:
@@ -53,7 +50,7 @@ def attribute_of(proto: onnx.AttributeProto) -> Attribute | None:
         case _A.TENSORS:
             return Attribute(AttrKind.TENSORS, tuple(map(dense_of, proto.tensors)))
         case _A.SPARSE_TENSORS:
-            return Attribute(AttrKind.TENSORS, tuple(map(densify, proto.sparse_tensors)))
+            return Attribute(AttrKind.TENSORS, tuple(densify(sparse, limits) for sparse in proto.sparse_tensors))
         case _A.TYPE_PROTOS:
             return Attribute(AttrKind.TYPES, tuple(map(type_of, proto.type_protos)))
         case _A.GRAPH | _A.GRAPHS:
@@ -74,15 +71,16 @@ def _guess(proto: onnx.AttributeProto) -> int:
     return 0
 
 
-def densify(sparse: onnx.SparseTensorProto) -> Dense:
+def densify(sparse: onnx.SparseTensorProto, limits: Limits = LIMITS) -> Dense:
     """The dense tensor of a sparse one; its indices are linear or one row per value. Raises ValueError where they leave the
-    shape, and for a shape over ``DENSE_LIMIT``."""
+    shape, and for a shape over ``limits.sparse_bytes``."""
     values, indices = dense_of(sparse.values), dense_of(sparse.indices)
+    type_ = tensor_type(onnx.TensorProto(data_type=sparse.values.data_type, dims=sparse.dims))
     shape = tuple(sparse.dims)
-    size = TensorType(values.type.dtype, shape).nbytes or 0
-    if any(dim < 0 for dim in shape) or size > DENSE_LIMIT:
-        raise ValueError(f"its shape {list(shape)} does not fit a dense tensor of at most {DENSE_LIMIT} bytes")
-    dense = np.zeros(shape, dtype=numpy_dtype(values.type.dtype))
+    if max(type_.nbytes or 0, type_.elements or 0) > limits.sparse_bytes:
+        message = f"its shape {list(shape)} does not fit a dense tensor of at most {limits.sparse_bytes} bytes"
+        raise ValueError(f"{message} (--limit sparse-bytes=NUMBER allows more)")
+    dense = np.zeros(shape, dtype=numpy_dtype(type_.dtype))
     at = to_array(indices.type, indices.data)
     try:
         if at.size and at.min() < 0:
@@ -91,9 +89,9 @@ def densify(sparse: onnx.SparseTensorProto) -> Dense:
             dense[tuple(at.T)] = to_array(values.type, values.data)
         else:
             dense.reshape(-1)[at] = to_array(values.type, values.data)
-    except (IndexError, ValueError) as error:
+    except (IndexError, TypeError, ValueError) as error:
         raise ValueError(f"its sparse indices do not fit the shape {list(shape)}: {error}") from None
-    return Dense(TensorType(values.type.dtype, shape), to_data(dense, values.type.dtype))
+    return Dense(type_, to_data(dense, type_.dtype))
 
 
 def attribute_proto(name: str, attribute: Attribute) -> onnx.AttributeProto:

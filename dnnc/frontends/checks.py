@@ -25,6 +25,8 @@ from passes.analyses.order import topological
 
 OLDEST_OPSET = 7
 _MOST_FAULTS = 20
+_LONG_NAME, _MANY_NAMES = 200, 20_000
+"""Names that are longer or more are not searched for the closest one, which takes time by the product of their lengths."""
 
 
 def domain_name(domain: str) -> str:
@@ -205,15 +207,20 @@ class _Checker:
         for index, node in enumerate(graph.node):
             for name in node.input:
                 if name and name not in visible:
-                    close = difflib.get_close_matches(name, sorted(visible), 1)
-                    hint = f"did you mean '{close[0]}'?" if close else "the graph is cut off or the name is misspelt"
+                    hint = self._close(name, visible) or "the graph is cut off or the name is misspelt"
                     message = f"input '{name}' is made by no node, input or initializer"
                     self.error(message, place + node_label(node, index), hint)
         for value in graph.output:
             if value.name not in visible:
-                close = difflib.get_close_matches(value.name, sorted(visible), 1)
-                hint = f"did you mean '{close[0]}'?" if close else ""
+                hint = self._close(value.name, visible)
                 self.error(f"graph output '{value.name}' is made by no node, input or initializer", place.rstrip(": "), hint)
+
+    def _close(self, name: str, known: set[str]) -> str:
+        """A hint at the closest name; none for a fault that is not shown, nor where the comparison would take long."""
+        if self.faults >= _MOST_FAULTS or len(name) > _LONG_NAME or len(known) > _MANY_NAMES:
+            return ""
+        close = difflib.get_close_matches(name, sorted(other for other in known if len(other) <= _LONG_NAME), 1)
+        return f"did you mean '{close[0]}'?" if close else ""
 
     def _order(self, graph: GraphProto, outer: set[str], place: str) -> None:
         reads = [node_reads(node) for node in graph.node]
@@ -273,7 +280,7 @@ class _Checker:
             self.error(message, place, f"export with opset {versions[0]} or newer")
             return
         names = sorted({s.name for s in schemas if s.since_version <= version})
-        close = difflib.get_close_matches(node.op_type, names, 1)
+        close = difflib.get_close_matches(node.op_type[:_LONG_NAME], names, 1)
         hint = f"did you mean {close[0]}? " if close else ""
         self.error(
             f"{where} has no operator {node.op_type}",
@@ -293,12 +300,16 @@ class _Checker:
                 expected = f"{low}" if low == high else f"{low} or more" if high >= 1 << 30 else f"{low} to {high}"
                 report = self.error if count < low else surplus
                 report(f"{node.op_type} has {count} {kind}, {expected} were expected", place)
-        given = {attribute.name for attribute in node.attribute}
+        names = [attribute.name for attribute in node.attribute]
+        given = set(names)
+        if len(given) < len(names):
+            twice = sorted(name for name in given if names.count(name) > 1)
+            self.error(f"{node.op_type} has the attribute '{twice[0]}' twice; once was expected", place)
         for name, attribute in found.attributes.items():
             if attribute.required and name not in given:
                 self.error(f"{node.op_type} needs the attribute '{name}'", place)
         for name in sorted(given - set(found.attributes)):
-            close = difflib.get_close_matches(name, sorted(found.attributes), 1)
+            close = difflib.get_close_matches(name[:_LONG_NAME], sorted(found.attributes), 1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has: {', '.join(sorted(found.attributes)) or 'none'}"
             surplus(f"{node.op_type} has no attribute '{name}' in opset {self.versions[node.domain]}", place, hint)
 

@@ -1,7 +1,8 @@
 """Constant evaluation: one operator on constants, by ONNX's own reference implementation.
 
-Refused (None, never an exception): operators that draw random numbers, carry subgraphs or stand outside the standard domains;
-results larger than ``RESULT_LIMIT`` bytes, estimated before anything is allocated; whatever the reference cannot do.
+Evaluated are the operators of which ``_elements`` knows, before anything is allocated, how large their results become and how
+much work they are: arithmetic element by element, reductions, movement, products. Refused (None, never an exception): every
+other operator; inputs or results larger than the limit; whatever the reference cannot do.
 """
 
 from __future__ import annotations
@@ -17,15 +18,24 @@ from numpy.typing import NDArray
 
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.attributes import attribute_proto
-from dnnc.frontends.opdefs import RANDOM_OPERATORS, operator_of
+from dnnc.frontends.opdefs import ELEMENTWISE_OPERATORS, operator_of
 from ir.attributes import Dense
+from ir.limits import LIMITS
 from ir.ops import Op
 from ir.types import TensorType
 
-RESULT_LIMIT = 16 << 20
-"""Bytes that one evaluation may make; larger constants are better computed at run time."""
+_NO_LARGER = frozenset(
+    {
+        *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Shape", "Size", "Trilu"),
+        *("CumSum", "Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin", "TopK", "Compress", "Unique", "ReverseSequence"),
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"),
+        *("ReduceSum", "ReduceSumSquare", "ScatterND", "ScatterElements", "DepthToSpace", "SpaceToDepth"),
+    }
+)
+"""Operators whose results have no more elements than their first input."""
 
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+_PRODUCTS = frozenset({"Gather", "GatherND", "GatherElements", "MatMul", "MatMulInteger", "Gemm"})
+"""Operators whose results, and whose work, are no more than the product of the sizes of their inputs."""
 
 _KNOWN_SINCE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "Resize": 13, "Upsample": 1 << 30, "GroupNormalization": 21}
 """Operators whose meaning changed, of which the reference knows only the newer one: not evaluated in opsets before."""
@@ -34,7 +44,7 @@ _KNOWN_SINCE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "Resize": 13, "U
 class OnnxEvaluator:
     """The ``ConstantEvaluator`` of ``passes.base`` for ONNX operators."""
 
-    def __init__(self, limit: int = RESULT_LIMIT) -> None:
+    def __init__(self, limit: int = LIMITS.folded_bytes) -> None:
         self.limit = limit
 
     def __call__(self, op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None:
@@ -61,13 +71,12 @@ class OnnxEvaluator:
 
 
 def evaluate_node(
-    node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None], opsets: Mapping[str, int], limit: int = RESULT_LIMIT
+    node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None], opsets: Mapping[str, int], limit: int = LIMITS.folded_bytes
 ) -> list[NDArray[Any]] | None:
     """Results of a node for these inputs (None for an absent one), or None where it cannot be evaluated."""
-    if node.domain not in _DOMAINS or node.op_type in RANDOM_OPERATORS or _too_large(node, inputs, limit):
+    if node.domain not in ("", "ai.onnx") or _too_large(node, inputs, limit):
         return None
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    version = opsets.get(domain)
+    version = opsets.get("")
     if version is None or version < _KNOWN_SINCE.get(node.op_type, 0):
         return None
     from onnx.reference import ReferenceEvaluator
@@ -100,38 +109,69 @@ def _feed(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _too_large(node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None], limit: int) -> bool:
-    """Whether the results may exceed ``limit`` bytes: by the operator's own arithmetic where its result grows with *values*
-    of its inputs, else by the product of the inputs' sizes (which bounds broadcasting, gathering and products)."""
+    """Whether the inputs have, or the results may have, more than ``limit`` bytes."""
+    given = [array for array in inputs if array is not None]
+    if sum(map(_fed_bytes, given)) > limit:
+        return True
+    try:
+        elements = _elements(node, inputs)
+    except (ArithmeticError, IndexError, TypeError, ValueError):  # inputs that the operator does not take
+        return True
+    return not elements * 8 <= limit  # true for NaN too
+
+
+def _fed_bytes(array: NDArray[Any]) -> int:
+    """Bytes of an input as the reference gets it (``_feed``)."""
+    return array.size * _width(array)
+
+
+def _width(array: NDArray[Any]) -> int:
+    """Bytes of an element; of a string those of the longest, which numpy gives to each."""
+    if array.dtype != object:
+        return array.itemsize
+    return 4 * max((len(item) for item in array.reshape(-1).tolist()), default=0)
+
+
+def _elements(node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None]) -> float:
+    """At least the elements of all results and the steps of the work, infinity for an operator that is not evaluated."""
 
     def numbers(index: int) -> list[float]:
         array = inputs[index] if index < len(inputs) else None
-        return [] if array is None or array.dtype == object else [float(value) for value in array.reshape(-1)[:64].tolist()]
+        return [] if array is None else [float(value) for value in array.reshape(-1)[:256].tolist()]
 
     given = [array for array in inputs if array is not None]
     first = given[0].size if given else 1
     match node.op_type:
-        case "Constant" | "Shape" | "Size" | "Reshape" | "Identity" | "Cast" | "Slice" | "Transpose" | "Split" | "Squeeze":
-            elements: float = sum(array.size for array in given[:1])
+        case "Split" if any(a.name == "num_outputs" and a.i != len(node.output) for a in node.attribute):
+            return math.inf
+        case name if name in ELEMENTWISE_OPERATORS:
+            return math.prod(np.broadcast_shapes(*(array.shape for array in given)))
+        case "StringConcat":
+            return math.prod(np.broadcast_shapes(*(array.shape for array in given))) * sum(map(_width, given))
+        case name if name in _NO_LARGER:
+            return first
+        case name if name in _PRODUCTS:
+            return math.prod(max(array.size, 1) for array in given)
+        case "Constant":
+            return 1.0  # what it makes is in the file
+        case "NonZero":
+            return first * given[0].ndim
         case "ConstantOfShape":
-            elements = math.prod(numbers(0))
+            return math.prod(numbers(0))
         case "Expand":
-            elements = max(first, 1) * math.prod(max(value, 1) for value in numbers(1))
+            return max(first, 1) * math.prod(max(value, 1) for value in numbers(1))
         case "Range":
-            start, stop, step = (numbers(index)[0] if numbers(index) else 0.0 for index in range(3))
-            elements = abs((stop - start) / step) if step else 0
+            start, stop, step = (numbers(index)[0] for index in range(3))
+            return abs((stop - start) / step)
         case "Tile":
-            elements = first * math.prod(max(value, 1) for value in numbers(1))
+            return first * math.prod(max(value, 1) for value in numbers(1))
         case "OneHot":
-            elements = first * max([*numbers(1), 1])
-        case "Pad":
-            elements = _padded(given[0].shape, numbers(1)) if given and numbers(1) else math.inf
+            return first * max([*numbers(1), 1])
+        case "Pad" if numbers(1):
+            return _padded(given[0].shape, numbers(1))
         case "Concat" | "EyeLike":
-            elements = sum(array.size for array in given)
-        case "Resize" | "Upsample" | "MaxUnpool" | "Col2Im" | "CenterCropPad":
-            elements = math.inf
-        case _:
-            elements = math.prod(max(array.size, 1) for array in given)
-    return not elements * 8 <= limit  # true for NaN too
+            return sum(array.size for array in given)
+    return math.inf
 
 
 def _padded(shape: Sequence[int], pads: Sequence[float]) -> float:
@@ -143,4 +183,4 @@ def _padded(shape: Sequence[int], pads: Sequence[float]) -> float:
     return total
 
 
-__all__ = ["RESULT_LIMIT", "OnnxEvaluator", "evaluate_node"]
+__all__ = ["OnnxEvaluator", "evaluate_node"]

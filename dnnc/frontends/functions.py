@@ -11,11 +11,13 @@ attribute, else by the function's default, else left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from ir.diagnostics import InvalidInput
+from ir.limits import LIMITS, Limits
 from ir.names import unique
 
 PATH_KEY = "dnnc.path"
@@ -24,22 +26,16 @@ PATH_KEY = "dnnc.path"
 SCOPE_KEY = "dnnc.scope"
 """Node metadata: the exporter's scope, as the export writes it back."""
 
-LIMIT = 1_000_000
-"""Nodes that calls may expand to. Functions that call each other twice double with each level."""
-
 Key = tuple[str, str, str]
 
 
-def inline_functions(model: ModelProto, where: str) -> None:
-    """Expands every call, in place. Raises InvalidInput for functions that call themselves, need another opset or expand to
-    more than ``LIMIT`` nodes."""
+def inline_functions(model: ModelProto, where: str, limits: Limits = LIMITS) -> None:
+    """Expands every call, in place. Raises InvalidInput for functions that call themselves, need another opset, are nested too
+    deep or expand to too much (``limits``)."""
+    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    _check_extent(model, functions, where, limits)
     if not model.functions:
         return
-    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
-    nodes = _expanded(model.graph.node, functions, {}, (), where)
-    if nodes > LIMIT:
-        message = f"the calls of model functions expand to {nodes} nodes; at most {LIMIT} are supported"
-        raise InvalidInput(message, where=where, hint="is a function called in a circle or far more often than meant?")
     if _needs_conversion(model):
         _inline_converting(model, where)
         return
@@ -49,8 +45,10 @@ def inline_functions(model: ModelProto, where: str) -> None:
             if _domain(entry.domain) not in imported:
                 imported.add(_domain(entry.domain))
                 model.opset_import.add(domain=entry.domain, version=entry.version)
-    taken = set(_names(model.graph))
-    _expand_graph(model.graph, functions, taken)
+    inliner = _Inliner(functions, set(_names(model.graph)), where, limits.inlined_bytes)
+    nodes = list(inliner.expand(model.graph.node, ""))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
     del model.functions[:]
 
 
@@ -77,59 +75,99 @@ def _names(graph: GraphProto) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _expand_graph(graph: GraphProto, functions: dict[Key, FunctionProto], taken: set[str]) -> None:
-    nodes = list(_expand(graph.node, functions, taken, ""))
-    del graph.node[:]
-    graph.node.extend(nodes)
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """What a body becomes when its calls are expanded: ``nodes`` in all, ``graphs`` and ``calls`` nested in each other."""
+
+    nodes: int = 0
+    graphs: int = 0
+    calls: int = 0
 
 
-def _expanded(
+def _check_extent(model: ModelProto, functions: dict[Key, FunctionProto], where: str, limits: Limits) -> None:
+    """Raises InvalidInput where the expansion would be larger or deeper than ``limits`` say, before anything is expanded."""
+    whole = _extent(model.graph.node, functions, {}, (), where, limits)
+    stated = len(model.graph.node) + sum(len(function.node) for function in model.functions)
+    most = max(limits.inlined_nodes, 10 * stated)
+    if functions and whole.nodes > most:
+        message = f"the calls of model functions expand to {whole.nodes} nodes; at most {most} are supported"
+        hint = "is a function called in a circle or far more often than meant? --limit inlined-nodes=NUMBER allows more"
+        raise InvalidInput(message, where=where, hint=hint)
+    if whole.graphs > limits.nested_graphs:
+        message = f"graphs are nested {whole.graphs} deep; at most {limits.nested_graphs} levels are supported"
+        raise InvalidInput(message, where=where)
+    if whole.calls > limits.nested_calls:
+        raise InvalidInput(_too_deep(limits), where=where)
+
+
+def _too_deep(limits: Limits) -> str:
+    return f"model functions call each other more than {limits.nested_calls} deep; at most that many levels are supported"
+
+
+def _extent(
     nodes: Iterable[NodeProto],
     functions: dict[Key, FunctionProto],
-    known: dict[Key, int],
+    known: dict[Key, _Extent],
     stack: tuple[Key, ...],
     where: str,
-) -> int:
-    """How many nodes these become, each function counted once. ``known``: counts of functions so far. Raises InvalidInput for
-    a function that calls itself."""
-    total = 0
+    limits: Limits,
+) -> _Extent:
+    """The extent of a body, each function measured once. ``known``: functions so far; ``stack``: the calls that lead here.
+    Raises InvalidInput for a function that calls itself, and for calls nested too deep."""
+    total = graphs = calls = 0
     for node in nodes:
         key = (_domain(node.domain), node.op_type, node.overload)
         function = functions.get(key)
         if function is None:
-            total += 1 + sum(_expanded(graph.node, functions, known, stack, where) for _, graph in subgraphs(node))
+            total += 1
+            for _, graph in subgraphs(node):
+                inner = _extent(graph.node, functions, known, stack, where, limits)
+                total, graphs, calls = total + inner.nodes, max(graphs, inner.graphs + 1), max(calls, inner.calls)
             continue
-        if key in stack:
-            circle = " -> ".join(name for _, name, _ in (*stack[stack.index(key) :], key))
-            raise InvalidInput(f"model functions call each other in a circle: {circle}", where=where)
         if key not in known:
-            known[key] = _expanded(function.node, functions, known, (*stack, key), where)
-        total += known[key]
-    return total
+            if key in stack:
+                circle = " -> ".join(name for _, name, _ in (*stack[stack.index(key) :], key))
+                raise InvalidInput(f"model functions call each other in a circle: {circle}", where=where)
+            if len(stack) >= limits.nested_calls:
+                raise InvalidInput(_too_deep(limits), where=where)
+            known[key] = _extent(function.node, functions, known, (*stack, key), where, limits)
+        inner = known[key]
+        total, graphs, calls = total + inner.nodes, max(graphs, inner.graphs), max(calls, inner.calls + 1)
+    return _Extent(total, graphs, calls)
 
 
-def _expand(
-    nodes: Iterable[NodeProto],
-    functions: dict[Key, FunctionProto],
-    taken: set[str],
-    path: str,
-) -> Iterator[NodeProto]:
-    for node in nodes:
-        key = (_domain(node.domain), node.op_type, node.overload)
-        function = functions.get(key)
-        if function is None:
-            for attribute in node.attribute:
-                for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                    body = list(_expand(inner.node, functions, taken, path))
-                    del inner.node[:]
-                    inner.node.extend(body)
-            if path:
-                node.metadata_props.add(key=PATH_KEY, value=path)
-            yield node
-            continue
-        call = node.name or next(filter(None, node.output), node.op_type)
-        inner_path = f"{path}/{call}:{node.op_type}" if path else f"{call}:{node.op_type}"
-        yield from _expand(_body(node, function, call, taken), functions, taken, inner_path)
+@dataclass(slots=True)
+class _Inliner:
+    """One expansion. ``taken``: names of values in use; ``left``: bytes that may still be made."""
+
+    functions: dict[Key, FunctionProto]
+    taken: set[str]
+    where: str
+    left: int
+
+    def expand(self, nodes: Iterable[NodeProto], path: str) -> Iterator[NodeProto]:
+        for node in nodes:
+            function = self.functions.get((_domain(node.domain), node.op_type, node.overload))
+            if function is None:
+                for attribute in node.attribute:
+                    for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                        body = list(self.expand(inner.node, path))
+                        del inner.node[:]
+                        inner.node.extend(body)
+                if path:
+                    node.metadata_props.add(key=PATH_KEY, value=path)
+                    self.spend(node.ByteSize())
+                yield node
+                continue
+            call = node.name or next(filter(None, node.output), node.op_type)
+            inner_path = f"{path}/{call}:{node.op_type}" if path else f"{call}:{node.op_type}"
+            yield from self.expand(_body(node, function, call, self.taken), inner_path)
+
+    def spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            message = "the calls of model functions expand to more bytes than are supported"
+            raise InvalidInput(message, where=self.where, hint="are its names or constants longer than meant?")
 
 
 def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]) -> Iterator[NodeProto]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ir import dims as dimensions
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.limits import LIMITS, Limits
 from ir.module import Func, Module
 from ir.ops import Op, Value
 from ir.types import MapType, OptionalType, SeqType, TensorType, Type
@@ -31,7 +32,12 @@ class ImportedModel:
 
 
 def load_model(
-    spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, *, allow_missing_weights: bool = False
+    spec: str,
+    dims: Mapping[str, int | str],
+    sink: DiagnosticSink,
+    *,
+    allow_missing_weights: bool = False,
+    limits: Limits = LIMITS,
 ) -> ImportedModel:
     """The program that ``spec`` names. ``allow_missing_weights``: absent or short weight files are a warning (enough to plan).
 
@@ -46,7 +52,7 @@ def load_model(
         return _load_workload(path, spec, sink)
     from dnnc.frontends.onnx_import import import_model
 
-    return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights)
+    return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits)
 
 
 def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) -> ImportedModel:

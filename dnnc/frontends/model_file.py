@@ -1,19 +1,24 @@
 """Opening an ONNX file: what kind of file it is, whether it is whole, and its model without the weights.
 
 Nothing is read that is not needed: the file is mapped, its structure is walked (``wire``), large payloads stay where they are.
-Every fault raises InvalidInput that says what the file seems to be.
+Every fault raises InvalidInput that says what the file seems to be; what comes out is well formed (``wellformed``).
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import re
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 
+from dnnc.frontends.wellformed import check_form
 from dnnc.frontends.wire import WireError, skeleton
 from ir.diagnostics import InvalidInput
+from ir.files import open_input, read_input_text
+from ir.limits import LIMITS, Limits
 
 TEXT_SUFFIX = ".onnxtxt"
 """Files of this suffix hold ONNX's own text syntax (``onnx.parser``)."""
@@ -31,49 +36,53 @@ _MAGIC = (
     (b"\x80\x02", "a Python pickle"),
     (b"\x80\x04", "a Python pickle"),
 )
+_NESTED_BRACKETS = 300
+"""onnx's parser of text recurses with each bracket, on a stack that has an end; its protobuf nests 100 deep at most."""
+
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|#[^\n]*|=>|[(\[{<)\]}>]', re.DOTALL)
+_OPENING = frozenset("([{<")
 _HINT = "give an ONNX file (.onnx), ONNX text (.onnxtxt), IR text (.ir) or zoo:NAME"
 
 
-def open_model(path: Path) -> onnx.ModelProto:
+def open_model(path: Path, limits: Limits = LIMITS) -> onnx.ModelProto:
     """The model of an ONNX file, its large tensors replaced by references into the file (``wire.SELF``).
 
-    Raises InvalidInput for a path that cannot be read, and for anything that is not a whole ONNX model.
+    Raises InvalidInput for a path that cannot be read, and for anything that is not a whole, well-formed ONNX model.
     """
     where = str(path)
-    check_readable(path)
+    hint = _folder_hint(path) if path.is_dir() else _HINT
     if path.suffix == TEXT_SUFFIX:
-        return parse_text(path.read_bytes(), where)
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            raise InvalidInput("the file is empty; a model was expected", where=where, hint="export or download it again")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            try:
-                stripped = skeleton(mapped)
-            except WireError as error:
-                raise _not_a_model(mapped, error, where) from None
+        model = parse_text(read_input_text(path, "ONNX text", limits.text_bytes, hint=hint), where)
+    else:
+        with open_input(path, "a model file", hint=hint) as file:
+            model = _parse(_skeleton(file, where, limits), where)
+    check_form(model, where)
+    return model
+
+
+def _skeleton(file: BinaryIO, where: str, limits: Limits) -> bytes:
+    """The serialised model without its large tensors."""
+    if os.fstat(file.fileno()).st_size == 0:
+        raise InvalidInput("the file is empty; a model was expected", where=where, hint="export or download it again")
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        try:
+            stripped = skeleton(mapped)
+        except WireError as error:
+            raise _not_a_model(mapped, error, where) from None
+    if len(stripped) > limits.graph_bytes:
+        message = f"the graph has {len(stripped)} bytes without its large tensors; at most {limits.graph_bytes} are supported"
+        raise InvalidInput(message, where=where)
+    return stripped
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(stripped)
-        return model
+        model.ParseFromString(data)
     except Exception:  # protobuf's DecodeError, of a package without types
-        raise InvalidInput("not a valid ONNX model: a field of it cannot be decoded", where=where, hint=_HINT) from None
-
-
-def check_readable(path: Path) -> None:
-    """Raises InvalidInput unless ``path`` is a file that this user may read."""
-    where = str(path)
-    try:
-        if path.is_dir():
-            raise InvalidInput("a folder; a model file was expected", where=where, hint=_folder_hint(path))
-        if not path.exists():
-            raise InvalidInput("there is no such file", where=where, hint=_HINT)
-        with path.open("rb"):
-            pass
-    except PermissionError:
-        raise InvalidInput("no permission to read it", where=where, hint=f"chmod u+r {path.name}") from None
-    except OSError as error:
-        raise InvalidInput(f"it cannot be read: {error.strerror or error}", where=where) from None
+        message = "not a valid ONNX model: a field of it cannot be decoded, or is nested too deep"
+        raise InvalidInput(message, where=where, hint=_HINT) from None
+    return model
 
 
 def _folder_hint(path: Path) -> str:
@@ -95,14 +104,33 @@ def _not_a_model(buffer: mmap.mmap, error: WireError, where: str) -> InvalidInpu
     return InvalidInput(f"not an ONNX model: at byte {error.offset}, {error}", where=where, hint=_HINT)
 
 
-def parse_text(text: bytes, where: str) -> onnx.ModelProto:
-    """The model of ONNX's text syntax. Raises InvalidInput with the parser's position."""
+def parse_text(text: str, where: str) -> onnx.ModelProto:
+    """The model of ONNX's text syntax. Raises InvalidInput, with the parser's position where it tells one."""
     from onnx import parser
 
+    if (depth := _nesting(text)) > _NESTED_BRACKETS:
+        message = f"not valid ONNX text: brackets are nested {depth} deep; at most {_NESTED_BRACKETS} levels are supported"
+        raise InvalidInput(message, where=where)
     try:
-        return parser.parse_model(text.decode())
-    except (parser.ParseError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"not valid ONNX text: {str(error).strip()}", where=where) from None
+        return parser.parse_model(text)
+    except MemoryError:
+        raise
+    except Exception as error:  # beside its own errors, whatever C++'s number parsing and protobuf throw (IndexError: stoll)
+        reason = str(error).strip() if isinstance(error, parser.ParseError) else f"a number or a name in it ({error})"
+        raise InvalidInput(f"not valid ONNX text: {reason}", where=where) from None
 
 
-__all__ = ["TEXT_SUFFIX", "check_readable", "open_model", "parse_text"]
+def _nesting(text: str) -> int:
+    """How deep brackets are nested in ONNX text, outside its strings and comments: the parser recurses as deep."""
+    depth = deepest = 0
+    for match in _BRACKET.finditer(text):
+        token = match[0]
+        if token in _OPENING:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif len(token) == 1:
+            depth -= 1
+    return deepest
+
+
+__all__ = ["TEXT_SUFFIX", "open_model", "parse_text"]

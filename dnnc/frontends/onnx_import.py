@@ -31,11 +31,13 @@ from dnnc.frontends.model import ImportedModel, dim_flags, used_names
 from dnnc.frontends.model_dims import bind_dims, graphs, name_input_dims
 from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
+from dnnc.frontends.type_check import check_types
 from dnnc.frontends.weights import data_path, missing_data, read_resource
 from dnnc.frontends.wire import INLINE_LIMIT, SELF
 from ir import verify
 from ir.attributes import Attribute, Dense, attributes
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
+from ir.limits import LIMITS, Limits
 from ir.module import External, Func, Inline, Module, Resource, ResourceData
 from ir.names import unique
 from ir.ops import Location, Op, Region, Value
@@ -46,7 +48,12 @@ _SHOWN = 5
 
 
 def import_model(
-    path: str | Path, *, dims: Mapping[str, int | str], sink: DiagnosticSink, allow_missing_weights: bool = False
+    path: str | Path,
+    *,
+    dims: Mapping[str, int | str],
+    sink: DiagnosticSink,
+    allow_missing_weights: bool = False,
+    limits: Limits = LIMITS,
 ) -> ImportedModel:
     """The program of an ONNX file (``.onnx``, or ONNX's text syntax in ``.onnxtxt``).
 
@@ -54,8 +61,9 @@ def import_model(
     ``allow_missing_weights``); UsageError for ``dims`` that the model does not have.
     """
     path = Path(path)
-    model = open_model(path)
-    module = import_proto(model, where=str(path), file=path.name, name=path.stem, folder=path.parent, dims=dims, sink=sink)
+    model = open_model(path, limits)
+    names = {"where": str(path), "file": path.name, "name": path.stem}
+    module = import_proto(model, **names, folder=path.parent, dims=dims, sink=sink, limits=limits)
     faults = missing_data(module, path.parent)
     if faults and not allow_missing_weights:
         raise InvalidInput([Diagnostic(d.message, f"{path}: {d.where}", None, d.hint) for d in faults])
@@ -73,23 +81,26 @@ def import_proto(
     folder: Path | None = None,
     dims: Mapping[str, int | str] | None = None,
     sink: DiagnosticSink | None = None,
+    limits: Limits = LIMITS,
 ) -> Module:
     """The module of a model in memory, which is changed. ``where``: how messages call it; ``file``: the file name that
     ``wire.SELF`` stands for; ``folder``: that of the weight files."""
     sink = sink if sink is not None else DiagnosticSink()
     folder = folder or Path()
-    inline_functions(model, where)
+    inline_functions(model, where, limits)
     check_model(model, where, sink)
     if model.training_info:
         sink.warn("training information is ignored: it is not part of inference", where=where)
     name_input_dims(model)
     ports = Ports(model)
     bind_dims(model, dims or {})
-    translator = _Translator(model, where, file, folder, sink)
+    translator = _Translator(model, where, file, folder, sink, limits)
     translator.check_initializers()
     sink.raise_errors()
-    if fault := shapes.infer_shapes(model, where, sink):
+    if fault := shapes.infer_shapes(model, where, sink, limits):
         refuse_contradiction(model, ports, dims or {}, fault, where)
+    check_types(model, where, sink, limits)
+    sink.raise_errors()
     module = translator.module(name or model.graph.name or "model")
     sink.raise_errors()
     faults = verify(module)
@@ -118,8 +129,9 @@ def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
 class _Translator:
     """Translates the graphs of one model; collects its resources on the way."""
 
-    def __init__(self, model: ModelProto, where: str, file: str, folder: Path, sink: DiagnosticSink) -> None:
-        self.model, self.where, self.file, self.folder, self.sink = model, where, file, folder, sink
+    def __init__(self, model: ModelProto, where: str, file: str, folder: Path, sink: DiagnosticSink, limits: Limits) -> None:
+        self.model, self.where, self.file, self.folder = model, where, file, folder
+        self.sink, self.limits = sink, limits
         self.resources: list[Resource] = []
         self.symbols: set[str] = set()
         self.values: set[str] = set()
@@ -131,7 +143,7 @@ class _Translator:
                 self._data(tensor)
             for sparse in graph.sparse_initializer:
                 try:
-                    dense = densify(sparse)
+                    dense = densify(sparse, self.limits)
                 except (ValueError, TypeError) as error:
                     self.sink.error(f"sparse initializer '{sparse.values.name}': {error}", where=self.where)
                     continue
@@ -224,7 +236,7 @@ class _Translator:
             try:
                 name = "value" if node.op_type == "Constant" and proto.name == "sparse_value" else proto.name
                 self._load(proto)
-                attribute = attribute_of(proto)
+                attribute = attribute_of(proto, self.limits)
             except (ValueError, TypeError) as error:
                 place = f"{self.where}: {node_label(node, index)}"
                 self.sink.error(f"attribute '{proto.name}': {error}", where=place)
@@ -268,12 +280,7 @@ class _Translator:
         needed = type_.nbytes or 0
         if type_.dtype is DType.STRING:
             raise ValueError("strings cannot be external data")
-        try:
-            offset, length = int(entries.get("offset", 0)), int(entries.get("length", needed))
-        except ValueError:
-            raise ValueError("offset and length of its external data must be numbers") from None
-        if offset < 0:
-            raise ValueError(f"its external data starts at offset {offset}")
+        offset, length = (_whole(entries.get(key), default) for key, default in (("offset", 0), ("length", needed)))
         if length != needed:
             raise ValueError(f"{type_} needs {needed} bytes, {length} are given")
         file = entries.get("location", "")
@@ -281,6 +288,15 @@ class _Translator:
             return External(self.file, offset, length)
         data_path(file, self.folder, self.where)
         return External(file, offset, length)
+
+
+def _whole(text: str | None, default: int) -> int:
+    """A place in a file. Raises ValueError for what is no number that one can have."""
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise ValueError(f"offset and length of its external data must be numbers of bytes, found '{text[:40]}'")
+    return int(text)
 
 
 def _large_constant(node: NodeProto) -> TensorProto | None:
@@ -309,9 +325,9 @@ def _exporter_scope(node: NodeProto) -> str:
     if scopes:
         try:
             names = json.loads(scopes.replace("'", '"'))
-        except ValueError:
+        except (ValueError, RecursionError):
             return ""
-        return str(names[-2]) if len(names) > 1 else ""
+        return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
     parts = found.get("namespace", "").split("/")
     return parts[-2].partition(": ")[0] if len(parts) > 1 else ""
 

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import onnx
@@ -13,6 +14,9 @@ import onnx
 from dnnc.frontends.arrays import to_data
 from ir.attributes import Dense
 from ir.types import UNKNOWN, Dim, DType, MapType, OptionalType, SeqType, TensorType, Type
+
+RANK_LIMIT = 64
+"""Dimensions of a constant: numpy, which evaluates and checks it, has arrays of no more."""
 
 # Numbers of onnx.TensorProto.DataType.
 ELEMENT_TYPES: dict[int, DType] = {
@@ -99,12 +103,15 @@ def type_proto(type_: Type) -> onnx.TypeProto:
 
 
 def tensor_type(tensor: onnx.TensorProto) -> TensorType:
-    """The type of a constant. Raises ValueError for an unknown element type or a negative dimension."""
+    """The type of a constant. Raises ValueError for an unknown element type, a negative dimension, and a shape that no array
+    can have (a dimension of 0 does not make the others small)."""
     dtype = ELEMENT_TYPES.get(tensor.data_type)
     if dtype is None:
         raise ValueError(f"element type {tensor.data_type} is not one of ONNX")
     if any(dim < 0 for dim in tensor.dims):
         raise ValueError(f"shape {list(tensor.dims)} has a negative dimension")
+    if len(tensor.dims) > RANK_LIMIT or math.prod(dim or 1 for dim in tensor.dims) >= 1 << 59:
+        raise ValueError(f"its shape {list(tensor.dims[:RANK_LIMIT])} is too large for any array")
     return TensorType(dtype, tuple(tensor.dims))
 
 
@@ -123,7 +130,10 @@ def dense_of(tensor: onnx.TensorProto) -> Dense:
     else:
         from onnx import numpy_helper
 
-        data = to_data(numpy_helper.to_array(tensor), type_.dtype)
+        try:
+            data = to_data(numpy_helper.to_array(tensor), type_.dtype)
+        except Exception as error:  # numpy's, and those of onnx for a field that its element type does not use
+            raise ValueError(f"its data do not fit {type_}: {error}") from None
     if len(data) != type_.nbytes:
         raise ValueError(f"{type_} needs {type_.nbytes} bytes, {len(data)} are given")
     return Dense(type_, data)
@@ -143,6 +153,7 @@ def tensor_proto(dense: Dense, name: str = "") -> onnx.TensorProto:
 __all__ = [
     "ELEMENT_NUMBERS",
     "ELEMENT_TYPES",
+    "RANK_LIMIT",
     "dense_of",
     "tensor_proto",
     "tensor_type",

@@ -15,29 +15,22 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, shape_inference
+from onnx import GraphProto, ModelProto
 
-from dnnc.frontends import schemas
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.checks import node_reads
 from dnnc.frontends.evaluate import evaluate_node
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.model_dims import graphs, model_symbols, tensor_dims
 from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
-from dnnc.ort import load_symbolic_shape_inference
+from dnnc.frontends.shape_inference import Inference, InferenceFailed
 from ir import dims as dimensions
 from ir.diagnostics import DiagnosticSink
+from ir.limits import LIMITS, Limits
 from ir.types import SeqType, TensorType, Type, UnknownType
 
-_FOLD_LIMIT = 1 << 16
-"""Bytes of a folded shape constant; a vector of positions is as large as it gets."""
-
 _ROUNDS = 32
-"""Folding and inference alternate at most so often; each round folds at least one node, chains rarely need more than four.
-The rounds of onnxruntime's inference are bounded by it too."""
-
-
-_LONGEST_RANGE = 1 << 20
+"""Folding and inference alternate at most so often; each round folds at least one node, chains rarely need more than four."""
 
 
 def is_complete(type_: Type) -> bool:
@@ -68,19 +61,21 @@ def incomplete(graph: GraphProto) -> list[str]:
     return [name for name in names if name not in types or not is_complete(types[name])]
 
 
-def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink) -> str:
+def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink, limits: Limits = LIMITS) -> str:
     """Annotates every value that inference reaches, in place. What stays unknown is reported by the import.
 
-    Returns the first node that inference failed at and why; empty where it failed at none."""
+    Returns the first node that inference failed at and why; empty where it failed at none. Raises InvalidInput where inference
+    would take more memory than ``limits`` say."""
     known = frozenset(model_symbols(model))
-    inferred, fault = _infer(model, where, sink)
+    inference = Inference(where, limits.inference_bytes)
+    inferred, fault = _infer(model, inference, sink)
     _forget(inferred, known)
     types = graph_types(inferred.graph)
     if any(not is_static(types.get(name, UnknownType())) for name in _outputs(inferred.graph)):
-        inferred, folded_fault = _fold(inferred, known)
+        inferred, folded_fault = _fold(inferred, known, inference, limits)
         fault = fault or folded_fault
     if incomplete(inferred.graph):
-        inferred = _infer_symbolic(inferred)
+        inferred = _infer_symbolic(inferred, inference)
     _annotate(model.graph, inferred.graph)
     return fault
 
@@ -89,66 +84,38 @@ def _outputs(graph: GraphProto) -> Iterator[str]:
     return (name for node in graph.node for name in node.output)
 
 
-def _run(model: ModelProto, *, strict: bool) -> ModelProto:
-    """onnx's inference. Raises InferenceError, where ``strict`` also for one node."""
-    operators = ((node.domain, node.op_type) for graph in graphs(model.graph) for node in graph.node)
-    with schemas.registered(operators):
-        return shape_inference.infer_shapes(model, strict_mode=strict, data_prop=_propagates(model))
-
-
-def _infer(model: ModelProto, where: str, sink: DiagnosticSink) -> tuple[ModelProto, str]:
+def _infer(model: ModelProto, inference: Inference, sink: DiagnosticSink) -> tuple[ModelProto, str]:
+    """The model inferred strictly; without its own annotations where these contradict inference; else leniently, with the
+    fault."""
     try:
-        return _run(model, strict=True), ""
-    except shape_inference.InferenceError as error:
+        return inference.infer(model, strict=True), ""
+    except InferenceFailed as error:
         first = error
     bare = ModelProto()
     bare.CopyFrom(model)
     for graph in graphs(bare.graph):
         del graph.value_info[:]
     try:
-        inferred = _run(bare, strict=True)
-        message = f"the model's own shape annotations contradict inference and are ignored: {_first_line(first)}"
-        sink.warn(message, where=where)
+        inferred = inference.infer(bare, strict=True)
+        message = f"the model's own shape annotations contradict inference and are ignored: {first}"
+        sink.warn(message, where=inference.where)
         for graph in graphs(model.graph):
             del graph.value_info[:]
         return inferred, ""
-    except shape_inference.InferenceError as error:
-        fault = _first_line(error)
-    sink.warn(f"shape inference failed at a node: {fault}", where=where)
-    return _infer_leniently(model), fault
+    except InferenceFailed as error:
+        fault = str(error)
+    sink.warn(f"shape inference failed at a node: {fault}", where=inference.where)
+    return _infer_leniently(model, inference), fault
 
 
-def _propagates(model: ModelProto) -> bool:
-    """Whether inference may follow the values of integers too, as it should: not where it would write out a Range of billions,
-    one number at a time."""
-    for graph in graphs(model.graph):
-        known = {tensor.name: tensor for tensor in graph.initializer}
-        known |= {
-            node.output[0]: a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.HasField("t")
-        }
-        for node in graph.node:
-            if node.op_type == "Range" and all(name in known for name in node.input):
-                ends = [to_array(dense.type, dense.data) for dense in (dense_of(known[name]) for name in node.input)]
-                start, stop, step = (float(array.reshape(-1)[0]) if array.size else 0.0 for array in ends)
-                if step and (stop - start) / step > _LONGEST_RANGE:
-                    return False
-    return True
-
-
-def _infer_leniently(model: ModelProto) -> ModelProto:
+def _infer_leniently(model: ModelProto, inference: Inference) -> ModelProto:
     """Inference that passes over nodes it cannot do; the model as it is where even that fails."""
     try:
-        return _run(model, strict=False)
-    except shape_inference.InferenceError:
+        return inference.infer(model, strict=False)
+    except InferenceFailed:
         copy = ModelProto()
         copy.CopyFrom(model)
         return copy
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
-    return text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", "")
 
 
 def _forget(model: ModelProto, known: frozenset[str]) -> None:
@@ -161,7 +128,7 @@ def _forget(model: ModelProto, known: frozenset[str]) -> None:
                     dim.Clear()
 
 
-def _fold(model: ModelProto, known: frozenset[str]) -> tuple[ModelProto, str]:
+def _fold(model: ModelProto, known: frozenset[str], inference: Inference, limits: Limits) -> tuple[ModelProto, str]:
     """Replaces shape arithmetic on known shapes by constants and infers again, until nothing changes. Returns the last fault
     of inference too."""
     fault = ""
@@ -172,22 +139,22 @@ def _fold(model: ModelProto, known: frozenset[str]) -> tuple[ModelProto, str]:
             dense = dense_of(tensor)
             constants[tensor.name] = to_array(dense.type, dense.data)
     for _ in range(_ROUNDS):
-        if not _fold_once(model.graph, opsets, constants):
+        if not _fold_once(model.graph, opsets, constants, limits.shape_bytes):
             break
-        model, fault = _infer_quietly(model)
+        model, fault = _infer_quietly(model, inference)
         _forget(model, known)
     return model, fault
 
 
-def _infer_quietly(model: ModelProto) -> tuple[ModelProto, str]:
+def _infer_quietly(model: ModelProto, inference: Inference) -> tuple[ModelProto, str]:
     """Inference, with its fault told to nobody else: arithmetic that was folded may show what stayed hidden before."""
     try:
-        return _run(model, strict=True), ""
-    except shape_inference.InferenceError as error:
-        return _infer_leniently(model), _first_line(error)
+        return inference.infer(model, strict=True), ""
+    except InferenceFailed as error:
+        return _infer_leniently(model, inference), str(error)
 
 
-def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, NDArray[Any]]) -> bool:
+def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, NDArray[Any]], limit: int) -> bool:
     types = graph_types(graph)
     kept, folded = [], []
     for node in graph.node:
@@ -198,7 +165,7 @@ def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, N
                 if isinstance(type_, TensorType) and type_.elements is not None:
                     arrays = _measure(node, type_)
             elif all(not name or name in constants for name in node.input):
-                arrays = evaluate_node(node, [constants.get(name) for name in node.input], opsets, _FOLD_LIMIT)
+                arrays = evaluate_node(node, [constants.get(name) for name in node.input], opsets, limit)
         if arrays is None:
             kept.append(node)
             continue
@@ -227,52 +194,25 @@ def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, N
     return True
 
 
-def _measure(node: onnx.NodeProto, type_: TensorType) -> list[NDArray[Any]]:
+def _measure(node: onnx.NodeProto, type_: TensorType) -> list[NDArray[Any]] | None:
+    """What Shape and Size make of a value of this type; None for a size that no integer holds."""
     import numpy as np
 
     shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
     if node.op_type == "Size":
-        return [np.array(type_.elements, np.int64)]
+        return [np.array(type_.elements, np.int64)] if (type_.elements or 0) < 1 << 63 else None
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
     return [np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)]
 
 
-def _infer_symbolic(model: ModelProto) -> ModelProto:
+def _infer_symbolic(model: ModelProto, inference: Inference) -> ModelProto:
     """onnxruntime's inference; the model unchanged where it gives up."""
-    try:
-        symbolic_shape_inference = load_symbolic_shape_inference()
-    except ImportError:
-        return model
-    import contextlib
-    import io
-    import logging
-
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            # What its static `infer_shapes` does, which however writes a file into the working directory when it gives up.
-            inference = symbolic_shape_inference(2**31 - 1, True, False, 0)
-            inference._preprocess(copy)
-            complete = False
-            for _ in range(_ROUNDS):  # on models that it does not understand it may never come to an end
-                if not inference.run_:
-                    break
-                complete = inference._infer_impl()
-            inference._update_output_from_vi()
-            result = inference.out_mp_
-    except Exception:  # it raises bare Exception, AssertionError, AttributeError... on models that it does not understand
-        return model
-    finally:
-        logger.setLevel(level)
-    if not complete or not isinstance(result, ModelProto):
+    result = inference.infer_symbolic(model)
+    if result is None:
         return model
     # What it found may be what onnx missed; the names it made up are as good as any.
     known = frozenset(model_symbols(result))
-    completed = _infer_leniently(result)
+    completed = _infer_leniently(result, inference)
     _forget(completed, known)
     return completed
 

@@ -7,6 +7,7 @@ able to read other files of the user. Reading maps the file; nothing is copied u
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from dnnc.frontends.arrays import numpy_dtype, to_array
 from ir.diagnostics import Diagnostic, InvalidInput
+from ir.files import open_input
 from ir.module import Declared, External, Inline, Module, Random, Resource, Splat, View
 from ir.types import DType, TensorType
 
@@ -31,7 +33,11 @@ def data_path(file: str, folder: Path, where: str) -> Path:
             f"the weight file path '{file}' {what}; a path inside the model's folder was expected", where=where, hint=hint
         )
     path = folder / posix
-    inside, root = path.resolve(), folder.resolve()
+    try:
+        inside, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, links in a circle, a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"the weight file path '{file[:200]}' leads nowhere: {reason}", where=where, hint=hint) from None
     if ".." in posix.parts or not inside.is_relative_to(root):
         raise InvalidInput(f"the weight file path '{file}' leaves the model's folder", where=where, hint=hint)
     return path
@@ -54,7 +60,8 @@ def missing_data(module: Module, folder: Path) -> list[Diagnostic]:
         except OSError:
             size = -1
         if size < 0:
-            message = f"the weight file '{file}' is missing; {name} and others are in it"
+            what = "is no regular file" if path.exists() else "is missing"
+            message = f"the weight file '{file}' {what}; {name} and others are in it"
             faults.append(
                 Diagnostic(message, file, None, "put it beside the model, or use --plan-only, which reads no weights")
             )
@@ -119,15 +126,12 @@ def _read_external(name: str, type_: TensorType, data: External, folder: Path) -
         raise InvalidInput(f"{name} is {type_}, which needs {type_.nbytes} bytes; {data.length} are given", where=name)
     if data.length == 0:
         return np.zeros(_shape(type_), numpy_dtype(type_.dtype))
-    try:
-        size = path.stat().st_size
+    with open_input(path, f"the weight file of {name}", hint="put it beside the model") as opened:
+        size = os.fstat(opened.fileno()).st_size
         if size < data.offset + data.length:
             message = f"the weight file '{data.file}' has {size} bytes; {name} ends at byte {data.offset + data.length}"
             raise InvalidInput(message, where=name, hint="it is truncated or of another model: copy or export it again")
-        raw = np.memmap(path, dtype=np.uint8, mode="r", offset=data.offset, shape=(data.length,))
-    except OSError as error:
-        reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
-        raise InvalidInput(f"the weight file '{data.file}' {reason}", where=name, hint="put it beside the model") from None
+        raw = np.memmap(opened, dtype=np.uint8, mode="r", offset=data.offset, shape=(data.length,))
     if type_.dtype.bits % 8:
         return to_array(type_, raw.tobytes())
     return np.asarray(raw).view(numpy_dtype(type_.dtype)).reshape(_shape(type_))

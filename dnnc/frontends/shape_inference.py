@@ -1,0 +1,140 @@
+"""Shape inference by onnx and by onnxruntime, in bounded memory.
+
+Both follow the values of integer tensors, element by element, and build shapes as long as a tensor has elements: a model of 200
+bytes can ask for any amount of memory. How much a model will ask for is only known once it was inferred, so the process may
+take no more than ``limit`` bytes while they run (RLIMIT_AS, where the system has it). What would take more is inferred without
+following values; where even that takes more, the model is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+from dnnc.frontends import schemas
+from dnnc.frontends.model_dims import graphs
+from dnnc.ort import load_symbolic_shape_inference
+from ir.diagnostics import InvalidInput
+
+_PER_BYTE = 32
+"""Bytes of memory per byte of a serialised graph that inference may take beside its limit: messages, copies, results."""
+
+_ROUNDS = 32
+"""Rounds of onnxruntime's inference: on models that it does not understand it may never come to an end."""
+
+
+class InferenceFailed(Exception):
+    """onnx refuses the model, with its reason."""
+
+
+@dataclass(slots=True)
+class Inference:
+    """The inference of one model. ``follow``: whether values of integers are followed; once that took too much memory, they
+    are not any more."""
+
+    where: str
+    limit: int
+    follow: bool = True
+
+    def infer(self, model: ModelProto, *, strict: bool) -> ModelProto:
+        """A copy of the model with the types that onnx infers. ``strict``: the first node that cannot be inferred is a fault;
+        else it is passed over.
+
+        Raises InferenceFailed, and InvalidInput where inference would take more memory than the limit."""
+        data = model.SerializeToString()
+        operators = {(node.domain, node.op_type) for graph in graphs(model.graph) for node in graph.node}
+        while True:
+            try:
+                with schemas.registered(operators):
+                    return self._run(data, strict)
+            except MemoryError:
+                if not self.follow:
+                    message = f"shape inference would take more than {self.limit} bytes of memory"
+                    hint = "does a shape come from a tensor of very many elements? --limit inference-bytes=NUMBER allows more"
+                    raise InvalidInput(message, where=self.where, hint=hint) from None
+                self.follow = False
+
+    def _run(self, data: bytes, strict: bool) -> ModelProto:
+        from onnx.onnx_cpp2py_export import shape_inference
+
+        inferred = ModelProto()
+        try:
+            with _bounded_memory(self.limit + _PER_BYTE * len(data)):
+                # What `onnx.shape_inference.infer_shapes` calls, without what that does in Python.
+                result = shape_inference.infer_shapes(data, False, strict, self.follow)
+            inferred.ParseFromString(result)
+        except MemoryError:
+            raise
+        except Exception as error:  # its InferenceError, and whatever else C++ throws on a broken model
+            raise InferenceFailed(_first_line(error)) from None
+        return inferred
+
+    def infer_symbolic(self, model: ModelProto) -> ModelProto | None:
+        """A copy of the model with the types that onnxruntime's inference finds; None where it gives up."""
+        try:
+            symbolic_shape_inference = load_symbolic_shape_inference()
+        except ImportError:
+            return None
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), _bounded_memory(self.limit + _PER_BYTE * model.ByteSize()):
+                # What its static `infer_shapes` does, which however writes a file into the working directory when it gives up.
+                inference = symbolic_shape_inference(2**31 - 1, True, False, 0)
+                inference._preprocess(copy)
+                complete = False
+                for _ in range(_ROUNDS):
+                    if not inference.run_:
+                        break
+                    complete = inference._infer_impl()
+                inference._update_output_from_vi()
+                result = inference.out_mp_
+        except Exception:  # it raises bare Exception, AssertionError, AttributeError... on models that it does not understand
+            return None
+        finally:
+            logger.setLevel(level)
+        return result if complete and isinstance(result, ModelProto) else None
+
+
+_WINDOW = threading.Lock()
+"""One limit at a time: the limit is the process's."""
+
+
+@contextlib.contextmanager
+def _bounded_memory(size: int) -> Iterator[None]:
+    """Within it, the process gets at most ``size`` bytes more than it has: what asks for more raises MemoryError. Without a
+    limit where the system tells no process's size (anything but Linux)."""
+    try:
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
+        yield
+        return
+    with _WINDOW:
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        most = min((limit for limit in before if limit != resource.RLIM_INFINITY), default=used + size)
+        resource.setrlimit(resource.RLIMIT_AS, (min(used + size, most), before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", "")
+
+
+__all__ = ["Inference", "InferenceFailed"]
