@@ -234,7 +234,7 @@ def mutate_tree(rng: Random, tree: Any) -> Any:
             case 4:
                 holder[key] = hostile(rng)  # type: ignore[index]
             case _:
-                holder[key] = nested(rng.choice((2, 50, 900)), value)  # type: ignore[index]
+                holder[key] = nested(rng.choice((2, 20, 100)), value)  # type: ignore[index]
     return tree
 
 

@@ -115,7 +115,7 @@ def crash_place(temporary: Path) -> str:
         first = text.partition("\nThe above exception")[0].rstrip().splitlines()
         frames = [line for line in first if _FRAME.match(line)]
         start = max((i for i, line in enumerate(first) if line.startswith("  ")), default=0)
-        error = next(iter(first[start + 1 :]), "")
+        error = next(filter(None, first[start + 1 :]), "")
         if "InvariantError" in error or not frames:
             return masked(error)
         place = _FRAME.match(frames[-1])
