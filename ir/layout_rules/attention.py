@@ -33,23 +33,76 @@ def attention(draft: Draft) -> None:
 
 
 def multi_head(draft: Draft) -> None:
-    """com.microsoft.MultiHeadAttention(query [B, L, H D], key, value, bias, padding mask, attention bias [B, H, L, T]), without
-    caches. The bias of all three projections is one vector, in which no shard's heads are contiguous."""
-    if any(draft.present(i) for i in (4, 6, 7)) or any(draft.rank(i) != 3 for i in (0, 1, 2)):
-        raise UnfitError("packed, padded or cached")
-    count = int(draft.get("num_heads"))
-    draft.tie("batch", (0, 0), (1, 0), (2, 0), (5, 0), (-1, 0))
-    if not draft.present(3):
-        places: list[Place] = [(0, 2), (1, 2), (2, 2), (5, 1), (-1, 2)]
-        draft.tie("heads", *places, size=count, adapt=(LocalAttribute("num_heads"),))
+    """com.microsoft.MultiHeadAttention(query [B, L, H D], key, value, bias, padding mask, attention bias [B, H, L, T], past key
+    [B, H, P, D], past value, past length); key and value may be [B, H, L, D]. The bias of all three projections is one vector,
+    in which no shard's heads are contiguous."""
+    _multi_head(draft, bias=3, mask=4, added=5, past=6)
+
+
+def masked_multi_head(draft: Draft) -> None:
+    """com.microsoft.DecoderMaskedMultiHeadAttention(query [B, 1, H D], key, value, mask, attention bias, past key, past value,
+    past length, beam width, beams, bias): as above."""
+    if draft.present(9):
+        raise UnfitError("beams pick samples")
+    _multi_head(draft, bias=10, mask=3, added=4, past=5)
+
+
+def _multi_head(draft: Draft, *, bias: int, mask: int, added: int, past: int) -> None:
+    if draft.present(9) or not draft.present(2) or draft.rank(0) != 3:
+        raise UnfitError("beams pick samples, or one operand holds several")
+    caches: list[Place] = [(past, 0), (past + 1, 0), (-2, 0), (-3, 0), (-4, 0)]
+    draft.tie("batch", (0, 0), (1, 0), (2, 0), *_samples(draft, mask), (added, 0), (-1, 0), *caches)
+    if not draft.present(bias):
+        given: list[Place] = [(i, 1 if draft.rank(i) == 4 else 2) for i in (0, 1, 2)]
+        heads = int(draft.get("num_heads"))
+        cached = [(tensor, 1) for tensor, _ in caches]
+        adapt = (LocalAttribute("num_heads"),)
+        draft.tie("heads", *given, (added, 1), *cached, (-1, 2), size=heads, adapt=adapt)
+
+
+def _samples(draft: Draft, mask: int) -> list[Place]:
+    """The place of samples in a mask [B, ..]: one of lengths may hold several numbers per sample, in rows of each kind."""
+    if draft.present(mask) and draft.rank(mask) == 1 and draft.shape(mask) != draft.shape(0)[:1]:
+        raise UnfitError("masked by starts and lengths")
+    return [(mask, 0)]
 
 
 def packed_attention(draft: Draft) -> None:
-    """com.microsoft.Attention(input [B, L, I], weights [I, 3 H D], bias, mask): samples are apart; no shard's heads are
-    contiguous in the packed weights."""
-    if any(draft.present(i) for i in (4, 6)) or (draft.present(3) and draft.rank(3) != 2):
-        raise UnfitError("cached, or masked by lengths")
-    draft.tie("batch", (0, 0), (3, 0), (5, 0), (-1, 0))
+    """com.microsoft.Attention(input [B, L, I], weights [I, 3 H D], bias, mask, past [2, B, H, P, D], attention bias): samples
+    are apart; no shard's heads are contiguous in the packed weights."""
+    draft.tie("batch", (0, 0), *_samples(draft, 3), (4, 1), (5, 0), (-1, 0), (-2, 1))
+
+
+def quantised_attention(draft: Draft) -> None:
+    """com.microsoft.QAttention(input [B, L, I], weights, bias, scale, scale, mask, zero, zero, past): as above."""
+    draft.tie("batch", (0, 0), *_samples(draft, 5), (8, 1), (-1, 0), (-2, 1))
+
+
+def grouped_query(draft: Draft) -> None:
+    """com.microsoft.GroupQueryAttention(query [B, L, H D], key, value [B, L, Hkv D], past key [B, Hkv, P, D], past value,
+    lengths [B], total length, cos, sin, positions [B, L], attention bias [B, H, L, T], head sink [H], ..). Heads are split by
+    those of keys and values; not where one operand holds query, key and value in turn, or the cache has scales of its own."""
+    caches: list[Place] = [(3, 0), (4, 0), (-2, 0), (-3, 0), (-4, 0)]
+    draft.tie("batch", (0, 0), (1, 0), (2, 0), (5, 0), (9, 0), (10, 0), (16, 0), (-1, 0), *caches)
+    if draft.present(1) and not draft.present(12) and not draft.present(13):
+        cached = [(tensor, 1) for tensor, _ in caches]
+        adapt = (LocalAttribute("num_heads"), LocalAttribute("kv_num_heads"))
+        places: list[Place] = [(0, 2), (1, 2), (2, 2), (10, 1), (11, 0), (-1, 2), *cached]
+        draft.tie("heads", *places, size=int(draft.get("kv_num_heads")), adapt=adapt)
+
+
+def linear_attention(draft: Draft) -> None:
+    """com.microsoft.LinearAttention(query [B, L, H D], key, value, state [B, Hkv, D, Dv], decay, rate): samples are apart."""
+    draft.tie("batch", *((i, 0) for i in range(6)), (-1, 0), (-2, 0))
+
+
+def causal_conv(draft: Draft) -> None:
+    """com.microsoft.CausalConvWithState(input [B, C, L], weight [C, 1, K], bias [C], state [B, C, K - 1]): samples and channels
+    are apart."""
+    if draft.get("channels_last", 0) or draft.get("state_channels_last", 0) or draft.get("ndim", 1) != 1 or draft.present(-3):
+        raise UnfitError("channels last")
+    draft.tie("batch", (0, 0), (3, 0), (-1, 0), (-2, 0))
+    draft.tie("channel", (0, 1), (1, 0), (2, 0), (3, 1), (-1, 1), (-2, 1))
 
 
 def rotary(draft: Draft) -> None:
@@ -86,7 +139,12 @@ RULES: dict[str, Draw] = {
     "onnx.Attention": attention,
     "onnx.RotaryEmbedding": rotary,
     "onnx.com.microsoft.Attention": packed_attention,
+    "onnx.com.microsoft.CausalConvWithState": causal_conv,
+    "onnx.com.microsoft.DecoderMaskedMultiHeadAttention": masked_multi_head,
+    "onnx.com.microsoft.GroupQueryAttention": grouped_query,
+    "onnx.com.microsoft.LinearAttention": linear_attention,
     "onnx.com.microsoft.MultiHeadAttention": multi_head,
+    "onnx.com.microsoft.QAttention": quantised_attention,
     "onnx.com.microsoft.RotaryEmbedding": microsoft_rotary,
 }
 """By the op's full name."""

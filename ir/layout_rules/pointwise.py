@@ -68,6 +68,7 @@ _OTHERS = (
     ),
     *("Selu", "Shrink", "Sign", "Sin", "Sinh", "Softsign", "Sqrt", "Swish", "Tan", "ThresholdedRelu", "Xor"),
     *("com.microsoft.BiasGelu", "com.microsoft.FastGelu", "com.microsoft.Gelu", "com.microsoft.QuickGelu"),
+    "com.microsoft.ScaledSiLU",
 )
 
 
@@ -156,6 +157,8 @@ RULES: dict[str, Draw] = {
     "onnx.Min": _variadic(),
     "onnx.QuantizeLinear": quantize,
     "onnx.Sum": _variadic("sum"),
+    "onnx.com.microsoft.DequantizeLinear": quantize,
+    "onnx.com.microsoft.QuantizeLinear": quantize,
     "onnx.Where": where,
 }
 """By the op's full name."""

@@ -53,6 +53,14 @@ def gemm(draft: Draft) -> None:
     draft.passes((0, 2), (1, 2))
 
 
+def fused_gemm(draft: Draft) -> None:
+    """com.microsoft.FusedGemm: Gemm and an activation, which no sum may come after: the inner dimension is whole."""
+    first = ["", "m"] if draft.get("transA", 0) else ["m", ""]
+    second = ["n", ""] if draft.get("transB", 0) else ["", "n"]
+    bias = ["m", "n"][2 - draft.rank(2) :] if draft.present(2) else []
+    draft.tie_labels({0: first, 1: second, 2: bias, -1: ["m", "n"]})
+
+
 def einsum(draft: Draft) -> None:
     """Letters as written; one that the output lacks is summed, one that an operand has twice is whole."""
     equation = str(draft.get("equation", "")).replace(" ", "")
@@ -95,6 +103,18 @@ def conv(draft: Draft) -> None:
         draft.tie("in", (0, 1), (1, 1), kind=Kind.SUM, partial=(2,))
     _patches(draft, draft.numbers(1)[2:], (0, -1))
     draft.passes((0, 2), (1, 2))
+
+
+def fused_conv(draft: Draft) -> None:
+    """com.microsoft.FusedConv: Conv, an addend Z like the result, and an activation, which no sum may come after."""
+    draft.tie("batch", (0, 0), (3, 0), (-1, 0))
+    group = int(draft.get("group", 1))
+    if group > 1:
+        draft.tie("group", (0, 1), (1, 0), (2, 0), (3, 1), (-1, 1), size=group, adapt=(LocalAttribute("group"),))
+    else:
+        draft.tie("out", (1, 0), (2, 0), (3, 1), (-1, 1))
+    if not draft.present(3):
+        _patches(draft, draft.numbers(1)[2:], (0, -1))
 
 
 def conv_transpose(draft: Draft) -> None:
@@ -181,6 +201,8 @@ RULES: dict[str, Draw] = {
     "onnx.MatMul": matmul,
     "onnx.MaxPool": _pool(linear=False),
     "onnx.RNN": recurrent,
+    "onnx.com.microsoft.FusedConv": fused_conv,
+    "onnx.com.microsoft.FusedGemm": fused_gemm,
     "onnx.com.microsoft.FusedMatMul": fused_matmul,
 }
 """By the op's full name."""

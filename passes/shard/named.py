@@ -34,7 +34,7 @@ from passes.shard.problem import NodeKind
 from passes.shard.search import NoPlanError, ShardPlan, solve
 
 STRATEGIES = ("data", "megatron", "expert", "tied", "replicate")
-_PRODUCTS = ("onnx.MatMul", "onnx.Gemm", "onnx.com.microsoft.FusedMatMul")
+_PRODUCTS = ("onnx.MatMul", "onnx.Gemm", "onnx.com.microsoft.FusedMatMul", "onnx.com.microsoft.MatMulNBits")
 _COLUMN, _ROW = "n", "k"
 """Factors of a product ``[m, k] x [k, n]``."""
 _WEIGHT_PORT = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.ir.layout_rules.harness import Case
+from tests.ir.layout_rules.harness import Array, Case
 from tests.ir.layout_rules.making import Maker
 
 
@@ -29,19 +29,90 @@ def attention(m: Maker) -> Case:
 
 def multi_head(m: Maker) -> Case:
     batch, heads, rows, keys, width = m.length(1, 2, 4), m.pick(1, 2, 4), m.length(2, 3), m.length(2, 3), 4
-    q, k, v = m.floats(batch, rows, heads * width), m.floats(batch, keys, heads * width), m.floats(batch, keys, heads * width)
-    bias = m.floats(3 * heads * width) if m.flag() else None
+    hidden = heads * width
     added = m.floats(m.pick(1, batch), m.pick(1, heads), rows, keys) if m.flag() else None
-    operands = [q, k, v, bias, None, added]
-    return Case("onnx.com.microsoft.MultiHeadAttention", operands, {"num_heads": heads})
+    form = m.pick("flat", "flat", "keys by heads", "cached")
+    q = m.floats(batch, rows, hidden)
+    if form == "keys by heads":
+        k, v = (m.floats(batch, heads, keys, width) for _ in range(2))
+        return Case("onnx.com.microsoft.MultiHeadAttention", [q, k, v, None, None, added], {"num_heads": heads})
+    if form == "cached":
+        k, v = (m.floats(batch, rows, hidden) for _ in range(2))
+        past = [m.floats(batch, heads, 3, width) for _ in range(2)]
+        operands: list[Array | None] = [q, k, v, None, None, None, *past]
+        return Case("onnx.com.microsoft.MultiHeadAttention", operands, {"num_heads": heads}, results=3)
+    k, v = m.floats(batch, keys, hidden), m.floats(batch, keys, hidden)
+    bias = m.floats(3 * hidden) if m.flag() else None
+    mask = m.random.integers(1, keys + 1, batch).astype(np.int32) if m.flag() else None
+    return Case("onnx.com.microsoft.MultiHeadAttention", [q, k, v, bias, mask, added], {"num_heads": heads})
+
+
+def masked_multi_head(m: Maker) -> Case:
+    batch, heads, width, past = m.length(1, 2, 4), m.pick(2, 4), 4, 5
+    token = [m.floats(batch, 1, heads * width) for _ in range(3)]
+    caches = [m.floats(batch, heads, past, width) for _ in range(2)]
+    given = {"num_heads": heads, "past_present_share_buffer": 1}
+    operands = [*token, None, None, *caches, np.array([3], np.int32)]
+    return Case("onnx.com.microsoft.DecoderMaskedMultiHeadAttention", [*operands], given, results=3)
 
 
 def packed_attention(m: Maker) -> Case:
     batch, heads, rows, width = m.length(1, 2, 4), m.pick(1, 2), 3, 4
     hidden = heads * width
-    mask = [m.random.integers(0, 2, (batch, rows)).astype(np.int32)] if m.flag() else []
-    operands = [m.floats(batch, rows, 5), m.floats(5, 3 * hidden), m.floats(3 * hidden), *mask]
-    return Case("onnx.com.microsoft.Attention", [*operands], {"num_heads": heads})
+    kept, lengths = m.random.integers(0, 2, (batch, rows)), m.random.integers(1, rows + 1, batch)
+    masks = (None, kept.astype(np.int32), lengths.astype(np.int32))
+    operands = [m.floats(batch, rows, 5), m.floats(5, 3 * hidden), m.floats(3 * hidden)]
+    if m.flag():
+        return Case("onnx.com.microsoft.Attention", [*operands, m.pick(*masks)], {"num_heads": heads})
+    past = m.floats(2, batch, heads, 4, width)
+    return Case("onnx.com.microsoft.Attention", [*operands, None, past], {"num_heads": heads, "unidirectional": 1}, results=2)
+
+
+def quantised_attention(m: Maker) -> Case:
+    batch, heads, rows, width = m.length(1, 2, 4), m.pick(1, 2), 3, 4
+    hidden = heads * width
+    scale, point = np.asarray(np.float32(0.02)), np.asarray(np.uint8(128))
+    x, w = (np.asarray(m.random.integers(0, 256, shape), np.uint8) for shape in ((batch, rows, 5), (5, 3 * hidden)))
+    past = [m.floats(2, batch, heads, 4, width)] if m.flag() else []
+    operands = [x, w, m.floats(3 * hidden), scale, scale, None, point, point, *past]
+    given = {"num_heads": heads, "unidirectional": len(past)}
+    return Case("onnx.com.microsoft.QAttention", [*operands], given, results=1 + len(past))
+
+
+def grouped_query(m: Maker) -> Case:
+    shared, repeat, width = m.pick(1, 2, 4), m.pick(1, 2), 16
+    prompt = m.flag()  # samples of several rows have no past
+    batch, rows, past = m.length(1, 2, 4), m.pick(2, 3) if prompt else 1, 0 if prompt else 3
+    heads, total = shared * repeat, rows + past
+    form = m.pick("apart", "apart", "packed")
+    if form == "packed":
+        given: list[Array | None] = [m.floats(batch, rows, (heads + 2 * shared) * width), None, None]
+    else:
+        given = [m.floats(batch, rows, heads * width), *(m.floats(batch, rows, shared * width) for _ in range(2))]
+    caches = [m.floats(batch, shared, past, width) if past else None for _ in range(2)]
+    lengths = [np.full(batch, total - 1, np.int32), np.asarray(np.int32(total))]
+    rotary = m.flag()
+    angles: list[Array | None] = [m.floats(9, width // 2), m.floats(9, width // 2)] if rotary else [None, None]
+    added = m.floats(m.pick(1, batch), m.pick(1, heads), rows, total) if m.flag() else None
+    sink = m.floats(heads) if m.flag() else None
+    attributes = {"num_heads": heads, "kv_num_heads": shared, "do_rotary": int(rotary)}
+    operands = [*given, *caches, *lengths, *angles, None, added, sink]
+    return Case("onnx.com.microsoft.GroupQueryAttention", operands, attributes, results=3)
+
+
+def linear_attention(m: Maker) -> Case:
+    batch, rows, heads, width = m.length(), 3, m.pick(1, 2), 4
+    operands: list[Array | None] = [m.floats(batch, rows, heads * width) for _ in range(3)]
+    operands += [m.floats(batch, heads, width, width)] if m.flag() else []
+    given = {"q_num_heads": heads, "kv_num_heads": heads, "update_rule": "linear"}
+    return Case("onnx.com.microsoft.LinearAttention", operands, given, results=2)
+
+
+def causal_conv(m: Maker) -> Case:
+    batch, channels, length = m.length(), m.length(), 5
+    operands: list[Array | None] = [m.floats(batch, channels, length), m.floats(channels, 1, 3)]
+    operands += [m.floats(channels) if m.flag() else None, m.floats(batch, channels, 2) if m.flag() else None]
+    return Case("onnx.com.microsoft.CausalConvWithState", operands, {"activation": m.pick("none", "silu")}, results=2)
 
 
 def rotary(m: Maker) -> Case:

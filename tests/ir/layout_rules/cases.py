@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from ir.layout_rules import RULES
-from tests.ir.layout_rules import attention_cases, dimension_cases, index_cases, move_cases, pointwise_cases, product_cases
+from tests.ir.layout_rules import (
+    attention_cases,
+    dimension_cases,
+    index_cases,
+    move_cases,
+    pointwise_cases,
+    product_cases,
+    quantised_cases,
+)
 from tests.ir.layout_rules.harness import Case
 from tests.ir.layout_rules.making import Make, Maker
 
@@ -32,7 +40,8 @@ CASES: dict[str, Make] = {
         for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
     },
     **{f"onnx.com.microsoft.{name}": pointwise_cases.with_bias(name) for name in ("BiasGelu", "FastGelu")},
-    **{f"onnx.com.microsoft.{name}": pointwise_cases.contributed(name) for name in ("Gelu", "QuickGelu")},
+    **{f"onnx.com.microsoft.{name}": pointwise_cases.contributed(name) for name in ("Gelu", "QuickGelu", "ScaledSiLU")},
+    **quantised_cases.CASES,
     "onnx.Attention": attention_cases.attention,
     "onnx.BatchNormalization": dimension_cases.batch_norm,
     "onnx.Cast": pointwise_cases.cast,
@@ -83,7 +92,14 @@ CASES: dict[str, Make] = {
     "onnx.Unsqueeze": move_cases.unsqueeze,
     "onnx.Where": pointwise_cases.where,
     "onnx.com.microsoft.Attention": attention_cases.packed_attention,
+    "onnx.com.microsoft.CausalConvWithState": attention_cases.causal_conv,
+    "onnx.com.microsoft.DecoderMaskedMultiHeadAttention": attention_cases.masked_multi_head,
+    "onnx.com.microsoft.FusedConv": product_cases.fused_conv,
+    "onnx.com.microsoft.FusedGemm": product_cases.fused_gemm,
     "onnx.com.microsoft.FusedMatMul": product_cases.fused_matmul,
+    "onnx.com.microsoft.GroupQueryAttention": attention_cases.grouped_query,
+    "onnx.com.microsoft.LinearAttention": attention_cases.linear_attention,
+    "onnx.com.microsoft.QAttention": attention_cases.quantised_attention,
     "onnx.com.microsoft.MultiHeadAttention": attention_cases.multi_head,
     "onnx.com.microsoft.RotaryEmbedding": attention_cases.microsoft_rotary,
 }

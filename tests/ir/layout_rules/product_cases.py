@@ -32,6 +32,11 @@ def gemm(m: Maker) -> Case:
     return Case("onnx.Gemm", [*operands], {"transA": int(first), "transB": int(second), "alpha": 0.5, "beta": 2.0})
 
 
+def fused_gemm(m: Maker) -> Case:
+    case = gemm(m)
+    return Case("onnx.com.microsoft.FusedGemm", case.operands, {**case.attributes, "activation": m.pick("Relu", "Tanh")})
+
+
 _EQUATIONS = (
     "ij,jk->ik",
     "bhqd,bhkd->bhqk",
@@ -70,6 +75,12 @@ def conv(m: Maker) -> Case:
     x = m.floats(m.length(1, 2, 4), inputs, *(m.pick(4, 8) for _ in range(spatial)))
     w = m.floats(outputs, inputs // group, *windows["kernel_shape"])
     return Case("onnx.Conv", [x, w, *([m.floats(outputs)] if m.flag() else [])], {**windows, "group": group})
+
+
+def fused_conv(m: Maker) -> Case:
+    case = conv(m)
+    x, w, *bias = case.operands
+    return Case("onnx.com.microsoft.FusedConv", [x, w, *bias], {**case.attributes, "activation": "Relu"})
 
 
 def conv_transpose(m: Maker) -> Case:

@@ -16,6 +16,7 @@ from tests.ir.layout_rules.harness import check_rule
 KEYS = (
     *("axes", "axis", "batch_dims", "block_size", "dilations", "equation", "group", "is_causal", "keepdims", "kernel_shape"),
     *("kv_num_heads", "layout", "mode", "num_groups", "num_heads", "pads", "perm", "q_num_heads", "reduction", "strides"),
+    *("K", "N", "bits", "channels_last", "gather_axis", "opset", "quantize_axis", "weight_prepacked"),
     *("training_mode", "transA", "transB", "noop_with_empty_axes", "end", "start", "ceil_mode", "auto_pad", "to"),
 )
 LENGTHS = st.sampled_from([0, 1, 2, 3, 4, 6, 8, 1 << 40, "batch", None])
@@ -37,7 +38,7 @@ KNOWN = st.none() | st.lists(NUMBERS | st.just(float("nan")), max_size=4).map(tu
 @settings(max_examples=200)
 @given(name=st.sampled_from(sorted(RULES)), data=st.data())
 def test_nothing_is_raised(name: str, data: st.DataObject) -> None:
-    operands = data.draw(st.lists(st.none() | TYPES, max_size=4))
+    operands = data.draw(st.lists(st.none() | TYPES, max_size=8))
     results = data.draw(st.lists(TYPES, min_size=1, max_size=3))
     given_ = data.draw(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3))
     constants = data.draw(st.lists(KNOWN, max_size=4))

@@ -1,0 +1,162 @@
+"""Layout rules of ops on integers that stand for scaled numbers, and of products with packed weights.
+
+Where an op rounds its result, the terms of a sum would each be rounded: the inner dimension of such a product is whole. Where
+it takes the scale of an operand from all of its elements, that operand is whole too; DynamicQuantizeLSTM, which does so with
+its input and states, has no rule. Scales and zero points lie along the dimension that they belong to, or are one for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ir.layout_rules.adapt import LocalAttribute, ShiftIndices
+from ir.layout_rules.draft import Draft, Draw, Place, UnfitError
+from ir.layout_rules.rule import Kind
+
+
+def matmul_nbits(draft: Draft) -> None:
+    """com.microsoft.MatMulNBits(A [.., K], B [N, blocks, bytes], scales, zero points, order [K], bias [N]): rows of A and of B
+    are apart. Blocks of K may be split where the scales are [N, blocks]; in one vector they lie row behind row."""
+    columns, inner = int(draft.get("N")), int(draft.get("K"))
+    rank = draft.rank(0)
+    for dim in range(rank - 1):
+        draft.tie("m" if dim == rank - 2 else f"b{rank - 3 - dim}", (0, dim), (-1, dim))
+    if draft.get("weight_prepacked", 0):
+        return
+    by_rows: list[Place] = [(1, 0), (2, 0), (3, 0), (5, 0), (-1, -1)]
+    draft.tie("n", *by_rows, size=columns, adapt=(LocalAttribute("N"),))
+    blocks = draft.numbers(1)[1]
+    if draft.rank(2) == 2 and not draft.present(3) and not draft.present(4) and inner == blocks * int(draft.get("block_size")):
+        places: list[Place] = [(0, -1), (1, 1), (2, 1)]
+        draft.tie("k", *places, kind=Kind.SUM, size=blocks, partial=(5,), adapt=(LocalAttribute("K"),))
+
+
+def matmul_bnb4(draft: Draft) -> None:
+    """com.microsoft.MatMulBnb4(A [.., K], B packed [N K / 2], maxima [N K / block]): as above, where rows end with blocks."""
+    for dim in range(draft.rank(0) - 1):
+        draft.tie(f"d{dim}", (0, dim), (-1, dim))
+    columns, inner = int(draft.get("N")), int(draft.get("K"))
+    if inner % int(draft.get("block_size")) == 0 and draft.rank(1) == 1 and draft.get("transB", 1):
+        draft.tie("n", (1, 0), (2, 0), (-1, -1), size=columns, adapt=(LocalAttribute("N"),))
+
+
+def _matrices(first: int, second: int, by_column: Sequence[int], by_row: Sequence[int] = (), bias: int | None = None) -> Draw:
+    """A product of matrices of integers; scales and zero points ``by_column`` may be [.., N], those ``by_row`` [M]. ``bias``:
+    an addend where the result is not rounded: the inner dimension is then a sum."""
+
+    def draw(draft: Draft) -> None:
+        ranks = draft.rank(first), draft.rank(second)
+        if min(ranks) < 2:
+            raise UnfitError("a vector")
+        batches = [[f"b{i}" for i in reversed(range(rank - 2))] for rank in ranks]
+        inner = "" if bias is None else "k"
+        terms = {first: [*batches[0], "m", inner], second: [*batches[1], inner, "n"], -1: [*max(batches, key=len), "m", "n"]}
+        for operand in (*by_column, *by_row, *([] if bias is None else [bias])):
+            if draft.present(operand) and draft.rank(operand):
+                terms[operand] = [""] * (draft.rank(operand) - 1) + ["m" if operand in by_row else "n"]
+        draft.tie_labels(terms, {"k": Kind.SUM}, partial=() if bias is None else (bias,))
+
+    return draw
+
+
+def dynamic_matmul(draft: Draft) -> None:
+    """com.microsoft.DynamicQuantizeMatMul(A, B, scale, zero point, bias): A's scale comes from all of A, which is whole."""
+    columns: list[Place] = [(i, -1) for i in (1, 2, 3, 4, -1) if draft.present(i) and draft.rank(i)]
+    draft.tie("n", *columns)
+
+
+def qgemm(draft: Draft) -> None:
+    """com.microsoft.QGemm(A, scale, zero, B, scale, zero, C, scale, zero): rows and columns; scales of B may be [N]."""
+    first = ["", "m"] if draft.get("transA", 0) else ["m", ""]
+    second = ["n", ""] if draft.get("transB", 0) else ["", "n"]
+    terms = {0: first, 3: second, -1: ["m", "n"]}
+    terms |= {i: ["n"] * draft.rank(i) for i in (4, 5) if draft.present(i)}
+    if draft.present(6):
+        terms[6] = ["m", "n"][2 - draft.rank(6) :]
+    draft.tie_labels(terms)
+
+
+def qlinear_conv(draft: Draft) -> None:
+    """QLinearConv(x, scale, zero, w [M, C / group, kernel..], scale, zero, scale, zero, bias [M]): samples, and channels that
+    come out, with those that go in where they are grouped."""
+    channel = draft.rank(0) - 1 if draft.get("channels_last", 0) else 1
+    draft.tie("batch", (0, 0), (-1, 0))
+    group = int(draft.get("group", 1))
+    per_channel: list[Place] = [(i, 0) for i in (4, 5, 8) if draft.present(i) and draft.rank(i)]
+    if group > 1:
+        adapt = (LocalAttribute("group"),)
+        draft.tie("group", (0, channel), (3, 0), *per_channel, (-1, channel), size=group, adapt=adapt)
+    else:
+        draft.tie("out", (3, 0), *per_channel, (-1, channel))
+
+
+def _broadcast(*operands: int) -> Draw:
+    """Element by element over some operands; scales and zero points are one for all."""
+    return lambda draft: draft.tie_broadcast(operands)
+
+
+def softmax(draft: Draft) -> None:
+    """com.microsoft.QLinearSoftmax: whole along the axis; before opset 13, along all from the axis on."""
+    modern = int(draft.get("opset")) >= 13
+    axis = draft.axis("axis", -1 if modern else 1)
+    draft.tie_same((0, -1), whole=(axis,) if modern else range(axis, draft.rank(0)))
+
+
+def pool(draft: Draft) -> None:
+    """com.microsoft.QLinear(Global)AveragePool: samples and channels are apart."""
+    channel = draft.rank(0) - 1 if draft.get("channels_last", 0) else 1
+    draft.tie("batch", (0, 0), (-1, 0))
+    draft.tie("channel", (0, channel), (-1, channel))
+
+
+def concat(draft: Draft) -> None:
+    """com.microsoft.QLinearConcat(scale, zero point, then of each operand itself, its scale, its zero point): whole along the
+    axis."""
+    joined = range(2, len(draft.operands), 3)
+    draft.tie_same([-1, *joined], whole=(draft.axis("axis", 0, -1),))
+
+
+def gather_blocks(draft: Draft) -> None:
+    """com.microsoft.GatherBlockQuantized(data, indices, scales, zero points): as Gather; the other dimensions of the data, in
+    which elements are packed, are whole."""
+    axis, picked, rank = draft.axis("gather_axis", 0), draft.rank(1), draft.rank(0)
+    if draft.rank(-1) != rank + picked - 1 or axis == rank - 1:
+        raise UnfitError("packed along the axis")
+    entries: list[Place] = [(i, axis) for i in (0, 2, 3)]
+    if axis != draft.axis("quantize_axis", 1):
+        draft.tie("entry", *entries, kind=Kind.SUM, adapt=(ShiftIndices(1, rank - axis - 1),), divided=False)
+    for dim in range(picked):
+        draft.tie(f"i{dim}", (1, dim), (-1, axis + dim))
+
+
+def embedding(draft: Draft) -> None:
+    """com.microsoft.EmbedLayerNormalization(ids [B, L], segments, words, positions, segments' table, scale, shift, mask,
+    position ids): samples are apart."""
+    draft.tie("batch", (0, 0), (1, 0), (7, 0), (8, 0), (-1, 0), (-2, 0), (-3, 0))
+
+
+RULES: dict[str, Draw] = {
+    "onnx.MatMulInteger": _matrices(0, 1, (3,), (2,)),
+    "onnx.QLinearConv": qlinear_conv,
+    "onnx.QLinearMatMul": _matrices(0, 3, (4, 5)),
+    "onnx.com.microsoft.DynamicQuantizeMatMul": dynamic_matmul,
+    "onnx.com.microsoft.EmbedLayerNormalization": embedding,
+    "onnx.com.microsoft.GatherBlockQuantized": gather_blocks,
+    "onnx.com.microsoft.MatMulBnb4": matmul_bnb4,
+    "onnx.com.microsoft.MatMulIntegerToFloat": _matrices(0, 1, (3, 5), bias=6),
+    "onnx.com.microsoft.MatMulNBits": matmul_nbits,
+    "onnx.com.microsoft.QGemm": qgemm,
+    "onnx.com.microsoft.QLinearAdd": _broadcast(0, 3),
+    "onnx.com.microsoft.QLinearAveragePool": pool,
+    "onnx.com.microsoft.QLinearConcat": concat,
+    "onnx.com.microsoft.QLinearConv": qlinear_conv,
+    "onnx.com.microsoft.QLinearGlobalAveragePool": pool,
+    "onnx.com.microsoft.QLinearLeakyRelu": _broadcast(0),
+    "onnx.com.microsoft.QLinearMul": _broadcast(0, 3),
+    "onnx.com.microsoft.QLinearSigmoid": _broadcast(0),
+    "onnx.com.microsoft.QLinearSoftmax": softmax,
+    "onnx.com.microsoft.QLinearWhere": _broadcast(0, 1, 4),
+}
+"""By the op's full name."""
+
+__all__ = ["RULES"]
