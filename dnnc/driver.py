@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,9 @@ class CompileOptions:
     ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, empty for none. With it ``stages`` may be
     0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching, ``uneven`` lets shards
     differ in length where a dimension does not divide, and ``shares`` says how unequal parts are (``3,1``; ``equal``);
-    ``microbatches`` of a training step in stages. ``explain`` asks for ``CompileResult.explanation``."""
+    ``microbatches`` of a training step in stages. ``explain`` asks for ``CompileResult.explanation``;
+    ``load_test``: every program is opened by onnxruntime before the build counts as done. ``inputs``: an ``.npz`` of
+    arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its first microbatch."""
 
     model: str
     topology: str
@@ -91,6 +94,8 @@ class CompileOptions:
     shares: str = ""
     microbatches: int | None = None
     explain: bool = False
+    load_test: bool = True
+    inputs: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class CompileResult:
     """The module after the last pass, its plan, the machines it is for, and what it took.
 
     ``seconds``: ``load``, each pass by name, ``search`` behind ``partition`` (what of it looked for the plan), ``write``,
-    ``total``. ``statistics``: what each pass counted."""
+    ``load-test`` (opening the programs), ``total``. ``statistics``: what each pass counted."""
 
     module: Module
     plan: Plan
@@ -133,12 +138,13 @@ class _Clock:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+    def step(self, name: str, without: str = "") -> Iterator[None]:
+        """Counts what passes inside as ``name``, but for the seconds of the step ``without`` in it."""
+        start, before = time.perf_counter(), self.seconds.get(without, 0.0)
         try:
             yield
         finally:
-            self.add(name, time.perf_counter() - start)
+            self.add(name, time.perf_counter() - start - (self.seconds.get(without, 0.0) - before))
 
     def add(self, name: str, seconds: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
@@ -161,6 +167,7 @@ def compile_model(
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import free_symbols, load_model, load_topology, require_static
+    from dnnc.given import GivenInputs
     from passes.fold import expand
     from passes.manager import PassManager
     from passes.pipeline import pipeline_text
@@ -173,12 +180,21 @@ def compile_model(
         topology = load_topology(options.topology, sink)
         # A plan needs the sizes of the weights, not their bytes.
         bytes_needed = not options.plan_only and options.weights != "none"
-        imported = load_model(options.model, options.dims, sink, allow_missing_weights=not bytes_needed)
+        given = GivenInputs.read(options.inputs) if options.inputs is not None else None
+        imported = load_model(
+            options.model,
+            options.dims,
+            sink,
+            allow_missing_weights=not bytes_needed and given is None,
+            arrays=given.shapes if given is not None else None,
+        )
         module = with_topology(expand(imported.module), topology)
         weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)
     context = pass_context(sink, progress)
+    if given is not None:
+        context.measure = given.measuring(imported, partial(clock.step, "measure"))
 
     def passed(name: str, seconds: float) -> None:
         clock.add(name, seconds)
@@ -193,11 +209,26 @@ def compile_model(
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
-    with clock.step("write"):
+
+    def tested(models: Iterable[Path]) -> None:
+        from dnnc.runtime.load_test import load_test
+
+        with clock.step("load-test"):
+            load_test(models, partial(_node_of, module))
+
+    with clock.step("write", without="load-test"):
         if options.plan_only:
             manifest = write_plan(module, options.out)
         else:
-            manifest = write_build(module, imported.folder, imported.source, options.out, weights=weights, progress=progress)
+            manifest = write_build(
+                module,
+                imported.folder,
+                imported.source,
+                options.out,
+                weights=weights,
+                progress=progress,
+                test=tested if options.load_test else None,
+            )
             if any(mesh.shares for mesh in module.of_type(Mesh)):
                 message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"
                 sink.warn(message, where="annotated.onnx")
@@ -210,6 +241,11 @@ def compile_model(
     return CompileResult(
         module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
     )
+
+
+def _node_of(module: Module, operator: str) -> str:
+    """The first node of an ONNX operator; empty where it stands in a branch alone."""
+    return next((op.location.node or op.id for op in module.entry.ops if op.name == f"onnx.{operator}"), "")
 
 
 def _explained(module: Module) -> Explanation:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from ir.diagnostics import Diagnostic, UsageError
+from ir.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.types import Dim
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?!\s*\()\b")
@@ -141,6 +141,49 @@ def by_place(
     return {name: target for name, (_, target) in found.items()}
 
 
+def of_arrays(
+    requested: Mapping[str, int | str],
+    inputs: Mapping[str, Sequence[Dim]],
+    arrays: Mapping[str, Sequence[int]],
+    where: str,
+) -> dict[str, int | str]:
+    """``requested`` (by name alone) and the dimensions that the shapes of ``arrays`` give, by input. An array with one axis
+    more, in front, is a stack of inputs.
+
+    Raises InvalidInput, at ``where``, for a size that contradicts another, a binding or the model."""
+    bound, said = dict(requested), {name: f"--dim {name}={target}" for name, target in requested.items()}
+    faults, later = [], []
+    for name, shape in inputs.items():
+        array = arrays.get(name)
+        if array is None:
+            continue
+        array = array[1:] if len(array) == len(shape) + 1 else array
+        if len(array) != len(shape):
+            faults.append(Diagnostic(f"input '{name}' has {len(array)} dimensions, the model expects {len(shape)}", where))
+            continue
+        for axis, (dim, size) in enumerate(zip(shape, array, strict=True)):
+            here = f"dimension {axis} of input '{name}' is {size}"
+            if dim is None or dim == size:
+                continue
+            if isinstance(dim, int) or symbols(dim) != (dim,):
+                later.append((here, dim, size))
+                continue
+            symbol = dim
+            while isinstance(target := bound.get(symbol), str):
+                symbol = target
+            if bound.setdefault(symbol, size) != size:
+                faults.append(Diagnostic(f"{here}; '{dim}' is {bound[symbol]} by {said[symbol]}", where))
+            said.setdefault(symbol, f"dimension {axis} of input '{name}'")
+    for here, dim, size in later:
+        expected = bind(dim, resolve(bound, bound))
+        if isinstance(expected, int) and expected != size:
+            text = f"'{dim}', which is {expected}" if isinstance(dim, str) else dim
+            faults.append(Diagnostic(f"{here}; the model expects {text}", where))
+    if faults:
+        raise InvalidInput(faults)
+    return bound
+
+
 def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[str, int | str]:
     """Bindings with aliases followed to their end (``s72 = batch, batch = 8`` gives both 8).
 
@@ -176,4 +219,4 @@ def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[st
     return resolved
 
 
-__all__ = ["bind", "by_place", "resolve", "symbols"]
+__all__ = ["bind", "by_place", "of_arrays", "resolve", "symbols"]

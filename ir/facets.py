@@ -2,9 +2,9 @@
 
 A facet is a frozen dataclass with a ``keyword``; an op holds at most one of each, sorted by keyword. Its text is
 ``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others; a flag is the keyword alone.
-*Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Color``, ``Phase``) are true whatever the devices or are measured
-on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Recompute``, ``Sync``) are choices of a pass and may change.
-Facts may stand in a function called more than once; decisions only in one that ``fold`` wrote as a variant (INV10).
+*Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Measured``, ``Color``, ``Phase``) are true whatever the devices
+or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Recompute``, ``Sync``) are choices of a pass and
+may change. Facts may stand in a function called more than once; decisions only in one that ``fold`` wrote as a variant (INV10).
 
 ``facet_text`` and ``parse_facet`` are the only two places that know the spelling.
 """
@@ -66,6 +66,17 @@ class Transfer:
 
     keyword: ClassVar[str] = "transfer"
     seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one run of the model, on inputs that a person gave, showed of an op whose types do not say how large its results
+    are. ``shapes``: of each result, ``1x100x4``, empty for a scalar, ``?`` where the run did not tell. ``runs``: how often
+    a region of the op ran. Other inputs may give other sizes, so types stay as they are."""
+
+    keyword: ClassVar[str] = "measured"
+    shapes: tuple[str, ...]
+    runs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +146,39 @@ class OptimizerState:
 
 
 Facet: TypeAlias = (
-    Cost | Time | BackwardTime | Transfer | Color | Phase | Group | StageSet | ShardRule | Recompute | Sync | OptimizerState
+    Cost
+    | Time
+    | BackwardTime
+    | Transfer
+    | Measured
+    | Color
+    | Phase
+    | Group
+    | StageSet
+    | ShardRule
+    | Recompute
+    | Sync
+    | OptimizerState
 )
 Facets: TypeAlias = tuple[Facet, ...]
 
 FACETS: dict[str, type[Facet]] = {
     cls.keyword: cls
-    for cls in (Cost, Time, BackwardTime, Transfer, Color, Phase, Group, StageSet, ShardRule, Recompute, Sync, OptimizerState)
+    for cls in (
+        Cost,
+        Time,
+        BackwardTime,
+        Transfer,
+        Measured,
+        Color,
+        Phase,
+        Group,
+        StageSet,
+        ShardRule,
+        Recompute,
+        Sync,
+        OptimizerState,
+    )
 }
 
 DECISIONS = (Group, StageSet, ShardRule, Recompute, Sync)
@@ -149,6 +186,19 @@ DECISIONS = (Group, StageSet, ShardRule, Recompute, Sync)
 
 FacetItem: TypeAlias = tuple[str | None, int | float | str]
 """One item of a facet's text: its key (None when positional) and its number, word or name."""
+
+
+_SHAPE = re.compile(r"\?|(?:[0-9]{1,18}(?:x[0-9]{1,18})*)?")
+
+
+def is_shape(text: str) -> bool:
+    """Whether ``text`` is a shape of a ``Measured`` facet."""
+    return _SHAPE.fullmatch(text) is not None
+
+
+def measured_shape(text: str) -> tuple[int, ...] | None:
+    """The shape that ``Measured`` spells so; None for ``?``."""
+    return None if text == "?" else tuple(int(dim) for dim in text.split("x") if dim)
 
 
 def with_facet(facets: Facets, facet: Facet) -> Facets:
@@ -180,6 +230,9 @@ def facet_text(facet: Facet) -> str:
             items = [f"{quote_word(name)} = {float(value)!r}" for name, value in facet.seconds]
         case Transfer():
             items = [repr(float(value)) for value in facet.seconds]
+        case Measured():
+            items = [quote_text(shape) for shape in facet.shapes]
+            items += [f"runs = {facet.runs}"] if facet.runs != 1 else []
         case Color() | Group():
             items = [str(facet.color if isinstance(facet, Color) else facet.group)]
         case Phase():
@@ -262,6 +315,10 @@ def facet_from_items(keyword: str, items: list[FacetItem]) -> Facet:
                 raise ValueError("expected numbers only")
             kind = "float" if cls is Transfer else "int"
             return cls(tuple(_as(value, kind) for value in values))
+        if cls is Measured:
+            if named.keys() - {"runs"}:
+                raise ValueError("expected the shape of each result, and runs = n")
+            return cls(tuple(_as(value, "str") for value in values), _as(named.get("runs", 1), "int"))
         if len(values) > len(kinds):
             raise ValueError(f"expected at most {len(kinds)} items")
         given = dict(zip(kinds, values, strict=False))

@@ -223,9 +223,10 @@ class Plan:
 
     ``objective``: ``throughput``... ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``).
     ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds; ``port_value``: on the
-    port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals bound), ``feasible`` or
-    ``infeasible``; ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how
-    the bound was reached, as sorted (key, text) pairs. ``microbatches``: of a training step."""
+    port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals bound), ``feasible``,
+    ``infeasible``, or ``uncertain`` (it was made with sizes that are unknown, as the certificate says); ``single``: the best
+    single device's value, or inf when the model fits none. ``certificate``: how the bound was reached, as sorted (key, text)
+    pairs. ``microbatches``: of a training step."""
 
     name: str
     objective: str

@@ -10,7 +10,7 @@ cached by identity in ``context.analyses``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -53,16 +53,28 @@ class AnalysisCache:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """What one run of a module's entry function showed. ``shapes``: of values, as ``Measured`` spells them, those in regions
+    as they were the last time; ``runs``: how often the regions of an op ran, and ``seconds``: how long it took, on one core of
+    this machine, by the op's id."""
+
+    shapes: Mapping[str, str]
+    runs: Mapping[str, int]
+    seconds: Mapping[str, float]
+
+
 @dataclass(slots=True)
 class PassContext:
     """Everything a pass may use besides its module. ``progress(label, fraction)`` may be called at any rate; ``fraction`` is
-    None when it is not known."""
+    None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none."""
 
     sink: DiagnosticSink = field(default_factory=DiagnosticSink)
     analyses: AnalysisCache = field(default_factory=AnalysisCache)
     statistics: dict[str, dict[str, int | float | str]] = field(default_factory=dict)
     evaluate: ConstantEvaluator | None = None
     progress: Callable[[str, float | None], None] = lambda label, fraction: None
+    measure: Callable[[Module], Measurements] | None = None
 
     def count(self, pass_name: str, **values: int | float | str) -> None:
         """Records statistics of a pass, printed by ``--statistics`` and in reports."""

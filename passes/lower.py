@@ -31,6 +31,7 @@ from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import type_bytes
 from passes.analyses.memory import reads
+from passes.analyses.sizes import sized_results
 from passes.base import Pass, PassContext
 from passes.fold import on_expanded
 
@@ -106,11 +107,8 @@ class Cut:
     tensor: Value
     source: int
     target: int
-
-    @property
-    def nbytes(self) -> int | None:
-        """Bytes per microbatch; None where the type does not tell."""
-        return type_bytes(self.tensor.type)
+    nbytes: int | None
+    """Bytes per microbatch, measured ones where the type does not tell; None where nothing does."""
 
 
 def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
@@ -161,9 +159,9 @@ def cuts_of(func: Func) -> tuple[Cut, ...]:
                     targets.setdefault(name, {})[stage] = max(holder for holder in made[name] if holder < stage)
         made.update((value.name, stages) for value in op.results)
     return tuple(
-        Cut(value, source, target)
+        Cut(value, source, target, type_bytes(sized.type))
         for op in func.ops
-        for value in op.results
+        for value, sized in zip(op.results, sized_results(op), strict=True)
         for target, source in sorted(targets.get(value.name, {}).items())
     )
 

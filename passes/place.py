@@ -42,6 +42,7 @@ from ir.topology import Device, Topology
 from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace, stated_bytes
 from passes.analyses.network import Network, network
 from passes.analyses.seconds import func_seconds
+from passes.analyses.sizes import assessed
 from passes.base import Pass, PassContext
 from passes.fold import on_expanded
 from passes.lower import Cut, cuts_of, listing, stage_members
@@ -115,7 +116,7 @@ class PlacePass(Pass):
         status = "optimal" if value <= plan.bound * (1 + TIGHT) else "feasible"
         placed = replace(plan, stages=tuple(stages), value=value, port_value=port_value, status=status)
         context.count(self.name, value=value, port_value=port_value, complete=int(complete))
-        return module.replace(plan, placed)
+        return module.replace(plan, assessed(placed, module.entry))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
+from dnnc.backend.branches import forget_shapes
 from dnnc.backend.build import MANIFEST, PROGRAM, SCHEMA, Channel, Port, digest_file
 from dnnc.backend.plan_json import bare, plan_text, plan_to_json
 from dnnc.backend.timeline import predicted
@@ -59,12 +60,14 @@ def write_build(
     weights: str = "shared",
     progress: Progress = lambda label, fraction: None,
     microbatches: int = 8,
+    test: Callable[[Iterable[Path]], None] | None = None,
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
     ``folder`` is where external resources lie; ``source`` the model as the user named it (``zoo:...`` or a path). ``weights``:
     ``shared`` (one file, each weight once), ``per-stage`` (a file for each stage, for shipping), ``none`` (models that refer to
     a file that is not written). ``plan_only`` writes no models at all. ``microbatches`` is the length of the predicted trace.
+    ``test`` gets the models of all stages once they lie there, if they have their weights, and raises to have nothing written.
 
     Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing or the disk refuses; then
     ``out`` is as it was before.
@@ -83,6 +86,9 @@ def write_build(
         _write_plan(module, target)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
         cut = _write_models(module, stages, folder, target, weights, progress)
+        if test is not None and weights != "none":
+            progress("load the programs", None)
+            test(sorted((target / "stages").glob("*.onnx")))
         progress("digest", None)
         manifest = _manifest(module, stages, target, weights, _source(source, out), cut)
         _write_json(target / MANIFEST, manifest)
@@ -211,6 +217,7 @@ def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()
     proto = onnx_ir.to_proto(model)
     if stages and (faults := annotation_faults(proto, len(stages))):
         raise AssertionError(f"{path.name}: {'; '.join(faults[:3])}")
+    forget_shapes(proto)
     onnx.save_model(proto, str(path))
 
 

@@ -148,6 +148,18 @@ def compile_(
     time_limit: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
     ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            metavar="FILE.npz",
+            help="Arrays by input name: their shapes bind dimensions, and sizes that depend on values are measured in one run.",
+        ),
+    ] = None,
+    load_test: Annotated[
+        bool,
+        typer.Option("--load-test/--no-load-test", help="Open each program in onnxruntime before the build counts as done."),
+    ] = True,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,
@@ -188,6 +200,8 @@ def compile_(
         shares=shares or "",
         microbatches=microbatches,
         explain=explain,
+        load_test=load_test,
+        inputs=inputs,
     )
     sink = DiagnosticSink()
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from dnnc.frontends.model import ImportedModel, bind_module, dim_flags, free_symbols, load_model, require_static
+from dnnc.frontends.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, load_model, require_static
 from dnnc.frontends.opdefs import register
 from dnnc.frontends.topology import load_topology, read_topology
 from dnnc.frontends.topology_writer import topology_to_toml
@@ -33,6 +33,7 @@ def import_model(
 
 
 __all__ = [
+    "Arrays",
     "ImportedModel",
     "bind_module",
     "dim_flags",

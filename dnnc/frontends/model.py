@@ -6,7 +6,7 @@ ONNX file. Importing this module imports no third-party library.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,14 @@ class ImportedModel:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Shapes of the arrays that a person gave, by input; ``where``: the file that they are in."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    where: str
+
+
 def load_model(
     spec: str,
     dims: Mapping[str, int | str],
@@ -38,28 +46,31 @@ def load_model(
     *,
     allow_missing_weights: bool = False,
     limits: Limits = LIMITS,
+    arrays: Arrays | None = None,
 ) -> ImportedModel:
     """The program that ``spec`` names. ``allow_missing_weights``: absent or short weight files are a warning (enough to plan).
+    ``arrays`` bind the dimensions of inputs as ``dims`` do.
 
-    Raises InvalidInput for what cannot be read, UsageError for dims that the model lacks.
+    Raises InvalidInput for what cannot be read and for arrays that contradict the model, each other or ``dims``; UsageError for
+    dims that the model lacks.
     """
     if spec.startswith("zoo:"):
-        return _load_zoo(spec, dims, sink)
+        return _load_zoo(spec, dims, sink, arrays)
     path = Path(spec)
     if path.suffix == IR_SUFFIX:
-        return _load_text(path, spec, dims)
+        return _load_text(path, spec, dims, arrays)
     if path.suffix in WORKLOAD_SUFFIXES:
         return _load_workload(path, spec, sink)
     from dnnc.frontends.onnx_import import import_model
 
-    return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits)
+    return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays)
 
 
-def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) -> ImportedModel:
+def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, arrays: Arrays | None) -> ImportedModel:
     from dnnc import zoo
 
     module = zoo.build(spec)
-    return ImportedModel(bind_module(module, dims), Path(), spec)
+    return ImportedModel(bind_module(module, dims, arrays), Path(), spec)
 
 
 def _load_workload(path: Path, spec: str, sink: DiagnosticSink) -> ImportedModel:
@@ -69,21 +80,30 @@ def _load_workload(path: Path, spec: str, sink: DiagnosticSink) -> ImportedModel
     return ImportedModel(module, path.parent, spec)
 
 
-def _load_text(path: Path, spec: str, dims: Mapping[str, int | str]) -> ImportedModel:
+def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arrays | None) -> ImportedModel:
     from ir import load_module, read_text
 
-    return ImportedModel(bind_module(load_module(read_text(path), spec), dims), path.parent, spec)
+    return ImportedModel(bind_module(load_module(read_text(path), spec), dims, arrays), path.parent, spec)
 
 
-def bind_module(module: Module, dims: Mapping[str, int | str]) -> Module:
-    """A module of IR with its symbolic dimensions bound. Raises UsageError for a name that it lacks."""
-    if not dims:
+def bind_module(module: Module, dims: Mapping[str, int | str], arrays: Arrays | None = None) -> Module:
+    """A module of IR with its symbolic dimensions bound. Raises as ``load_model``."""
+    if not dims and arrays is None:
         return module
     from passes.canonicalize.bind import bind_types
 
-    shapes = {arg.name[1:]: arg.type.shape or () for arg in module.entry.args if isinstance(arg.type, TensorType)}
-    known = {name for shape in shapes.values() for dim in shape if isinstance(dim, str) for name in dimensions.symbols(dim)}
-    return bind_types(module, dimensions.by_place(dims, shapes, known))
+    types = {arg.name[1:]: arg.type for arg in module.entry.args}
+    return bind_types(module, bindings_of(dims, arrays, types, free_symbols(module.entry)))
+
+
+def bindings_of(
+    dims: Mapping[str, int | str], arrays: Arrays | None, inputs: Mapping[str, Type], symbols: Iterable[str]
+) -> dict[str, int | str]:
+    """Dimensions by name, with what ``--dim`` and arrays bind them to. ``inputs``: types by input, without sigils. Raises as
+    ``load_model``."""
+    shapes = {name: t.shape for name, t in inputs.items() if isinstance(t, TensorType) and t.shape is not None}
+    bindings = dimensions.by_place(dims, shapes, symbols)
+    return bindings if arrays is None else dimensions.of_arrays(bindings, shapes, arrays.shapes, arrays.where)
 
 
 def type_dims(type_: Type) -> tuple[str | int | None, ...]:
@@ -179,8 +199,10 @@ def _unknown(op: Op, value: Value, where: str) -> Diagnostic:
 
 
 __all__ = [
+    "Arrays",
     "ImportedModel",
     "bind_module",
+    "bindings_of",
     "dim_flags",
     "free_symbols",
     "load_model",

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, TypeProto
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import type_of
 from ir import dims as dimensions
-from ir.types import TensorType
+from ir.types import Type
 
 _UNKNOWN = re.compile(r"\s*([?*]|-1|none|null|unknown(_?\d+)?|unk(__?\d+)?)?\s*", re.IGNORECASE)
 """Names of dimensions that mean "not known" and nothing else."""
@@ -80,15 +80,16 @@ def _real_inputs(model: ModelProto) -> list[onnx.ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in weights]
 
 
+def input_types(model: ModelProto) -> dict[str, Type]:
+    """Types of the inputs that have to be given."""
+    return {value.name: type_of(value.type) for value in _real_inputs(model)}
+
+
 def bind_dims(model: ModelProto, bindings: Mapping[str, int | str]) -> None:
-    """Replaces dimensions by what they are bound to, in every graph. Raises UsageError (``dims.by_place``,
-    ``dims.resolve``)."""
+    """Replaces dimensions, by name, by what they are bound to, in every graph. Raises UsageError (``dims.resolve``)."""
     if not bindings:
         return
-    types = {value.name: type_of(value.type) for value in _real_inputs(model)}
-    shapes = {name: type_.shape for name, type_ in types.items() if isinstance(type_, TensorType) and type_.shape is not None}
-    symbols = model_symbols(model)
-    resolved = dimensions.resolve(dimensions.by_place(bindings, shapes, symbols), symbols)
+    resolved = dimensions.resolve(bindings, model_symbols(model))
     for dim in _annotated(model):
         if dim.dim_param:
             bound = dimensions.bind(dim.dim_param, resolved)
@@ -98,4 +99,4 @@ def bind_dims(model: ModelProto, bindings: Mapping[str, int | str]) -> None:
                 dim.dim_param = bound
 
 
-__all__ = ["bind_dims", "graphs", "model_symbols", "name_input_dims", "tensor_dims"]
+__all__ = ["bind_dims", "graphs", "input_types", "model_symbols", "name_input_dims", "tensor_dims"]

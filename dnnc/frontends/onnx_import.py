@@ -27,8 +27,8 @@ from dnnc.frontends.attributes import attribute_of, densify
 from dnnc.frontends.checks import check_model, node_label
 from dnnc.frontends.contradictions import Ports, refuse_contradiction
 from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, inline_functions, subgraphs
-from dnnc.frontends.model import ImportedModel, dim_flags, used_names
-from dnnc.frontends.model_dims import bind_dims, graphs, name_input_dims
+from dnnc.frontends.model import Arrays, ImportedModel, bindings_of, dim_flags, used_names
+from dnnc.frontends.model_dims import bind_dims, graphs, input_types, model_symbols, name_input_dims
 from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
 from dnnc.frontends.type_check import check_types
@@ -54,16 +54,18 @@ def import_model(
     sink: DiagnosticSink,
     allow_missing_weights: bool = False,
     limits: Limits = LIMITS,
+    arrays: Arrays | None = None,
 ) -> ImportedModel:
     """The program of an ONNX file (``.onnx``, or ONNX's text syntax in ``.onnxtxt``).
 
     Raises InvalidInput for a file that is no whole, valid model, or whose weights are not all there (a warning with
     ``allow_missing_weights``); UsageError for ``dims`` that the model does not have.
+    ``arrays`` bind the dimensions of inputs too.
     """
     path = Path(path)
     model = open_model(path, limits)
     names = {"where": str(path), "file": path.name, "name": path.stem}
-    module = import_proto(model, **names, folder=path.parent, dims=dims, sink=sink, limits=limits)
+    module = import_proto(model, **names, folder=path.parent, dims=dims, sink=sink, limits=limits, arrays=arrays)
     faults = missing_data(module, path.parent)
     if faults and not allow_missing_weights:
         raise InvalidInput([Diagnostic(d.message, f"{path}: {d.where}", None, d.hint) for d in faults])
@@ -82,6 +84,7 @@ def import_proto(
     dims: Mapping[str, int | str] | None = None,
     sink: DiagnosticSink | None = None,
     limits: Limits = LIMITS,
+    arrays: Arrays | None = None,
 ) -> Module:
     """The module of a model in memory, which is changed. ``where``: how messages call it; ``file``: the file name that
     ``wire.SELF`` stands for; ``folder``: that of the weight files."""
@@ -93,12 +96,13 @@ def import_proto(
         sink.warn("training information is ignored: it is not part of inference", where=where)
     name_input_dims(model)
     ports = Ports(model)
-    bind_dims(model, dims or {})
+    bindings = bindings_of(dims or {}, arrays, input_types(model), model_symbols(model))
+    bind_dims(model, bindings)
     translator = _Translator(model, where, file, folder, sink, limits)
     translator.check_initializers()
     sink.raise_errors()
     if fault := shapes.infer_shapes(model, where, sink, limits):
-        refuse_contradiction(model, ports, dims or {}, fault, where)
+        refuse_contradiction(model, ports, bindings, fault, where)
     check_types(model, where, sink, limits)
     sink.raise_errors()
     module = translator.module(name or model.graph.name or "model")

@@ -66,7 +66,7 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  {plan.microbatches} microbatches a step, one every {period}, and {count - 1} more to fill and drain")
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
-        lines.append(f"  {faster} ({seconds_text(plan.single)})")
+        lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
     else:
         lines.append("  the model fits no single device")
     lines.append(f"  {proof_text(plan)}")
@@ -96,4 +96,11 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
 def proof_text(plan: Plan) -> str:
     """How close the plan is to the best there can be."""
     bound = f"lower bound {seconds_text(plan.bound)}, gap {percent_text(plan.gap)}"
-    return f"optimal: {bound}" if plan.status == "optimal" else f"{plan.status}: {bound}"
+    if unknown := unknown_sizes(plan):
+        return f"{unknown}: this plan may be far off\n  measure them with --inputs FILE.npz, or bind dimensions with --dim"
+    return f"{plan.status}: {bound}"
+
+
+def unknown_sizes(plan: Plan) -> str:
+    """How many sizes the plan was made without, and one of them; empty where all were known."""
+    return dict(plan.certificate).get("sizes", "") if plan.status == "uncertain" else ""

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from ir.attributes import Attribute, AttrKind, Dense
 from ir.dense import dense_data
-from ir.facets import BackwardTime, Cost, Time, Transfer
+from ir.facets import BackwardTime, Cost, Measured, Time, Transfer
 from ir.layout_rules.adapt import AsReshape, FixedResult, LocalAttribute, LocalEntry, LocalShape, ScaleResult, ShiftIndices
 from ir.layout_rules.draft import Constants
 from ir.layout_rules.rule import Factor
@@ -67,7 +67,7 @@ class _Shard:
             Value(value.name, local_type(value.type, ((cut.factor.results[i], cut) for cut in cuts)))
             for i, value in enumerate(op.results)
         ]
-        measured = (Cost, Time, BackwardTime, Transfer)
+        measured = (Cost, Measured, Time, BackwardTime, Transfer)
         self.facets = tuple(facet for facet in op.facets if not isinstance(facet, measured))
         self.before: list[Op] = []
         self.after: list[Op] = []

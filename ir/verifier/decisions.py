@@ -12,7 +12,7 @@ from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, MOST_SECONDS, is_seconds
 from ir.types import TensorType, Type
 from ir.verifier.findings import Findings
 
-STATUSES = ("optimal", "feasible", "infeasible")
+STATUSES = ("optimal", "feasible", "infeasible", "uncertain")
 COMM_MODELS = ("sum", "overlap", "duplex")
 SLACK = 1e-9
 """A bound may exceed the value by rounding."""

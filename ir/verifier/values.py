@@ -9,7 +9,21 @@ from typing import Any
 
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import storage_fault
-from ir.facets import BackwardTime, Color, Cost, Facets, Group, OptimizerState, Phase, StageSet, Sync, Time, Transfer
+from ir.facets import (
+    BackwardTime,
+    Color,
+    Cost,
+    Facets,
+    Group,
+    Measured,
+    OptimizerState,
+    Phase,
+    StageSet,
+    Sync,
+    Time,
+    Transfer,
+    is_shape,
+)
 from ir.module import Mesh
 from ir.ops import Op
 from ir.ranges import COUNTED, MOST_BYTES, MOST_MEMORY, MOST_SECONDS, is_bytes, is_seconds
@@ -167,6 +181,12 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
                     faults.append(f"transfer has {len(seconds)} numbers for {len(op.results)} results")
                 if not all(is_seconds(value) for value in seconds):
                     faults.append(f"transfer is not from 0 to {MOST_SECONDS:g} seconds")
+            case Measured(shapes, runs):
+                if op is not None and len(shapes) != len(op.results):
+                    faults.append(f"measured has {len(shapes)} shapes for {len(op.results)} results")
+                faults += [f"'{shape}' is no shape; expected 1x100x4, empty or ?" for shape in shapes if not is_shape(shape)]
+                if not 0 <= runs < 1 << 62:
+                    faults.append(f"measured has {runs} runs, expected 0 or more")
             case Phase(phase):
                 if phase not in ("fw", "bw"):
                     faults.append(f"phase is fw or bw, not '{phase}'")

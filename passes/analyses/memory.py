@@ -17,7 +17,7 @@ programme uses. ``stage_workspace`` walks one stage and is exact under the same 
 Rules: a value lives from the op that makes it to its last reader; a received value lives in its buffer and is not counted
 again; a value nobody reads (or that leaves the stage) dies with its op, because it is sent as soon as it exists; an argument
 of the function lives from its first reader to its last. The bodies of an If, Loop or Scan count at their own peak
-while the op runs. A value of unknown size counts 0: the frontends bind dimensions before planning.
+while the op runs. A value of unknown size counts 0, a measured one (``sizes``) what was measured.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ir.module import Func, Module
 from ir.names import ABSENT
 from ir.ops import Op, Region, Value
 from ir.types import type_bytes
+from passes.analyses.sizes import sized_results
 
 SLOTS = 2
 """Buffers per received tensor: the sender fills one while the receiver reads the other."""
@@ -94,7 +95,7 @@ def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> 
     last: dict[str, int] = {}
     first: dict[str, int] = {}
     for i, op in enumerate(ops):
-        for value in op.results:
+        for value in sized_results(op):
             size[value.name] = value_bytes(value)
             first[value.name] = last[value.name] = i
         for name in reads(op):

@@ -32,6 +32,7 @@ from ir.module import Func, Stage
 from ir.ops import Op
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
+from passes.analyses.sizes import sized_results
 
 EPILOGUE = "epilogue"
 """The class of ops, in ``DeviceType.efficiency``, that are fused into what they follow."""
@@ -87,7 +88,7 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     seconds = [_derived(op, device_type) if time is None else _stated(time, name) for op, time in zip(ops, times, strict=True)]
     if not fuses(device_type):
         return seconds
-    types = {value.name: value.type for op in ops for value in op.results}
+    types = {value.name: value.type for op in ops for value in sized_results(op)}
     for index, ports in epilogues(ops, outputs).items():
         op = ops[index]
         seconds[index] = min(seconds[index], fused_seconds(op, device_type, type_bytes(types[op.operands[ports[0]]]) or 0))

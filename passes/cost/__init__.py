@@ -5,8 +5,10 @@ Writes a ``Cost`` facet on every op of every function, regions included. A formu
 is counted by its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
 
 An op with regions carries the sum of one run of them: ``If`` its dearer branch, part by part, ``Loop`` and ``Scan`` their body
-times the trips where these are known (a Loop's limit where it is a constant), else once. Its own operands and results are
-counted inside, where they are read and made. A call carries the sum of the function that it calls.
+times the trips where these are known (measured, or a Loop's limit that is a constant), else once. Its own operands and results
+are counted inside, where they are read and made. A call carries the sum of the function that it calls.
+
+Sizes that types do not tell are those of a ``Measured`` facet (``measured.py``).
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import Cost
+from ir.facets import Cost, Measured
 from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.types import TensorType, Type
+from passes.analyses.sizes import sized_results
+from passes.analyses.sizes import sizes as unknown_sizes
 from passes.base import Pass, PassContext
 from passes.cost import contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
+from passes.cost.measured import with_measurements, with_seconds
 from passes.fold import on_expanded
 
 FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS, **microsoft.FORMULAS}
@@ -31,15 +36,14 @@ FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS, *
 
 _MAX_TRIPS = 1 << 31  # exporters write "no limit" as the largest integer
 _DIM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class CostPass(Pass):
     """Count flops, bytes and the parts of training of every op.
 
-    ``unknown``: the number that a dimension counts for that only running the model tells (the result of ``NonZero``), with a
-    warning that names the value.
+    ``unknown``: the number that a dimension counts for that only running the model tells (the result of ``NonZero``) and
+    that was not measured, with a warning that names such a value.
     """
 
     name: ClassVar[str] = "cost"
@@ -52,11 +56,18 @@ class CostPass(Pass):
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput where a dimension of the inputs is not bound: no cost could be a number."""
+        measured = None
+        if context.measure is not None and unknown_sizes(module.entry).unknown:
+            context.progress("run the model to measure sizes", None)
+            measured = context.measure(module)
+            module = with_measurements(module, measured)
         sizes = _Sizes(module, self.unknown)
         program = _Program(module, sizes, context)
         symbols = tuple(program.func(symbol.name) if isinstance(symbol, Func) else symbol for symbol in module.symbols)
-        sizes.report(context)
         result = replace(module, symbols=symbols)
+        sizes.report(result, context)
+        if measured is not None:
+            result = with_seconds(result, measured)
         found = coverage(result)
         context.count(
             self.name,
@@ -154,14 +165,14 @@ class _Coster:
     def op(self, op: Op) -> Op:
         if op.regions:
             return self.control(op)
-        for value in op.results:
+        results = sized_results(op)
+        for value in results:
             self.types[value.name] = value.type
         if op.name == "dnnc.call" and op.get("callee") in self.program.funcs:
             return op.with_facets(replace(total_cost(self.program.func(op.get("callee")).ops), kind="control"))
         sizes = self.program.sizes
         operands = tuple(sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
-        results = tuple(sizes.number(value.name, value.type) for value in op.results)
-        facts = OpFacts(op, operands, results)
+        facts = OpFacts(op, operands, tuple(sizes.number(value.name, value.type) for value in results))
         return op.with_facets(_cost(facts, self.work(facts)))
 
     def work(self, facts: OpFacts) -> Work:
@@ -179,7 +190,7 @@ class _Coster:
 
     def control(self, op: Op) -> Op:
         """An op with regions: each region costed, and their sum on the op."""
-        for value in op.results:
+        for value in sized_results(op):
             self.types[value.name] = value.type
         regions, totals = [], []
         for key, region in op.regions:
@@ -195,7 +206,9 @@ class _Coster:
         return replace(op, regions=tuple(regions)).with_facets(Cost(**parts, kind="control"))
 
     def trips(self, op: Op) -> int:
-        """How often the regions run: known for Scan, and for Loop where its limit is a constant; else 1."""
+        """How often the regions run: as measured; else known for Scan, and for Loop where its limit is a constant; else 1."""
+        if (facet := op.facet(Measured)) is not None:
+            return facet.runs
         if op.name == "onnx.Scan":
             count = int(op.get("num_scan_inputs", 0))
             axes = op.get("scan_input_axes") or (0,)
@@ -285,8 +298,8 @@ class _Sizes:
             self.guessed.setdefault(value, f"dimension {position}" + (f" ('{dim}')" if dim else ""))
         return self.unknown
 
-    def report(self, context: PassContext) -> None:
-        """Warns of guesses. Raises InvalidInput for unbound dimensions."""
+    def report(self, module: Module, context: PassContext) -> None:
+        """Warns of guesses, which ``module`` shows as unknown sizes. Raises InvalidInput for unbound dimensions."""
         if self.unbound:
             raise InvalidInput(
                 Diagnostic(
@@ -296,12 +309,14 @@ class _Sizes:
                 )
                 for name, value in sorted(self.unbound.items())
             )
-        for value, what in list(self.guessed.items())[:_SHOWN]:
+        found = unknown_sizes(module.entry)
+        if found.unknown:
+            what = self.guessed.get(found.unknown[0], "")
             context.sink.warn(
-                f"the size of {value} is not known before running ({what}); counted as {self.unknown}", where=value
+                f"{found.text}{f' ({what})' if what else ''}: counted as {self.unknown} each, so the plan may be far off",
+                where=found.unknown[0],
+                hint="give real inputs (--inputs FILE.npz), whose sizes are measured, or bind the dimensions (--dim)",
             )
-        if (more := len(self.guessed) - _SHOWN) > 0:
-            context.sink.warn(f"the sizes of {more} more values are not known before running; counted as {self.unknown} each")
 
 
 __all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage", "total_cost"]

@@ -19,6 +19,7 @@ from ir.topology import Topology
 from passes.analyses.memory import live_bytes, reads, resource_bytes, stated_bytes, value_bytes
 from passes.analyses.network import Network
 from passes.analyses.seconds import body_seconds
+from passes.analyses.sizes import sized_results
 from passes.partition.problem import Kind, Problem
 
 
@@ -66,7 +67,7 @@ def problem_of(
     producer, consumers, names, sizes, stated = [], [], [], [], []
     for i, op in enumerate(func.ops):
         told = op.facet(Transfer)
-        for number, value in enumerate(op.results):
+        for number, value in enumerate(sized_results(op)):
             found = readers.get(value.name)
             if found is None:
                 continue

@@ -27,6 +27,7 @@ from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import Layout, Partial, Replicate, TensorType, Type
 from passes.analyses.memory import SLOTS, reads
+from passes.analyses.sizes import assessed
 from passes.lower import cuts_of, insert_symbols
 from passes.place import largest_load, workload
 from passes.schedule import step
@@ -105,6 +106,7 @@ def written(
     plan = _bounded(proven(_filled(module, plan, stages, names)))
     digest = proven_for(bare, decided_on, plan, uneven=uneven, memory=memory)
     plan = replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "problem": digest}.items())))
+    plan = assessed(plan, decided)
     told = {
         **others,
         "shard.bound": plan.bound,

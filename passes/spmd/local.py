@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from ir.attributes import Attribute, AttrKind, Dense, attributes
 from ir.dense import dense_data
-from ir.facets import BackwardTime, Cost, ShardRule, StageSet, Time, Transfer
+from ir.facets import BackwardTime, Cost, Measured, ShardRule, StageSet, Time, Transfer
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
 from ir.module import Mesh, Module, Resource, Stage
 from ir.names import unique
@@ -42,7 +42,7 @@ from passes.spmd.decided import bare, bare_results
 from passes.spmd.lowering import same_shape
 from passes.spmd.program import Exchange, LocalProgram, Message, Part
 
-_MEASURED = (Cost, Time, BackwardTime, Transfer)
+_MEASURED = (Cost, Measured, Time, BackwardTime, Transfer)
 """Facets that speak of the whole op."""
 _DECIDED = (ShardRule, StageSet)
 _FILLS_SHAPES = 9

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ir.attributes import attributes
-from ir.facets import BackwardTime, Cost, Time, Transfer
+from ir.facets import BackwardTime, Cost, Measured, Time, Transfer
 from ir.layout_rules import resource_numbers
 from ir.module import Func, Inline, Module, Resource, Splat, Symbol
 from ir.names import ABSENT, unique
@@ -135,7 +135,8 @@ class _Rewrite:
             before = op.results[0]
             assert isinstance(before.type, TensorType)
             value = Value(unique(f"{before.name}.{number}", names), replace(before.type, shape=tuple(shape)))
-            found = tuple(facet for facet in op.facets if not isinstance(facet, Cost | Time | BackwardTime | Transfer))
+            counted = Cost | Measured | Time | BackwardTime | Transfer
+            found = tuple(facet for facet in op.facets if not isinstance(facet, counted))
             ops.append(
                 replace(
                     op, operands=tuple(operands), results=(value,), facets=found, attributes=attributes(attrs) or op.attributes

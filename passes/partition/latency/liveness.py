@@ -14,6 +14,7 @@ import numpy as np
 
 from ir.module import Func
 from passes.analyses.memory import live_bytes, reads, value_bytes
+from passes.analyses.sizes import sized_results
 from passes.partition.arrays import Ints
 
 
@@ -52,7 +53,7 @@ def liveness(func: Func, groups: Sequence[Sequence[int]]) -> Liveness:
     number = {value.name: i for i, value in enumerate(func.args)}
     sizes = [value_bytes(value) for value in func.args]
     for op in func.ops:
-        for value in op.results:
+        for value in sized_results(op):
             number[value.name] = len(sizes)
             sizes.append(value_bytes(value))
     node = np.zeros(len(func.ops), np.int64)
@@ -60,7 +61,7 @@ def liveness(func: Func, groups: Sequence[Sequence[int]]) -> Liveness:
         node[list(ops)] = v
     # A function of one op and no arguments: what is alive is what it makes and what its regions hold.
     inner = [
-        live_bytes(Func(func.name, (), (), (op,)))[0] - sum(value_bytes(value) for value in op.results) if op.regions else 0
+        live_bytes(Func(func.name, (), (), (op,)))[0] - sum(map(value_bytes, sized_results(op))) if op.regions else 0
         for op in func.ops
     ]
     return Liveness(

@@ -10,7 +10,8 @@ import pytest
 from ir.diagnostics import UsageError
 from tests.dnnc.frontends.models import load, model
 
-DECODER = """decoder (float[batch, seq, 8] x, float[batch, past, 8] cache, float[batch, total] mask) => (float[batch, seq, 8] y) {
+DECODER = """decoder (float[batch, seq, 8] x, float[batch, past, 8] cache, float[batch, total] mask)
+=> (float[batch, seq, 8] y) {
   present = Concat <axis = 1> (cache, x)
   keys = Transpose <perm = [0, 2, 1]> (present)
   scores = MatMul(x, keys)

@@ -1,0 +1,54 @@
+"""``compile --inputs``: arrays whose shapes bind dimensions, and on which the model is run where sizes depend on values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnnc.frontends import Arrays, ImportedModel
+from ir.module import Module
+from passes.base import Measurements
+
+
+@dataclass(frozen=True, slots=True)
+class GivenInputs:
+    """The arrays of an ``.npz`` by input name."""
+
+    arrays: Mapping[str, Any]
+    where: str
+
+    @classmethod
+    def read(cls, path: Path) -> GivenInputs:
+        """What the file holds. Raises InvalidInput."""
+        from dnnc.runtime import read_npz
+
+        return cls(read_npz(path), str(path))
+
+    @property
+    def shapes(self) -> Arrays:
+        return Arrays({name: array.shape for name, array in self.arrays.items()}, self.where)
+
+    def measuring(
+        self, imported: ImportedModel, step: Callable[[], AbstractContextManager[None]]
+    ) -> Callable[[Module], Measurements]:
+        """What runs a module of the model on the first microbatch of the arrays, inside ``step``. Raises InvalidInput for
+        arrays that are not the model's inputs."""
+        from dnnc.backend.build import Port
+        from dnnc.runtime import split_microbatches
+
+        ports = [Port.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]
+        feeds = split_microbatches(ports, self.arrays, where=self.where).items[0]
+
+        def measured(module: Module) -> Measurements:
+            from dnnc.runtime.measure import measure
+
+            with step():
+                return measure(module, imported.folder, feeds, self.where)
+
+        return measured
+
+
+__all__ = ["GivenInputs"]

@@ -1,0 +1,52 @@
+"""Opens every model of a build in onnxruntime, one after another, before the build counts as done.
+
+What is opened is what a run would open, with the same options; each session is given up before the next one is made, so the
+memory needed is that of the largest model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dnnc.runtime.errors import refusal
+from dnnc.runtime.program import Program
+from ir.diagnostics import Diagnostic, InvalidInput
+
+HINT = "onnxruntime runs the programs; --no-load-test writes them without asking it"
+_STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?\.onnx")
+_NODE = re.compile(r"""node with name '([^']+)'|Node:? ?\(([^)]+)\)|In Node, \("([^"]+)\"""")
+_UNKNOWN = re.compile(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op")
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed: ?)?")
+
+
+def load_test(models: Iterable[Path], node_of: Callable[[str], str]) -> None:
+    """Raises InvalidInput that names every model which onnxruntime refuses, its reason with the node in it. ``node_of``: the
+    first node of an operator (``domain.Type``), for where onnxruntime names that alone."""
+    faults = []
+    for model in models:
+        try:
+            Program(str(model), ())
+        except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
+            text = str(error).strip().replace(f"{model}", model.name)
+            reason = refusal(text) or _PREFIX.sub("", text) or type(error).__name__
+            node = next(filter(None, found.groups()), "") if (found := _NODE.search(text)) else ""
+            if unknown := _UNKNOWN.search(text):
+                node = node_of(".".join(filter(None, unknown.groups())))
+            reason += f" (node {node})" if node and node not in reason else ""
+            faults.append(Diagnostic(f"onnxruntime refuses its program: {reason}", where=_label(model)))
+    if faults:
+        faults[-1] = Diagnostic(faults[-1].message, faults[-1].where, None, HINT)
+        raise InvalidInput(faults)
+
+
+def _label(model: Path) -> str:
+    found = _STAGE.fullmatch(model.name)
+    if found is None:
+        return model.name
+    stage, member, segment = found.groups()
+    return f"stage {stage}" if member is None else f"stage {stage}, member {member}, segment {segment}"
+
+
+__all__ = ["load_test"]

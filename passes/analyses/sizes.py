@@ -1,0 +1,93 @@
+"""Sizes of values: what the types say, else what a run of the model measured, else nothing.
+
+A type says no size where it depends on data (``NonZero``, ``NonMaxSuppression``, the output of a ``Loop``) or where an operator
+is not known. ``Measured`` facets hold what one run showed of such values. A plan that counts values of neither kind is a guess:
+``assessed`` says so in the plan, whatever was proven of the numbers that it was made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ir.facets import Measured, measured_shape
+from ir.module import Func, Plan
+from ir.ops import Op, Value
+from ir.types import TensorType, Type, type_bytes
+
+UNCERTAIN = "uncertain"
+"""The status of a plan made with sizes that nobody knows."""
+
+
+def measured_type(type_: Type, shape: str) -> Type:
+    """``type_`` with the shape that a ``Measured`` facet states, where its own says no size."""
+    if isinstance(type_, TensorType) and type_.elements is None and (dims := measured_shape(shape)) is not None:
+        return replace(type_, shape=dims)
+    return type_
+
+
+def sized_results(op: Op) -> tuple[Value, ...]:
+    """The results of an op, with measured shapes where their types say no size."""
+    facet = op.facet(Measured)
+    if facet is None:
+        return op.results
+    return tuple(
+        Value(value.name, measured_type(value.type, shape)) for value, shape in zip(op.results, facet.shapes, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many values of a function are read, and which of them have no size, in order."""
+
+    values: int
+    unknown: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Both numbers and an example; empty where every size is known."""
+        if not self.unknown:
+            return ""
+        verb = "is" if len(self.unknown) == 1 else "are"
+        return f"{len(self.unknown)} of {self.values} sizes {verb} unknown, such as {self.unknown[0]}"
+
+
+def sizes(func: Func) -> Sizes:
+    """The sizes of the values that something reads, those in regions included. A region that was measured with its op counts
+    by that alone."""
+    used = {value.name for value in func.results}
+    _reads(func.ops, used)
+    read = [value for value in _values(func.ops) if value.name in used]
+    return Sizes(len(read), tuple(value.name for value in read if not _is_known(value.type)))
+
+
+def _is_known(type_: Type) -> bool:
+    return type_.elements is not None if isinstance(type_, TensorType) else type_bytes(type_) is not None
+
+
+def _reads(ops: Iterable[Op], used: set[str]) -> None:
+    for op in ops:
+        used.update(op.operands)
+        for _, region in op.regions:
+            used.update(region.results)
+            _reads(region.ops, used)
+
+
+def _values(ops: Iterable[Op]) -> Iterator[Value]:
+    for op in ops:
+        yield from sized_results(op)
+        if op.facet(Measured) is None:
+            for _, region in op.regions:
+                yield from _values(region.ops)
+
+
+def assessed(plan: Plan, func: Func) -> Plan:
+    """The plan, with status ``uncertain`` and the reason in its certificate where sizes of values in ``func`` are unknown."""
+    text = sizes(func).text
+    if not text:
+        return plan
+    certificate = {**dict(plan.certificate), "sizes": text}
+    return replace(plan, status=UNCERTAIN, certificate=tuple(sorted(certificate.items())))
+
+
+__all__ = ["UNCERTAIN", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]

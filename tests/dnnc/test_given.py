@@ -1,0 +1,176 @@
+"""``compile --inputs``: dimensions from arrays, and sizes and seconds of what depends on values from one run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from dnnc.cli import main
+from dnnc.driver import CompileOptions, compile_model
+from dnnc.runtime import run_build
+from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.facets import Cost, Measured, Time
+from ir.ops import Op
+from tests.dnnc.frontends.models import model
+
+DETECTOR = """g (float[n, 16] x, int64 steps) => (float[?, 16] y) {
+  h = MatMul(x, w)
+  m = ReduceMean(h)
+  above = Greater(h, m)
+  found = NonZero(above)
+  start = Constant <value_ints = [0]> ()
+  end = Constant <value_ints = [1]> ()
+  rows = Slice(found, start, end, start)
+  flat = Reshape(rows, minus)
+  picked = Gather(h, flat)
+  yes = Constant <value = bool {1}> ()
+  y = Loop (steps, yes, picked) <body = b (int64 i, bool c, float[k, 16] v) => (bool o, float[k, 16] s) {
+    o = Identity(c) p = MatMul(v, w) s = Softmax(p)
+  }>
+}"""
+BOXES = """g (float[1, n, 4] boxes, float[1, c, n] scores) => (float[k, 4] y) {
+  most = Constant <value_ints = [20]> ()
+  overlap = Constant <value_floats = [0.5]> ()
+  kept = NonMaxSuppression(boxes, scores, most, overlap)
+  two = Constant <value_ints = [2]> ()
+  three = Constant <value_ints = [3]> ()
+  one = Constant <value_ints = [1]> ()
+  last = Slice(kept, two, three, one)
+  flat = Reshape(last, minus)
+  zero = Constant <value_ints = [0]> ()
+  all = Squeeze(boxes, zero)
+  y = Gather(all, flat)
+}"""
+
+
+def _save(text: str, folder: Path) -> str:
+    proto = model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.eye(16, dtype=np.float32), "w"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "minus"))
+    onnx.save(proto, folder / "m.onnx")
+    return str(folder / "m.onnx")
+
+
+def _npz(folder: Path, **arrays: object) -> Path:
+    path = folder / "in.npz"
+    np.savez(path, **{name: np.asarray(array) for name, array in arrays.items()})
+    return path
+
+
+def _x(rows: int) -> np.ndarray:  # type: ignore[type-arg]
+    return np.random.default_rng(0).standard_normal((rows, 16)).astype(np.float32)
+
+
+def _ops(path: str, inputs: Path, out: Path) -> dict[str, Op]:
+    result = compile_model(CompileOptions(path, "preset:cpu-2", out, inputs=inputs))
+    return {op.id: op for op in result.module.entry.ops}
+
+
+def test_a_plan_of_unknown_sizes_is_never_optimal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = _save(DETECTOR, tmp_path), tmp_path / "out"
+    assert main(["compile", path, "-t", "preset:cpu-2", "--dim", "n=32", "-o", str(out)]) == 0
+    told, warned = capsys.readouterr()
+    assert "optimal" not in told
+    assert re.search(r"\d of \d+ sizes are unknown, such as %found: this plan may be far off", told)
+    assert "--inputs FILE.npz" in told
+    assert warned.count("sizes are unknown, such as %found") == 1
+    assert json.loads((out / "plan.json").read_text())["status"] == "uncertain"
+    assert main(["compile", path, "-t", "preset:cpu-2", "--dim", "n=32", "-o", str(out), "--json", "-q"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["status"] == "uncertain"
+    assert "%found" in data["certificate"]["sizes"]
+
+
+def test_sizes_and_seconds_are_measured_on_the_inputs(tmp_path: Path) -> None:
+    path, x = _save(DETECTOR, tmp_path), _x(32)
+    sink = DiagnosticSink()
+    options = CompileOptions(path, "preset:cpu-2", tmp_path / "out", inputs=_npz(tmp_path, x=x, steps=5))
+    result = compile_model(options, sink=sink)
+    assert result.plan.status == "optimal"
+    assert "measure" in result.seconds
+    assert not [d for d in sink.diagnostics if "unknown" in d.message]
+    assert str(result.module.entry.args[0].type) == "tensor<32x16xf32>"
+    ops = {op.id: op for op in result.module.entry.ops}
+    count = int((x > x.mean()).sum())
+    assert ops["%found"].facet(Measured) == Measured((f"2x{count}",))
+    assert ops["%y"].facet(Measured) == Measured((f"{count}x16",), runs=5)
+    assert ops["%picked"].facet(Cost, Cost()).write == count * 16 * 4
+    assert ops["%y"].facet(Cost, Cost()).flops >= 5 * 2 * count * 16 * 16
+    time = ops["%y"].facet(Time)
+    assert time is not None
+    assert [name for name, _ in time.seconds] == ["@core"]
+    assert 0 < time.seconds[0][1] < 1
+    assert ops["%h"].facet(Measured) is None, "its type says all"
+    assert ops["%h"].facet(Time) is None
+    # What was measured is of one input: the types are as they were, and another input runs.
+    assert ops["%found"].results[0].type != ops["%found"].results[0].type.__class__(
+        ops["%found"].results[0].type.dtype, (2, count)
+    )
+    other = np.abs(_x(32)) + np.eye(32, 16, dtype=np.float32)
+    rows = run_build(tmp_path / "out", {"x": other, "steps": np.array(2)}).outputs[0]["y"].shape[0]
+    assert rows == int((other > other.mean()).sum()) != count
+
+
+def test_more_found_costs_more(tmp_path: Path) -> None:
+    path = _save(BOXES, tmp_path)
+    corners = np.arange(60, dtype=np.float32)[:, None] * 10
+    boxes = np.concatenate([corners, corners, corners + 5, corners + 5], axis=1)[None]
+    written = []
+    for classes in (1, 4):
+        scores = np.ones((1, classes, 60), np.float32)
+        ops = _ops(path, _npz(tmp_path, boxes=boxes, scores=scores), tmp_path / "out")
+        assert ops["%kept"].facet(Measured) == Measured((f"{20 * classes}x3",))
+        written.append(ops["%y"].facet(Cost, Cost()).write)
+    assert written == [20 * 16, 80 * 16]
+
+
+def test_nothing_is_run_where_types_say_every_size(tmp_path: Path) -> None:
+    path = _save("g (float[n, 16] x) => (float[n, 16] y) { y = MatMul(x, w) }", tmp_path)
+    result = compile_model(CompileOptions(path, "preset:cpu-1", tmp_path / "out", inputs=_npz(tmp_path, x=_x(7))))
+    assert "measure" not in result.seconds
+    assert str(result.module.entry.results[0].type) == "tensor<7x16xf32>"
+
+
+def test_a_stack_of_microbatches_binds_as_one(tmp_path: Path) -> None:
+    path = _save("g (float[n, 16] x) => (float[n, 16] y) { y = MatMul(x, w) }", tmp_path)
+    inputs = _npz(tmp_path, x=np.stack([_x(7)] * 3))
+    result = compile_model(CompileOptions(path, "preset:cpu-1", tmp_path / "out", inputs=inputs))
+    assert str(result.module.entry.args[0].type) == "tensor<7x16xf32>"
+
+
+@pytest.mark.parametrize(
+    ("dims", "arrays", "words"),
+    [
+        ({"n": 3}, {"x": (2, 4), "z": (2, 3)}, "dimension 0 of input 'x' is 2; 'n' is 3 by --dim n=3"),
+        ({}, {"x": (2, 4), "z": (3, 3)}, "dimension 0 of input 'z' is 3; 'n' is 2 by dimension 0 of input 'x'"),
+        ({}, {"x": (2, 4), "z": (2, 4)}, "dimension 1 of input 'z' is 4; the model expects 3"),
+        ({}, {"x": (2,), "z": (2, 3)}, "input 'x' has 1 dimensions, the model expects 2"),
+        ({"m": "n"}, {"x": (2, 4), "z": (2, 3)}, "dimension 1 of input 'x' is 4; 'm' is 2 by dimension 0 of input 'x'"),
+        ({}, {"x": (2, 4)}, "input 'z' is missing"),
+        ({}, {"x": (2, 4), "z": (2, 3), "other": (1,)}, "no input 'other'"),
+    ],
+)
+def test_contradictions_are_told_at_their_place(
+    tmp_path: Path, dims: dict[str, int | str], arrays: dict[str, tuple[int, ...]], words: str
+) -> None:
+    path = _save("g (float[n, m] x, float[n, 3] z) => (a, b) { a = Relu(x) b = Relu(z) }", tmp_path)
+    inputs = _npz(tmp_path, **{name: np.zeros(shape, np.float32) for name, shape in arrays.items()})
+    with pytest.raises(InvalidInput, match=words) as raised:
+        compile_model(CompileOptions(path, "preset:cpu-1", tmp_path / "out", dims=dims, inputs=inputs))
+    assert str(inputs) in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_inputs_that_the_model_does_not_run_on_are_told(tmp_path: Path) -> None:
+    text = """g (float[n] x, int64[2] size) => (y) { r = Reshape(x, size) nz = NonZero(r) y = Cast <to = 1> (nz) }"""
+    path = _save(text, tmp_path)
+    inputs = _npz(tmp_path, x=np.ones(6, np.float32), size=np.array([4, 4]))
+    with pytest.raises(InvalidInput, match="does not run on these inputs") as raised:
+        compile_model(CompileOptions(path, "preset:cpu-1", tmp_path / "out", inputs=inputs))
+    assert str(inputs) in str(raised.value)
