@@ -209,6 +209,7 @@ def compile_model(
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
+    module = module.replace(plan, plan := with_cores(plan, options.topology))
 
     def tested(models: Iterable[Path]) -> None:
         from dnnc.runtime.load_test import load_test
@@ -241,6 +242,20 @@ def compile_model(
     return CompileResult(
         module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
     )
+
+
+def with_cores(plan: Plan, spec: str) -> Plan:
+    """The plan, which says so where its devices are workers of a preset that share cores. One of them alone would have a core
+    of its own: that is what ``single`` is then."""
+    from dnnc.costs import find_preset
+
+    used = len({device for stage in plan.stages for device in stage.devices})
+    preset = find_preset(spec.removeprefix("preset:")) if spec.startswith("preset:") else None
+    if preset is None or not preset.cores or used <= preset.cores:
+        return plan
+    text = f"{used} workers share {preset.cores} core{'s' if preset.cores != 1 else ''}"
+    certificate = {**dict(plan.certificate), "cores": text}
+    return replace(plan, single=plan.single * preset.cores / used, certificate=tuple(sorted(certificate.items())))
 
 
 def _node_of(module: Module, operator: str) -> str:

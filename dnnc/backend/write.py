@@ -38,6 +38,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Inline, Module, Resource, Schedule, Stage
 from ir.scratch import PARTIAL, locked_folder, partials, remove_dead
 from ir.signals import termination_raises
+from ir.topology import Topology
 from passes.analyses.memory import reads
 from passes.lower import cuts_of, stage_function
 
@@ -268,6 +269,7 @@ def _manifest(
 ) -> dict[str, Any]:
     plan = plan_to_json(module)
     types = {stage["index"]: stage["device_type"] for stage in plan["stages"]}
+    topology = module.first(Topology)
     channels = [
         Channel.of(id_, bare(crossing.tensor.name), crossing.tensor.type, crossing.source, crossing.target)
         for id_, crossing in enumerate(cuts_of(module.entry))
@@ -280,6 +282,7 @@ def _manifest(
         "source": dict(source),
         "model": bare(module.name),
         "weights": weights,
+        "kinds": {type_.name: type_.kind for type_ in topology.types if type_.name in types.values()} if topology else {},
         "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],
         "outputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.results],
         "stages": [

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,15 @@ def talk(text: str, quiet: bool = False) -> None:
 
 
 def show_warnings(diagnostics: Iterable[Diagnostic], quiet: bool = False) -> None:
-    """Warnings and notes, to standard error. Errors are told by what they end (``dnnc.cli.entry``)."""
+    """Warnings and notes, to standard error; those of one text once, with their number.
+
+    Errors are told by what they end (``dnnc.cli.entry``)."""
+    alike: dict[tuple[Severity, str, str | None], list[Diagnostic]] = {}
     for diagnostic in diagnostics:
         if diagnostic.severity is not Severity.ERROR:
-            talk(str(diagnostic), quiet)
+            alike.setdefault((diagnostic.severity, diagnostic.message, diagnostic.hint), []).append(diagnostic)
+    for (_, message, _), (first, *others) in alike.items():
+        talk(str(replace(first, message=f"{message} (and {len(others)} more such)") if others else first), quiet)
 
 
 class _Display:

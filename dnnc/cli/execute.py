@@ -107,12 +107,13 @@ def _print_run(done: RunReport) -> None:
     fields = done.to_json()
     print_table(compare_table(fields["stages"]))
     put("")
+    on = f" on {', '.join(fields['predicted_for'])}" if fields["predicted_for"] else ""
     pairs = [
         ("microbatches", f"{done.microbatches} ({fields['inputs']} inputs) in {seconds_text(fields['seconds'])}"),
         (
             "pace",
             f"{seconds_text(1 / done.throughput)} per microbatch, {done.throughput:.4g} a second "
-            f"(predicted {seconds_text(done.predicted)})",
+            f"(predicted {seconds_text(done.predicted)}{on})",
         ),
         ("latency", f"{seconds_text(fields['latency'])} from a microbatch's first compute to its last output"),
         *(("output", f"{name} : {o['dtype']}{o['shape']}") for name, o in fields["outputs"].items()),

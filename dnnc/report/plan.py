@@ -69,6 +69,8 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
     else:
         lines.append("  the model fits no single device")
+    if cores := dict(plan.certificate).get("cores"):
+        lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")
     shares = dict(plan.certificate).get("shares", "")
     if "," in shares:  # of several

@@ -86,6 +86,7 @@ class RunReport:
             "microbatches": self.microbatches,
             "inputs": "random" if self.random else "given",
             "seconds": self.result.seconds,
+            "predicted_for": list(foreign_types(self.build)),
             "throughput": self.throughput,
             "latency": self.result.latency,
             "seconds_per_microbatch": {"measured": 1 / self.throughput, "predicted": self.predicted},
@@ -113,6 +114,12 @@ class RunReport:
                 if hasattr(value, "dtype")
             },
         }
+
+
+def foreign_types(build: Build) -> tuple[str, ...]:
+    """Device types of the build that are no CPU, sorted: the plan's seconds are of them, a run's of this machine's CPU."""
+    kinds = build.manifest.get("kinds", {})
+    return tuple(sorted({stage.device_type for stage in build.stages if kinds.get(stage.device_type, "cpu") != "cpu"}))
 
 
 def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
@@ -146,6 +153,10 @@ def run_command(command: RunCommand, warn: Callable[[Diagnostic], None] = lambda
     crowded = crowding(build, command.options.threads, local_cores())
     if crowded is not None:
         warn(crowded)
+    if foreign := foreign_types(build):
+        names = ", ".join(foreign)
+        message = f"this build is for {names} and runs on this machine's CPU: its predictions are of {names}"
+        warn(Diagnostic(message, where=str(build.folder), severity=Severity.WARNING))
     with Pipeline(build, command.options) as pipeline:
         for _ in range(command.warmup):
             pipeline.run(batches.items, events=False)

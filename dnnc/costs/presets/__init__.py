@@ -29,12 +29,14 @@ _CLUSTER = re.compile(r"(?:(\d{1,9})x)?([a-z][a-z0-9]*?)(?:x(\d{1,9}))?\Z")
 @dataclass(frozen=True, slots=True)
 class Preset:
     """``text`` in the topology format; ``type``: the device type it is made of; ``slowdown``: workers per core, where more
-    than one share it."""
+    than one share it; ``workers`` and ``cores``: those of ``cpu-N``, else 0."""
 
     name: str
     type: str
     text: str
     slowdown: float = 1.0
+    workers: int = 0
+    cores: int = 0
 
 
 def preset_names() -> list[tuple[str, str]]:
@@ -88,7 +90,7 @@ def _cpu_preset(base: str, workers: int, options: list[str], where: str) -> Pres
     text = Template(_text("cpu.toml")).substitute(
         name=base, devices=workers - 1, cores=cores, total=f"{memory} B", memory=f"{share >> 20} MiB"
     )
-    return Preset(base, "core", text, max(1.0, workers / cores))
+    return Preset(base, "core", text, max(1.0, workers / cores), workers, cores)
 
 
 @cache
