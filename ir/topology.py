@@ -19,6 +19,7 @@ class DeviceType:
     ``rates``: peak flop/s by element type (``f32``, ``bf16``...), sorted. A type that is missing runs at ``f32``'s rate.
     ``efficiency``: fraction of the peak that a class of ops (``Cost.kind``) reaches, sorted; a missing class reaches
     ``default``, and 1.0 without one. ``overhead``: seconds per op. ``memory``: bytes, None when unlimited.
+    ``handover``: seconds per microbatch that a stage on the device spends besides where a plan has several.
     ``free_transfers``: the device pays nothing for what it sends or receives (the CPU of the placement papers).
     """
 
@@ -31,6 +32,7 @@ class DeviceType:
     efficiency: tuple[tuple[str, float], ...] = ()
     free_transfers: bool = False
     source: str = ""
+    handover: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

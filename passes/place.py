@@ -3,9 +3,10 @@
 ``partition`` decides with the port model (each transfer at the best its device can do). Here every stage gets a device of its
 type, each channel the route between its two devices, and the plan the numbers that the runtime will see:
 
-- a stage's seconds: compute + receives + sends, combined by the plan's ``comm``: latency + bytes / bandwidth of the route for
-  each tensor that arrives; for one that leaves, bytes / bandwidth of each route and the longest latency once. A device with
-  free transfers pays nothing for its own part; what carries a ``Transfer`` facet costs that;
+- a stage's seconds: compute (with the hand-over of its type, where there are several stages) + receives + sends, combined by
+  the plan's ``comm``: latency + bytes / bandwidth of the route for each tensor that arrives; for one that leaves, bytes /
+  bandwidth of each route and the longest latency once. A device with free transfers pays nothing for its own part; what carries
+  a ``Transfer`` facet costs that;
 - a shared or half-duplex link is busy for the bytes of all that crosses it;
 - the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
   port model's, hence not below the bound, which stays as it is.
@@ -155,7 +156,8 @@ def placement_problem(
     by_type = {}
     for type_ in topology.types:
         seconds = func_seconds(entry, type_)
-        by_type[type_.name] = [math.fsum(seconds[entry.ops[i].id] for i in ops) for ops in own]
+        handover = type_.handover if len(own) > 1 else 0.0
+        by_type[type_.name] = [handover + math.fsum(seconds[entry.ops[i].id] for i in ops) for ops in own]
     compute = []
     problems: list[Diagnostic] = []
     for stage, needed in enumerate(memory):

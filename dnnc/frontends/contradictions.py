@@ -21,20 +21,22 @@ _BRANCH = re.compile(r"\(op_type:If\b")
 
 
 class Ports:
-    """The types of a model's inputs and outputs, to be kept while its dimensions have names."""
+    """The types of a model's inputs, to be kept while its dimensions have names."""
 
     def __init__(self, model: ModelProto) -> None:
-        self.inputs, self.outputs = _copies(model.graph.input), _copies(model.graph.output)
+        self.inputs = _copies(model.graph.input)
 
     def put_back(self, model: ModelProto) -> ModelProto:
-        """A copy of the model with these types, and no other annotation."""
+        """A copy of the model with these types, and no shape of any other value: what exporters note down there is often of
+        one batch size, and proves nothing against another."""
         copy = ModelProto()
         copy.CopyFrom(model)
         for graph in graphs(copy.graph):
             del graph.value_info[:]
-        del copy.graph.input[:], copy.graph.output[:]
+        del copy.graph.input[:]
         copy.graph.input.extend(self.inputs)
-        copy.graph.output.extend(self.outputs)
+        for value in copy.graph.output:
+            value.type.tensor_type.ClearField("shape") if value.type.HasField("tensor_type") else value.ClearField("type")
         return copy
 
 
@@ -47,11 +49,12 @@ def _copies(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
     return found
 
 
-def refuse_contradiction(model: ModelProto, ports: Ports, bindings: Mapping[str, int | str], fault: str, where: str) -> None:
-    """Raises UsageError where ``fault``, what inference said of the bound model, comes from the bindings.
+def refuse_contradiction(model: ModelProto, ports: Ports, bindings: Mapping[str, int | str], where: str) -> None:
+    """Raises UsageError where what inference finds wrong with the bound model comes from the bindings.
 
     ``ports``: of the model before ``bindings``, as names of dimensions."""
-    if not bindings or _BRANCH.search(fault) or _fault(model, ports, {}):
+    fault = _fault(model, ports, bindings) if bindings else ""
+    if not fault or _BRANCH.search(fault) or _fault(model, ports, {}):
         return
     guilty = [name for name in bindings if not _fault(model, ports, {key: bindings[key] for key in bindings if key != name})]
     names = guilty or list(bindings)

@@ -61,12 +61,12 @@ def name_input_dims(model: ModelProto) -> None:
     """Gives a name of its own (``INPUT_dim0``) to every input dimension that has neither a number nor a name that says
     something; elsewhere such a dimension loses its name."""
     for dim in _annotated(model):
-        if dim.HasField("dim_param") and _UNKNOWN.fullmatch(dim.dim_param):
+        if dim.dim_value < 0 or (dim.HasField("dim_param") and _UNKNOWN.fullmatch(dim.dim_param)):
             dim.Clear()
     taken = set(model_symbols(model))
     for value in _real_inputs(model):
         for axis, dim in enumerate(tensor_dims(value.type)):
-            if not dim.dim_param and (not dim.HasField("dim_value") or dim.dim_value < 0):
+            if not dim.dim_param and not dim.HasField("dim_value"):
                 name = f"{value.name}_dim{axis}"
                 while name in taken:
                     name += "_"

@@ -101,8 +101,8 @@ def import_proto(
     translator = _Translator(model, where, file, folder, sink, limits)
     translator.check_initializers()
     sink.raise_errors()
-    if fault := shapes.infer_shapes(model, where, sink, limits):
-        refuse_contradiction(model, ports, bindings, fault, where)
+    if shapes.infer_shapes(model, where, sink, limits):
+        refuse_contradiction(model, ports, bindings, where)
     check_types(model, where, sink, limits)
     sink.raise_errors()
     module = translator.module(name or model.graph.name or "model")

@@ -38,6 +38,7 @@ _TYPE = (
     "memory_bandwidth",
     "memory",
     "overhead",
+    "handover",
     "efficiency",
     "free_transfers",
     "source",
@@ -204,6 +205,7 @@ class Reader:
             tuple(sorted(efficiency.items())),
             doc.flag((*path, "free_transfers"), table, default=base.free_transfers),
             doc.text((*path, "source"), table, default=base.source),
+            doc.seconds((*path, "handover"), table, default=base.handover),
         )
         if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')

@@ -50,6 +50,8 @@ def _type(type_: DeviceType) -> Fields:
         fields.append(("memory", _text(quantity_text(type_.memory, Quantity.MEMORY))))
     if type_.overhead:
         fields.append(("overhead", _text(quantity_text(type_.overhead, Quantity.TIME))))
+    if type_.handover:
+        fields.append(("handover", _text(quantity_text(type_.handover, Quantity.TIME))))
     if type_.efficiency:
         parts = [f"{_key(kind)} = {fraction!r}" for kind, fraction in type_.efficiency]
         fields.append(("efficiency", f"{{ {', '.join(parts)} }}"))

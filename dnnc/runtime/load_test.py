@@ -18,6 +18,7 @@ HINT = "onnxruntime runs the programs; --no-load-test writes them without asking
 _STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?\.onnx")
 _NODE = re.compile(r"""node with name '([^']+)'|Node:? ?\(([^)]+)\)|In Node, \("([^"]+)\"""")
 _UNKNOWN = re.compile(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op")
+_NO_KERNEL = re.compile(r"Could not find an implementation for ([\w.]+)\(")
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed: ?)?")
 
 
@@ -32,8 +33,8 @@ def load_test(models: Iterable[Path], node_of: Callable[[str], str]) -> None:
             text = str(error).strip().replace(f"{model}", model.name)
             reason = refusal(text) or _PREFIX.sub("", text) or type(error).__name__
             node = next(filter(None, found.groups()), "") if (found := _NODE.search(text)) else ""
-            if unknown := _UNKNOWN.search(text):
-                node = node_of(".".join(filter(None, unknown.groups())))
+            if not node and (operator := _UNKNOWN.search(text) or _NO_KERNEL.search(text)):
+                node = node_of(".".join(filter(None, operator.groups())))
             reason += f" (node {node})" if node and node not in reason else ""
             faults.append(Diagnostic(f"onnxruntime refuses its program: {reason}", where=_label(model)))
     if faults:

@@ -62,7 +62,11 @@ def _number_faults(topology: Topology) -> Iterable[Fault]:
             if not LEAST_EFFICIENCY <= fraction <= 1:
                 expected = f"at least {LEAST_EFFICIENCY:g} and at most 1"
                 yield type_, f"the efficiency of '{type_.name}' for {kind} is {fraction}, not {expected}"
-        for what, value in (("memory bandwidth", type_.memory_bandwidth), ("overhead", type_.overhead)):
+        for what, value in (
+            ("memory bandwidth", type_.memory_bandwidth),
+            ("overhead", type_.overhead),
+            ("handover", type_.handover),
+        ):
             if not is_amount(value):
                 yield type_, f"the {what} of '{type_.name}' is {value}, not 0 or {_ABOVE}"
     owners: list[DeviceType | Device | Host] = [*topology.types, *topology.devices, *topology.hosts]

@@ -38,12 +38,13 @@ from passes.partition.control import read_cuts, read_pins
 from passes.partition.dp import Stages
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_ir import problem_of
+from passes.partition.handover import whole_model, with_handover
 from passes.partition.latency.liveness import liveness
 from passes.partition.latency.split import PieceSolution, solve_pieces
 from passes.partition.limits import at_least_a_plan
 from passes.partition.on_links import PlacedSolution, best_on_links, link_value
 from passes.partition.pieces import pieces
-from passes.partition.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools, stage_cost
+from passes.partition.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.partition.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.replicas import MOST_REPLICAS, replicate
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
@@ -140,6 +141,9 @@ class PartitionPass(Pass):
         if self.hosts and (self.objective, self.split) == ("throughput", "contiguous"):
             rest = built + self.time_limit - searched
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
+        alone = not (pins or cuts) and self.stages in (0, 1)
+        several = len(self._parts(problem, solution))
+        solution = with_handover(problem, topology, solution, several, latency=self.objective == "latency", alone=alone)
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
         context.count(
@@ -493,12 +497,7 @@ def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...
 
 def single_device(problem: Problem) -> float:
     """The load of the whole model on the best single device; inf when none holds it."""
-    best = math.inf
-    for k, kind in enumerate(problem.kinds):
-        cost = stage_cost(problem, range(problem.size), k)
-        if kind.memory is None or cost.memory <= kind.memory:
-            best = min(best, cost.load)
-    return best
+    return whole_model(problem)[0]
 
 
 __all__ = ["OBJECTIVES", "PartitionPass", "single_device"]

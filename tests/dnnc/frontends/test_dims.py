@@ -103,3 +103,15 @@ def test_a_branch_never_taken_contradicts_nothing(tmp_path: Path) -> None:
     }"""
     module = load(model(text), tmp_path, {"n": 3})
     assert str(module.entry.args[1].type) == "tensor<3xf32>"
+
+
+@pytest.mark.parametrize("noted", [-1, 1, 7])
+def test_what_an_exporter_noted_of_outputs_contradicts_nothing(tmp_path: Path, noted: int) -> None:
+    """PaddlePaddle writes -1 for what it does not know; others note the batch size that they traced with."""
+    proto = model("g (float[?, 3] x) => (float[n, 3] y) { h = Relu(x) y = Identity(h) }")
+    dim = proto.graph.output[0].type.tensor_type.shape.dim[0]
+    dim.Clear()
+    dim.dim_value = noted
+    module = load(proto, tmp_path, {"x.0": 2})
+    assert str(module.entry.args[0].type) == "tensor<2x3xf32>"
+    assert str(module.entry.ops[0].results[0].type) == "tensor<2x3xf32>"
