@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ __all__ = [
     "remove_dead",
     "remove_dead_scratch",
     "scratch_folder",
+    "temporary_directory",
     "told_of_disk",
     "umask",
     "whole_file",
@@ -44,7 +44,7 @@ _made: set[Path] = set()
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A private folder below the temporary directory, gone at the end. Raises InvalidInput where the disk refuses."""
-    base = Path(tempfile.gettempdir())
+    base = temporary_directory()
     remove_dead_scratch()
     with (
         told_of_disk(base, "free some space, or name another directory in TMPDIR"),
@@ -54,9 +54,19 @@ def scratch_folder() -> Iterator[Path]:
         yield folder
 
 
+def temporary_directory() -> Path:
+    """Where scratch goes: the first of TMPDIR, TEMP, TMP and the system's places that can be written. ``tempfile`` finds it by
+    writing a file there, which a signal at the wrong moment leaves."""
+    named = [os.environ.get(variable, "") for variable in ("TMPDIR", "TEMP", "TMP")]
+    for place in filter(None, (*named, "/tmp", "/var/tmp", "/usr/tmp")):
+        if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(os.path.abspath(place))
+    return Path.cwd()
+
+
 def remove_dead_scratch() -> None:
     """Removes scratch folders that killed processes of this user left."""
-    base = Path(tempfile.gettempdir())
+    base = temporary_directory()
     remove_dead(base / name for name in _names(base) if name.startswith(_SCRATCH))
 
 
@@ -88,9 +98,13 @@ def told_of_disk(path: Path, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _DISK:
-            where = str(error.filename or path)
-            raise InvalidInput(f"the disk refused: {error.strerror}", where=where, hint=hint) from error
+        short = error.errno is None and "written" in str(error)  # numpy's tofile: "100 requested and 50 written"
+        if error.errno in _DISK or short:
+            where, reason = (
+                str(error.filename or path),
+                error.strerror or f"it is full, or files may not grow so large ({error})",
+            )
+            raise InvalidInput(f"the disk refused: {reason}", where=where, hint=hint) from error
         raise
 
 

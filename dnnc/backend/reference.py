@@ -86,6 +86,8 @@ def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference 
 
         format_ = registry.get_format_from_file_extension(path.suffix) or "protobuf"
         return _open(data, format_, path.parent, names, f"the original model {path}", True)
+    except OSError:  # of the scratch folder: the disk is full
+        raise
     except Exception:  # InvalidInput, or protobuf's errors as above
         return None
 

@@ -20,7 +20,6 @@ import ctypes
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -112,7 +111,8 @@ def _fill(temporary: Path, target: Path, seal: str) -> None:
 
     new = sorted(temporary.iterdir(), key=order)
     old = sorted(set(target.iterdir()) - set(partials(target, target.name)), key=order, reverse=True)
-    aside = Path(tempfile.mkdtemp(dir=temporary))
+    aside = temporary / f".old.{os.urandom(6).hex()}"
+    aside.mkdir()
     moved: list[tuple[Path, Path]] = []
     try:
         for source, place in [*((path, aside / path.name) for path in old), *((path, target / path.name) for path in new)]:

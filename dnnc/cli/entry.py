@@ -86,6 +86,10 @@ def _report(error: Exception, arguments: list[str]) -> int:
         case MemoryError():
             _say("error: out of memory; try a smaller model, fewer stages, or a machine with more memory")
             return ExitCode.INVALID_INPUT
+        case OSError() | ImportError() if "shared object" in str(error):
+            hint = "is there enough memory, and are enough files allowed (ulimit -v, ulimit -n)? If so, install dnnc again"
+            _say(str(Diagnostic(f"a library cannot be loaded: {error}".partition("\n")[0], hint=hint)))
+            return ExitCode.INVALID_INPUT
         case OSError() if error.filename is not None or error.errno is not None:
             _say(str(_refused_by_system(error)))
             return ExitCode.INVALID_INPUT

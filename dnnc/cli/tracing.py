@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ir.diagnostics import UsageError
+from ir.scratch import temporary_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Tracing:
             "print_after": self.after,
             "print_on_change": self.on_change,
             "print_folder": self.folder,
-            "reproducer": Path(tempfile.gettempdir()) / f"dnnc-crash-{os.getpid()}-{time.time_ns():x}.ir",
+            "reproducer": temporary_directory() / f"dnnc-crash-{os.getpid()}-{time.time_ns():x}.ir",
         }
 
 

@@ -16,9 +16,37 @@ _TYPE = re.compile(r"Type '([^']+)' of input parameter \(.*?\) of operator \((\w
 
 
 class RuntimeFailure(DnncError):
-    """A stage died, hung or raised while it ran; the message names stage, device and microbatch: exit 1."""
+    """A stage died or raised while it ran; the message names stage, device and microbatch: exit 1, unless ``StageStopped``."""
 
     exit_code = ExitCode.INTERNAL
+
+
+class StageStopped(RuntimeFailure):
+    """A stage ended by no fault of the program: a signal from outside, the limit of time, memory or files that the machine does
+    not give, a model or an input that onnxruntime refuses: exit 3."""
+
+    exit_code = ExitCode.INVALID_INPUT
+
+
+_MACHINE = (
+    (re.compile("Too many open files"), "raise the limit of open files (ulimit -n), or use fewer stages"),
+    (re.compile("No space left on device"), "free some space"),
+    (
+        re.compile(r"[Oo]ut of memory|MemoryError|bad.alloc|allocate memory|failed to map segment"),
+        "the machine gives no more memory: use smaller stages, or more machines",
+    ),
+    (re.compile("Resource temporarily unavailable|can't start new thread"), "raise the limit of processes (ulimit -u)"),
+)
+
+
+def machine_hint(said: str) -> str:
+    """What to do where the machine did not give what a process asked for, by what that process said; else empty."""
+    return next((hint for pattern, hint in _MACHINE if pattern.search(said)), "")
+
+
+def of_onnxruntime(error: str) -> bool:
+    """Whether onnxruntime said so: of a model, or of an input that the model does not take."""
+    return "[ONNXRuntimeError]" in error
 
 
 def refusal(error: str) -> str:

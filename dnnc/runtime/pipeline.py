@@ -14,10 +14,10 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import selectors
-import signal
 import statistics
 import subprocess
 import time
@@ -34,9 +34,9 @@ from dnnc.backend.members import Part
 from dnnc.runtime.codec import Raw, from_user, to_user
 from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory
 from dnnc.runtime.elements import BY_NAME
-from dnnc.runtime.errors import RuntimeFailure
+from dnnc.runtime.errors import RuntimeFailure, StageStopped
 from dnnc.runtime.parts import assemble
-from dnnc.runtime.processes import DOING, KILLED, StageProcess, ending, last_words, raise_said, spawn
+from dnnc.runtime.processes import DOING, StageProcess, last_words, raise_ended, raise_said, spawn
 from dnnc.runtime.sharing import Places, places
 from dnnc.runtime.wiring import Place, assign_cores, links, output_specs, peers_of, process_places, uses_of
 from dnnc.runtime.worker import FAILED, LOADING, PEER_GONE, RUNNING, STARTING, STATUS_WORDS
@@ -271,6 +271,8 @@ class Pipeline:
             descriptor = self._own(anonymous_memory(size))
             map_memory(descriptor, size)
         except (OSError, OverflowError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             message = f"{what} needs {size} bytes of shared memory, which the system does not give ({error})"
             raise InvalidInput(message, where=str(self.build.folder), hint="compile for smaller microbatches") from error
         return descriptor
@@ -451,7 +453,7 @@ class Pipeline:
             state, _, since, _ = (int(word) for word in self._status[stage.number])
             allowed = max(limit, START_SECONDS) if state in (STARTING, LOADING) else limit
             if state in (STARTING, LOADING, RUNNING) and now - since > allowed * 1e9:
-                raise RuntimeFailure(
+                raise StageStopped(
                     f"still {self._doing(stage)} after {allowed:g} s; it was stopped",
                     where=stage.label,
                     hint="give a longer --timeout if that much time is expected" + last_words(stage),
@@ -461,7 +463,7 @@ class Pipeline:
             and now - max(int(self._status[:, 2].max()), self._begun) > 2 * limit * 1e9
         ):
             states = "; ".join(f"{stage.label} is {self._doing(stage)}" for stage in self._stages)
-            raise RuntimeFailure(f"nothing has moved for {2 * limit:g} s: {states}", hint="was a process stopped from outside?")
+            raise StageStopped(f"nothing has moved for {2 * limit:g} s: {states}", hint="was a process stopped from outside?")
 
     def _blame(self) -> NoReturn:
         """Finds the stage at fault, for neighbours of a dead one end too. Raises RuntimeFailure."""
@@ -481,11 +483,7 @@ class Pipeline:
             for stage in self._stages:
                 status = stage.process.poll()
                 if status not in (None, PEER_GONE, FAILED) and stage.closed:
-                    raise RuntimeFailure(
-                        f"{ending(status)} while {self._doing(stage)}",
-                        where=stage.label,
-                        hint=(KILLED if status == -signal.SIGKILL else "see what it said last") + last_words(stage),
-                    )
+                    raise_ended(stage, status, self._doing(stage))
         gone = [stage.label for stage in self._stages if stage.closed]
         raise RuntimeFailure(
             f"ended without a word: {', '.join(gone) or 'a stage'}", hint="run it again; report it if it stays"

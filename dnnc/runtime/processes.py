@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from dnnc.runtime.edges import config_text
-from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
+from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, machine_hint, of_onnxruntime, refusal
 from dnnc.runtime.worker import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
@@ -55,12 +55,25 @@ class StageProcess:
 
 def raise_said(stage: StageProcess, error: str, microbatch: int) -> NoReturn:
     """Raises what a stage said: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
-    if stage.ready:
-        hint = "run 'dnnc check' on the build; is every input what the model accepts?" + last_words(stage)
-        raise RuntimeFailure(f"failed at microbatch {microbatch}: {error}", where=stage.label, hint=hint)
-    if reason := refusal(error):
+    if reason := "" if stage.ready else refusal(error):
         raise InvalidInput(f"its model cannot be run: {reason}", where=stage.label, hint=REFUSED_HINT)
-    raise RuntimeFailure(f"could not load its model: {error}", where=stage.label, hint="compile it again" + last_words(stage))
+    machine = machine_hint(error)
+    failure = StageStopped if machine or of_onnxruntime(error) else RuntimeFailure
+    if stage.ready:
+        hint = machine or "run 'dnnc check' on the build; is every input what the model accepts?"
+        raise failure(f"failed at microbatch {microbatch}: {error}", where=stage.label, hint=hint + last_words(stage))
+    raise failure(
+        f"could not load its model: {error}", where=stage.label, hint=(machine or "compile it again") + last_words(stage)
+    )
+
+
+def raise_ended(stage: StageProcess, status: int, doing: str) -> NoReturn:
+    """Raises what the end of a stage that said nothing means."""
+    machine = KILLED if status == -signal.SIGKILL else machine_hint("\n".join(stage.tail))
+    outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
+    failure = StageStopped if outside else RuntimeFailure
+    hint = (machine or "see what it said last") + last_words(stage)
+    raise failure(f"{ending(status)} while {doing}", where=stage.label, hint=hint)
 
 
 def ending(status: int | None) -> str:
@@ -96,4 +109,4 @@ def spawn(config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.P
     return process
 
 
-__all__ = ["DOING", "KILLED", "StageProcess", "ending", "last_words", "raise_said", "spawn"]
+__all__ = ["DOING", "StageProcess", "last_words", "raise_ended", "raise_said", "spawn"]

@@ -62,7 +62,7 @@ def test_what_a_killed_process_leaves_goes_but_not_what_a_live_one_holds(
     try:
         held = entries(tmp_path)
         assert len(held) == 4, "the dead one's is gone"
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
         remove_dead_scratch()
         assert entries(tmp_path) == held
         with whole_file(tmp_path / "out") as file:
@@ -79,7 +79,7 @@ def test_a_link_is_no_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "data").write_text("data")
     (tmp_path / "tmp" / "dnnc-scratch-link").symlink_to(tmp_path / "kept")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     with scratch_folder() as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
     assert entries(tmp_path) == ["kept", "kept/data", "tmp", "tmp/dnnc-scratch-link"]

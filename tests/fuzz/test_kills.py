@@ -1,0 +1,29 @@
+"""Commands that signals end leave nothing: a few cases in every run, each signal at each kind of moment in the slow test."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fuzz.kills import COMMANDS, MOMENTS, SIGNALS, box, trial
+
+
+@pytest.mark.parametrize(("kind", "number"), [("check", signal.SIGTERM), ("run", signal.SIGKILL)])
+def test_a_signal_at_work_leaves_nothing(kind: str, number: signal.Signals, tmp_path: Path) -> None:
+    faults, code = trial(box(kind, tmp_path / "box"), number, "mess", Random(1))
+    assert faults == []
+    assert code != 0, "it was over before the signal came"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_signal_at_any_moment_leaves_nothing(kind: str, tmp_path: Path) -> None:
+    prepared, rng = box(kind, tmp_path / "box"), Random(2)
+    for number in SIGNALS:
+        for moment in MOMENTS:
+            for _ in range(2):
+                faults, _ = trial(prepared, number, moment, rng)
+                assert faults == [], (number, moment)
