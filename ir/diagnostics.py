@@ -28,7 +28,8 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the command."""
+    """Exit codes of the command. ``INTERNAL`` is always a bug of dnnc; what the machine refuses (a full disk, no memory, no
+    more descriptors) is ``INVALID_INPUT`` too; a command that SIGHUP or SIGTERM ends has 128 + the signal's number."""
 
     OK = 0
     INTERNAL = 1

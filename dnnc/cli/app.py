@@ -24,7 +24,8 @@ good the plan is.
 app = typer.Typer(
     name="dnnc",
     help=_HELP,
-    epilog="Exit codes: 0 ok, 1 internal, 2 usage, 3 invalid input, 4 infeasible, 5 numerical check failed, 130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 internal, 2 usage, 3 invalid input or refused by the machine, 4 infeasible, "
+    "5 numerical check failed, 130 interrupted, 129 and 143 ended by SIGHUP and SIGTERM.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
