@@ -46,7 +46,7 @@ def machine_hint(said: str) -> str:
 
 def of_onnxruntime(error: str) -> bool:
     """Whether onnxruntime said so: of a model, or of an input that the model does not take."""
-    return "[ONNXRuntimeError]" in error
+    return "[ONNXRuntimeError]" in error or "Error in execution: " in error  # the second from a run with bindings
 
 
 def refusal(error: str) -> str:

@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 from tests.dnnc.runtime.processes import children
@@ -102,6 +105,18 @@ def test_a_full_disk_for_outputs(tmp_path: Path) -> None:
     assert code == 3
     assert f"{tmp_path / 'y.npz'}: error: the disk refused: File too large" in said
     assert sorted(os.listdir(tmp_path)) == ["build"]
+
+
+def test_an_input_that_a_stage_refuses_is_no_fault_of_ours(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        gather (float[8,4] table, int64[3] rows) => (float[3,4] y) { a = Relu(table) b = Gather(a, rows) y = Relu(b) }""")
+    onnx.save(model, str(tmp_path / "gather.onnx"))
+    np.savez(tmp_path / "x.npz", table=np.zeros((8, 4), np.float32), rows=np.array([1, 2, 99]))
+    build = str(tmp_path / "build")
+    assert dnnc("compile", str(tmp_path / "gather.onnx"), "-t", "preset:cpu-2", "-o", build, "--quiet")[0] == 0
+    code, said = dnnc("run", build, "--inputs", str(tmp_path / "x.npz"), "--quiet")
+    assert code == 3, said
+    assert said.count("idx=99") == 1, "told once"
 
 
 def test_a_stage_that_was_killed_is_no_fault_of_ours(build: Path) -> None:

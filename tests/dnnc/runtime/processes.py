@@ -35,14 +35,14 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def end_starter(arguments: list[str], how: signal.Signals) -> int:
-    """Starts Python with ``arguments``, a program that prints the numbers of its processes and runs on; ends it by a signal.
-    Returns how many processes it had; all must be gone soon after."""
+def end_starter(arguments: list[str], how: signal.Signals, after: float = 0.3) -> int:
+    """Starts Python with ``arguments``, a program that prints the numbers of its processes and runs on; ends it by a signal
+    ``after`` so many seconds. Returns how many processes it had; all must be gone soon after."""
     root = Path(__file__).resolve().parents[3]
     starter = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root)
     assert starter.stdout is not None
     processes = [int(pid) for pid in starter.stdout.readline().split()]
-    time.sleep(0.3)
+    time.sleep(after)
     starter.send_signal(how)
     starter.wait(20)
     starter.stdout.close()

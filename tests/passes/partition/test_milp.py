@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from passes.partition.local_search import assignment_of, sided_value
 from passes.partition.milp import heaviest, solve_milp
 from passes.partition.milp_process import solve_apart
 from passes.partition.problem import COMM, Problem, plan_costs, violations
+from tests.dnnc.runtime.processes import end_starter
 from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
 from tests.passes.partition.instances import brute_force, encoder_decoder, random_chains, random_problem
 
@@ -167,3 +169,24 @@ def test_a_process_apart_ends_at_once() -> None:
     )
     assert (result.status, result.stages) == ("unknown", None)
     assert len(asked) == 3
+
+
+APART = """
+import os, threading, time
+from passes.partition.milp_process import solve_apart
+from tests.dnnc.runtime.processes import children
+from tests.passes.partition.instances import series_parallel
+problem = series_parallel(3, nodes=800, devices=6)
+given = {"below": 1e9, "seconds": 120, "gap": 0, "watch": lambda value, bound: True}
+threading.Thread(target=solve_apart, args=(problem,), kwargs=given, daemon=True).start()
+while not children(os.getpid()):
+    time.sleep(0.01)
+print(*children(os.getpid()), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
+def test_the_other_process_ends_with_its_starter(seconds: float) -> None:
+    """Killed while the other one starts, and while it is in the solver."""
+    assert end_starter(["-c", APART], signal.SIGKILL, after=seconds) == 1
