@@ -18,8 +18,10 @@ kernel.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -43,7 +45,8 @@ def _ensure_cache_folder() -> None:
             return
     nearest = next((folder for folder in candidates[2:] if folder.is_dir()), None)
     if nearest is None or not os.access(nearest, os.W_OK):
-        os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="dnnc-numba-")
+        os.environ["NUMBA_CACHE_DIR"] = private = tempfile.mkdtemp(prefix="dnnc-numba-")
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
 
 
 @contextlib.contextmanager

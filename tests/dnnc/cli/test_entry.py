@@ -157,7 +157,15 @@ def test_only_the_process_of_the_command_settles_the_garbage_collector(argument:
     assert done.stdout.splitlines()[-1] == expected
 
 
-def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (signal.SIGINT, 130, "dnnc: interrupted"),
+        (signal.SIGTERM, 143, "dnnc: ended by SIGTERM"),
+        (signal.SIGHUP, 129, "dnnc: ended by SIGHUP"),
+    ],
+)
+def test_a_signal_has_its_exit_code_and_leaves_nothing(number: signal.Signals, code: int, words: str, tmp_path: Path) -> None:
     """Interrupted while it waits for input: the command says so and goes."""
     read, write = os.pipe()
     process = command("opt", "-", "--passes", "cost", "-o", str(tmp_path / "out.ir"), stdin=read)
@@ -165,13 +173,24 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
     while text:
         text = text[os.write(write, text) :]
     time.sleep(0.3)  # until it waits for more: a signal just before a read is seen only after the read
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=20)
     os.close(read)
     os.close(write)
-    assert process.returncode == 130
-    assert "Traceback" not in err
+    assert process.returncode == code
+    assert err == f"{words}\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_that_was_ignored_stays_so(tmp_path: Path) -> None:
+    """``nohup`` starts a command with SIGHUP ignored."""
+    ignore = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-c", ignore, sys.executable, "-P", "-m", "dnnc", "opt", "-", "--passes", "cost"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(b"module @m {\n}\n", timeout=20)
+    assert process.returncode in (0, 3)
 
 
 @pytest.mark.parametrize("name", ["ir", "passes", "grammars"])
