@@ -31,15 +31,18 @@ _KEEP = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an integer value must obey: ``limit``: 0 <= value < limit; ``mask``: 0 or 1; ``one``: used as a size, so 1."""
+    """What an integer value must obey: ``limit``: 0 <= value < limit; ``mask``: 0 or 1; ``one``: used as a size, or a mask that
+    keeps all, so 1; ``exact``: this number."""
 
     limit: int | None = None
     mask: bool = False
     one: bool = False
+    exact: int | None = None
 
     def __or__(self, other: Demand) -> Demand:
         limits = [d.limit for d in (self, other) if d.limit is not None]
-        return Demand(min(limits, default=None), self.mask or other.mask, self.one or other.one)
+        exact = other.exact if self.exact is None else self.exact
+        return Demand(min(limits, default=None), self.mask or other.mask, self.one or other.one, exact)
 
 
 _MOVING = {
@@ -124,6 +127,10 @@ def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resou
     table = _table(op, name, index, types)
     if table is not None:
         demand |= Demand(limit=table)
+    if name == "com.microsoft.GroupQueryAttention" and index in (5, 6):
+        demand |= Demand(exact=_positions(op, index))
+    if name == "ReduceSum" and wanted.exact is not None:
+        demand |= Demand(one=True)  # as many places as there are
     if index in _SIZES.get(name, ()):
         demand |= Demand(one=True)
     if name in _MASKS or (name == "Where" and index == 0):
@@ -132,6 +139,10 @@ def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resou
         demand |= Demand(mask=True)
     if index in _MOVING.get(name, ()) or name in ("Concat", "Max", "Min"):
         demand |= wanted
+    elif name in ("Add", "Sub") and wanted.exact is not None and len(op.operands) == 2:
+        other = _constant(resources.get(op.operands[1 - index]))
+        if other is not None and (name == "Add" or index == 0):
+            demand |= Demand(exact=wanted.exact - other if name == "Add" else wanted.exact + other)
     elif name in ("Add", "Sub") and wanted.limit is not None and len(op.operands) == 2:
         other = _constant(resources.get(op.operands[1 - index]))
         if other is None:
@@ -141,6 +152,14 @@ def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resou
         elif index == 0:
             demand |= Demand(limit=max(1, wanted.limit + other))
     return demand
+
+
+def _positions(op: Op, index: int) -> int | None:
+    """What GroupQueryAttention's operands 5 and 6 tell: the last position of each sample, and how many there are. A cache that
+    comes out is as long as that; attention over fewer than the queries' positions is none."""
+    cache = op.results[1].type if len(op.results) > 1 else None
+    length = cache.shape[2] if isinstance(cache, TensorType) and cache.shape is not None and len(cache.shape) == 4 else None
+    return length - (index == 5) if isinstance(length, int) else None
 
 
 def _to_float_or_bool(op: Op) -> bool:
@@ -175,6 +194,8 @@ def _table(op: Op, name: str, index: int, types: Mapping[str, Type]) -> int | No
             return axis_size(4, 0)
         case ("com.microsoft.EmbedLayerNormalization", 8):
             return axis_size(3, 0)
+        case ("com.microsoft.GroupQueryAttention", 9):
+            return axis_size(7, 0)
         case ("com.microsoft.RotaryEmbedding", 1):
             return axis_size(2, 0)
         case ("RotaryEmbedding", 3):
@@ -226,8 +247,8 @@ def _value(port: Port, demand: Demand, sizes: dict[str, int], generator: np.rand
 
 def _integers(port: Port, demand: Demand, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
     name, narrow = port.name.lower(), user_dtype(port.dtype).itemsize == 1
-    if demand.one:
-        return np.ones(shape, np.int64)
+    if demand.exact is not None or demand.one:
+        return np.full(shape, 1 if demand.exact is None else demand.exact, np.int64)
     if port.dtype == "bool" or (demand.limit is None and ("mask" in name or (demand.mask and not narrow))):
         kept = (generator.random(shape) < _KEEP).astype(np.int64)
         if shape and shape[-1]:

@@ -18,9 +18,9 @@ from ir.module import Module, Plan
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
 
-def module_of(folder: Path, text: str) -> Module:
+def module_of(folder: Path, text: str, header: str = HEADER) -> Module:
     path = folder / "m.onnx"
-    onnx.save(onnx.parser.parse_model(HEADER + text), str(path))
+    onnx.save(onnx.parser.parse_model(header + text), str(path))
     return import_model(path, dims={}, sink=DiagnosticSink()).module
 
 
@@ -114,3 +114,20 @@ def test_a_sequence_is_asked_for(tmp_path: Path) -> None:
     module = module_of(tmp_path, "g (seq(float[2]) s) => (float[4] y) { y = ConcatFromSequence <axis = 0> (s) }")
     with pytest.raises(InvalidInput, match=r"no random value can be made for input 's' of type seq"):
         random_inputs(build_of(module), module=module)
+
+
+def test_positions_of_grouped_queries_are_those_that_exist(tmp_path: Path) -> None:
+    """A cache of 8 places after 3 more: the last is number 7, and a mask of places keeps all."""
+    text = """g (float[1,3,32] q, float[1,3,16] k, float[1,3,16] v, float[1,1,5,16] a, float[1,1,5,16] b, int64[1,8] places)
+      => (float[1,3,32] y, float[1,1,8,16] c, float[1,1,8,16] d) <int64[1] one = {1}, int32 total = {8}> {
+      counted = ReduceSum(places, one)
+      before = Sub(counted, one)
+      last = Cast <to = 6> (before)
+      y, c, d = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, k, v, a, b, last, total) }"""
+    header = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>\n'
+    assert input_demands(module_of(tmp_path, text, header))["places"].one
+    direct = text.replace("int64[1,8] places", "int32[1] last").replace("counted = ReduceSum(places, one)", "")
+    direct = direct.replace("before = Sub(counted, one)", "").replace("last = Cast <to = 6> (before)", "")
+    module = module_of(tmp_path, direct, header)
+    assert input_demands(module)["last"] == Demand(exact=7)
+    assert random_inputs(build_of(module), module=module)["last"].tolist() == [7]
