@@ -115,10 +115,13 @@ def locked_folder(base: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
         folder = base / f"{prefix}{os.urandom(6).hex()}{suffix}"
         with _mine(folder):
             os.mkdir(folder, 0o700)
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # another process took it for a dead one's before it was opened
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if folder.is_dir():  # else another process took it for a dead one's before it was locked
+                if folder.is_dir():  # nor before it was locked
                     yield folder
                     return
             finally:

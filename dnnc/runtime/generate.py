@@ -182,7 +182,9 @@ def _table(op: Op, name: str, index: int, types: Mapping[str, Type]) -> int | No
             return axis_size(0, op.get("axis", 0))
         case ("com.microsoft.GatherBlockQuantized", 1):
             return axis_size(0, op.get("gather_axis", 0))
-        case ("GatherND" | "ScatterND", 1):
+        case ("com.microsoft.TorchEmbedding", 1):
+            return axis_size(0, 0)
+        case ("GatherND" | "ScatterND" | "com.microsoft.GatherND", 1):
             data, indices = _shape(op, 0, types), _shape(op, 1, types)
             if data is None or indices is None or not indices or not isinstance(indices[-1], int):
                 return None
@@ -194,6 +196,8 @@ def _table(op: Op, name: str, index: int, types: Mapping[str, Type]) -> int | No
             return axis_size(4, 0)
         case ("com.microsoft.EmbedLayerNormalization", 8):
             return axis_size(3, 0)
+        case ("com.microsoft.CropAndResize", 2):
+            return axis_size(0, 0)
         case ("com.microsoft.GroupQueryAttention", 9):
             return axis_size(7, 0)
         case ("com.microsoft.RotaryEmbedding", 1):

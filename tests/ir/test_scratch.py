@@ -148,3 +148,17 @@ def test_a_process_deep_in_a_solver_ends_too() -> None:
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)
     assert end(process, signal.SIGTERM) == 143
+
+
+def test_a_folder_taken_for_dead_before_it_was_opened_is_made_again(tmp_path: Path) -> None:
+    """Processes that make scratch folders and clean up after dead ones, all at once."""
+    code = """
+from ir.scratch import scratch_folder
+for _ in range(150):
+    with scratch_folder() as folder:
+        (folder / "data").write_bytes(b"x")
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    processes = [subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [process.communicate()[1] for process in processes] == [b""] * 4
+    assert entries(tmp_path) == []
