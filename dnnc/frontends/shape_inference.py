@@ -50,9 +50,10 @@ class Inference:
         Raises InferenceFailed, and InvalidInput where inference would take more memory than the limit."""
         data = model.SerializeToString()
         operators = {(node.domain, node.op_type) for graph in graphs(model.graph) for node in graph.node}
+        versions = {entry.domain: entry.version for entry in model.opset_import}
         while True:
             try:
-                with schemas.registered(operators):
+                with schemas.registered(operators, versions):
                     return self._run(data, strict)
             except MemoryError:
                 if not self.follow:

@@ -22,6 +22,7 @@ from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import Cost, Measured
 from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
+from ir.ranges import COUNTED
 from ir.types import TensorType, Type
 from passes.analyses.sizes import sized_results
 from passes.analyses.sizes import sizes as unknown_sizes
@@ -176,12 +177,15 @@ class _Coster:
         return op.with_facets(_cost(facts, self.work(facts)))
 
     def work(self, facts: OpFacts) -> Work:
-        """The formula's answer; the default where there is none, or where the shapes fit no valid op of this name."""
+        """The formula's answer; the default where there is none, or where shapes and attributes fit no op of this name."""
         formula = FORMULAS.get(facts.op.name)
         if formula is None:
             return Work("default")
         try:
-            return formula(facts)
+            work = formula(facts)
+            if any(count is not None and not 0 <= count < COUNTED for count in _counts(work)):
+                raise ValueError("a count that is none")
+            return work
         except (LookupError, ValueError, ZeroDivisionError, TypeError):
             self.program.context.sink.warn(
                 f"the types of {facts.op.name} do not fit its cost formula; it is counted by its bytes only", where=facts.op.id
@@ -222,6 +226,10 @@ class _Coster:
             limit = _scalar(self.program.resources.get(op.operands[0]))
             return limit if limit is not None and 0 <= limit < _MAX_TRIPS else 1
         return 1
+
+
+def _counts(work: Work) -> tuple[int | None, ...]:
+    return (work.flops, work.input_grad, work.weight_grad, work.saved, work.read, work.write, work.weight)
 
 
 _PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")

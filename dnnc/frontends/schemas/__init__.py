@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from onnx import defs
 
+from dnnc.frontends.opdefs import MICROSOFT
 from dnnc.frontends.schemas import attention, elements, products
 from dnnc.frontends.schemas.node import Rule, inference
 
@@ -43,7 +44,7 @@ def schema(op_type: str, version: int, domain: str = "") -> defs.OpSchema:
     try:
         return defs.get_schema(op_type, version, domain)
     except defs.SchemaError:
-        entry = _entries().get((domain, op_type))
+        entry = _entry(domain, op_type)
         if entry is None or not 1 <= version <= (entry.last or version):
             raise
         return entry.schema
@@ -51,13 +52,15 @@ def schema(op_type: str, version: int, domain: str = "") -> defs.OpSchema:
 
 def is_listed(domain: str, op_type: str) -> bool:
     """Whether ONNX Runtime registers the operator in versions that onnx lacks."""
-    return (domain, op_type) in _entries()
+    return _entry(domain, op_type) is not None
 
 
 @contextmanager
-def registered(operators: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """Within, onnx's inference knows those of ``operators`` (domain and name) that ONNX Runtime registers."""
-    entries = [_entries()[key] for key in sorted(set(operators)) if key in _entries()]
+def registered(operators: Iterable[tuple[str, str]], versions: Mapping[str, int]) -> Iterator[None]:
+    """Within, onnx's inference knows those of ``operators`` (domain and name) that ONNX Runtime registers and that onnx does
+    not define in ``versions``, the opset of each domain."""
+    missing = [key for key in sorted(set(operators)) if not _is_defined(*key, versions.get(key[0], 0))]
+    entries = [entry for key in missing if (entry := _entry(*key)) is not None]
     for entry in entries:
         defs.register_schema(entry.schema)
     try:
@@ -65,6 +68,15 @@ def registered(operators: Iterable[tuple[str, str]]) -> Iterator[None]:
     finally:
         for entry in entries:
             defs.deregister_schema(entry.schema.name, 1, entry.schema.domain)
+
+
+@lru_cache(maxsize=4096)
+def _is_defined(domain: str, op_type: str, version: int) -> bool:
+    try:
+        defs.get_schema(op_type, version, domain)
+    except defs.SchemaError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +88,19 @@ class _Entry:
 
 
 @cache
-def _entries() -> dict[tuple[str, str], _Entry]:
-    """The operators of the table that onnx does not define itself, by domain and name."""
-    text = resources.files("dnnc.frontends.schemas").joinpath("microsoft.toml").read_text(encoding="utf-8")
-    found = {}
-    for section, rows in tomllib.loads(text).items():
-        domain = "" if section == _DEFAULT_DOMAIN else section
-        for name, signature in rows.items():
-            try:
-                defs.get_schema(name, 1, domain)
-            except defs.SchemaError:
-                found[domain, name] = _entry(domain, name, signature)
-    return found
+def _signatures() -> Mapping[str, Mapping[str, str]]:
+    """The table: signatures by domain and name."""
+    return tomllib.loads(resources.files("dnnc.frontends.schemas").joinpath("microsoft.toml").read_text(encoding="utf-8"))
 
 
-def _entry(domain: str, name: str, signature: str) -> _Entry:
+@lru_cache(maxsize=4096)
+def _entry(domain: str, name: str) -> _Entry | None:
+    """The operator as ONNX Runtime registers it; None where it does not, or where onnx defines it from its first version on."""
+    if domain not in ("", MICROSOFT) or _is_defined(domain, name, 1):
+        return None
+    signature = _signatures()[domain or _DEFAULT_DOMAIN].get(name)
+    if signature is None:
+        return None
     match = _SIGNATURE.fullmatch(signature)
     if match is None:
         raise ValueError(f"microsoft.toml: the signature of {name} is not (INPUTS) -> (OUTPUTS) {{ATTRIBUTES}}: {signature}")

@@ -15,7 +15,11 @@ from onnx import helper
 from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.onnx_types import ELEMENT_TYPES
 from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.facets import Cost
+from ir.layout_rules import rules
 from ir.types import TensorType
+from passes import PassContext
+from passes.cost import CostPass
 from tests.dnnc.frontends.microsoft_cases import CASES, NodeCase
 
 
@@ -71,10 +75,10 @@ def test_operators_of_the_runtime_grow() -> None:
         import_proto(node_model("MatMulNBits", "com.microsoft", N=3, block_size=16), where="m")
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(case=st.sampled_from(CASES), data=st.data())
 def test_rules_raise_nothing(case: NodeCase, data: st.DataObject) -> None:
-    """Nodes that are none: other ranks, lengths, attributes and constants. The import answers or refuses."""
+    """Nodes that are none: other ranks, lengths and attributes. Import, cost and layout rules answer or refuse."""
     lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 1 << 40]), max_size=5)
     model = case.model()
     for value in model.graph.input:
@@ -89,4 +93,6 @@ def test_rules_raise_nothing(case: NodeCase, data: st.DataObject) -> None:
             del attribute.ints[:]
             attribute.ints.extend(data.draw(st.lists(st.sampled_from([0, -1, 3, 1 << 62]), max_size=4)))
     with contextlib.suppress(InvalidInput):
-        import_proto(model, where="m")
+        module = CostPass().run(import_proto(model, where="m"), PassContext())
+        assert all(op.facet(Cost, Cost()).flops >= 0 for op in module.entry.ops)
+        assert len(list(rules(module))) == 1
