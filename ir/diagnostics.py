@@ -27,6 +27,21 @@ def visible(text: str, *, lines: bool = False) -> str:
     return shown if lines else shown.replace("\n", "\\n")
 
 
+def visible_json(text: str) -> str:
+    """JSON text with every such character in it escaped as JSON does: ``\\u202e``. What it means stays the same."""
+    if text.isascii() and "\x7f" not in text:  # JSON escapes the other control characters itself
+        return text
+    return _RAW.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_LONGEST = 4000
+"""Characters of one message that are shown; a name may have millions."""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 60]}... ({len(text) - _LONGEST + 60} more characters)"
+
+
 class ExitCode(enum.IntEnum):
     """Exit codes of the command. ``INTERNAL`` is always a bug of dnnc; what the machine refuses (a full disk, no memory, no
     more descriptors) is ``INVALID_INPUT`` too; a command that SIGHUP or SIGTERM ends has 128 + the signal's number."""
@@ -68,18 +83,21 @@ class Diagnostic:
 
     def __str__(self) -> str:
         """``WHERE:LINE:COL: error: MESSAGE``, then the line with a caret, then the hint."""
-        place = self.where
+        place = _cut(visible(self.where))
         if self.span:
             place = f"{place or '<text>'}:{self.span.line}:{self.span.column}"
-        lines = [f"{place}: {self.severity.value}: {self.message}" if place else f"{self.severity.value}: {self.message}"]
+        # A name in a message may hold a newline: what follows must not look like a message of its own.
+        message = _cut(visible(self.message, lines=True)).replace("\n", "\n  ")
+        lines = [f"{place}: {self.severity.value}: {message}" if place else f"{self.severity.value}: {message}"]
         if self.span and self.span.source_line:
             source = self.span.source_line.replace("\t", " ")
             start = max(0, self.span.column - 81)
-            shown = source[start : start + 160]
-            carets = "^" * max(1, min(self.span.length, len(shown) - (self.span.column - 1 - start)))
-            lines += [f"  {shown}", "  " + " " * (self.span.column - 1 - start) + carets]
+            column = self.span.column - 1
+            ahead, marked = visible(source[start:column]), visible(source[column : min(column + self.span.length, start + 160)])
+            behind = visible(source[column + self.span.length : start + 160])
+            lines += [f"  {ahead}{marked}{behind}", "  " + " " * len(ahead) + "^" * max(1, len(marked))]
         if self.hint:
-            lines.append(f"  hint: {self.hint}")
+            lines.append(f"  hint: {_cut(visible(self.hint, lines=True))}")
         return "\n".join(lines)
 
 

@@ -57,6 +57,12 @@ class Limits:
     shape_bytes: int = 1 << 16
     """The same within arithmetic on shapes: a vector of positions is as large as it gets."""
 
+    unpacked_ratio: int = 64
+    """An ``.npz`` unpacks to at most so many times its own bytes; real numbers compress to a fourth."""
+
+    unpacked_bytes: int = 256 << 20
+    """Or to so many bytes, where that is more: inputs of zeros and ones compress to a thousandth."""
+
 
 OPTIONS = ("inlined_nodes", "inference_bytes", "sparse_bytes")
 """The limits that a real model could meet: ``--limit NAME=NUMBER`` sets them, written with a dash."""

@@ -12,12 +12,11 @@ import json
 import re
 from functools import lru_cache
 
+from ir.diagnostics import visible_json
+
 _BARE = re.compile(r"[A-Za-z0-9_./:$\-]*[A-Za-z0-9_./$\-]\Z")
 _BARE_KEY = re.compile(r"(?:[A-Za-z]|_[A-Za-z0-9_.\-])[A-Za-z0-9_.\-]*\Z")
 _BARE_WORD = re.compile(r"@?[A-Za-z_][A-Za-z0-9_./:$\-]*\Z")
-# Legal inside a JSON string, but a terminal, an editor or an encoder would act on them: C1 controls, line separators, lone
-# surrogates, byte order marks.
-_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]")
 _BARE_DIM = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
 _FEW = 64
 """Copies of a name that are counted one by one; many thousands are counted by doubling."""
@@ -26,9 +25,9 @@ ABSENT = ""
 
 
 def quote_text(text: str) -> str:
-    """A string as the IR spells it: double quotes, JSON escapes, printable non-ASCII kept."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return quoted if quoted.isascii() and "\x7f" not in quoted else _ESCAPED.sub(lambda m: f"\\u{ord(m[0]):04x}", quoted)
+    """A string as the IR spells it: double quotes, JSON escapes, also of what a terminal, an editor or an encoder would act on;
+    other non-ASCII is kept."""
+    return visible_json(json.dumps(text, ensure_ascii=False))
 
 
 def unquote_text(quoted: str) -> str:

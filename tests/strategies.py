@@ -211,7 +211,7 @@ def _of(kind: AttrKind) -> Any:
 
 def attributes(symbol_names: tuple[str, ...] = (), max_size: int = 3) -> st.SearchStrategy[Attributes]:
     """Sorted attributes under any keys."""
-    keys = st.one_of(st.sampled_from(["axis", "perm", "opset.ai.onnx.ml", "region", "_x"]), words)
+    keys = st.one_of(st.sampled_from(["axis", "perm", "op.ai.onnx.ml", "region", "_x"]), words)
     return st.one_of(
         st.just(()),
         st.dictionaries(keys, attribute(symbol_names), max_size=max_size).map(

@@ -50,7 +50,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ir.diagnostics import Diagnostic, InvalidInput
+from ir.diagnostics import Diagnostic, InvalidInput, visible_json
 from ir.facets import StageSet
 from ir.files import read_input_text
 from ir.json_text import parse_json
@@ -130,7 +130,7 @@ def plan_text(data: Any, indent: str = "\n") -> str:
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+    return visible_json(json.dumps(data, ensure_ascii=False, allow_nan=False))
 
 
 def plan_from_json(data: Any, where: str = "plan.json") -> Plan:

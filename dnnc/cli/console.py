@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ir.diagnostics import Diagnostic, Severity
+from ir.diagnostics import Diagnostic, Severity, visible, visible_json
 from ir.scratch import whole_file
 
 PROGRESS_AFTER = 1.0
@@ -24,13 +24,15 @@ PROGRESS_AFTER = 1.0
 
 
 def put(text: str) -> None:
-    """Data: to standard output, with the newline it lacks."""
+    """Data: to standard output, with the newline it lacks, and without what a terminal would obey (``visible``)."""
+    text = visible(text, lines=True)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
 def put_json(command: str, fields: dict[str, Any]) -> None:
     """One JSON object with the schema of ``command``. JSON has no infinity: it is written as null."""
-    put(json.dumps(finite({"schema": f"dnnc.{command}/1", **fields}), indent=2, ensure_ascii=False, allow_nan=False))
+    data = finite({"schema": f"dnnc.{command}/1", **fields})
+    put(visible_json(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def finite(value: Any) -> Any:
@@ -54,6 +56,7 @@ def talk(text: str, quiet: bool = False) -> None:
     """A remark, to standard error."""
     if not quiet:
         sys.stdout.flush()
+        text = visible(text, lines=True)
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
 
 
@@ -92,7 +95,12 @@ class _Display:
         with self._lock:
             if self._stopped:
                 return
-            layout = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+            layout = (
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                TimeElapsedColumn(),
+            )
             self._bar = Progress(*layout, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task("", total=None)
             self._bar.start()
@@ -109,7 +117,7 @@ class _Display:
     def report(self, label: str, fraction: float | None) -> None:
         """What is being done now, and how much of it is (0 to 1, None when unknown)."""
         with self._lock:
-            self._label, self._fraction = label, fraction
+            self._label, self._fraction = visible(label), fraction
             if self._bar is not None:
                 self._update()
 

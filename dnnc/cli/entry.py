@@ -7,6 +7,7 @@ exception leaves a report file that says how to see it again.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -18,7 +19,7 @@ import typer
 from typer.main import get_command
 
 from dnnc.cli.streams import OUTPUT, settle_streams
-from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError
+from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
 from ir.signals import Terminated, end_soon_after_a_request, termination_raises
 
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
@@ -94,7 +95,9 @@ def _report(error: Exception, arguments: list[str]) -> int:
             _say(str(_refused_by_system(error)))
             return ExitCode.INVALID_INPUT
     if isinstance(error, CLICK_EXCEPTION):
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        _say(told.getvalue().rstrip("\n"))
         return ExitCode.USAGE
     _say(_internal_error(error, arguments))
     return ExitCode.INTERNAL
@@ -171,6 +174,7 @@ def _say(text: str) -> None:
     """A line to standard error, whatever its encoding can hold; nothing when nobody listens."""
     with suppress(OSError, ValueError):
         encoding = sys.stderr.encoding or "utf-8"
+        text = visible(text, lines=True)
         sys.stderr.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         sys.stderr.flush()
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from ir.diagnostics import visible
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -22,10 +24,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows of finished text; every row has one cell per column."""
+    """Columns and rows of finished text; every row has one cell per column. Cells hold no character that a terminal would
+    obey: names come from models and machines."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(tuple(map(visible, row)) for row in self.rows))
 
 
 def table_text(table: Table, indent: str = "") -> str:
@@ -69,4 +75,4 @@ def columns(text: str) -> tuple[Column, ...]:
 def key_values(pairs: Sequence[tuple[str, str]]) -> str:
     """``key  value`` lines with the values in one column."""
     width = max((len(key) for key, _ in pairs), default=0)
-    return "".join(f"{key.ljust(width)}  {value}".rstrip() + "\n" for key, value in pairs)
+    return "".join(f"{key.ljust(width)}  {visible(value)}".rstrip() + "\n" for key, value in pairs)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from dnnc.runtime.check import CheckOptions, check_build
     from dnnc.runtime.errors import RuntimeFailure
     from dnnc.runtime.generate import random_inputs
-    from dnnc.runtime.inputs import read_npz, split_microbatches, write_npz
+    from dnnc.runtime.inputs import read_inputs, split_microbatches, write_npz
+    from dnnc.runtime.npz import read_npz
     from dnnc.runtime.pipeline import Event, Pipeline, RunOptions, RunResult
     from dnnc.runtime.run import RunCommand, run_build, run_command
     from dnnc.runtime.verdict import CheckReport
@@ -22,7 +23,8 @@ _HOME = {
     "check_build": "check",
     "RuntimeFailure": "errors",
     "random_inputs": "generate",
-    "read_npz": "inputs",
+    "read_inputs": "inputs",
+    "read_npz": "npz",
     "split_microbatches": "inputs",
     "write_npz": "inputs",
     "Event": "pipeline",
@@ -45,6 +47,7 @@ __all__ = [
     "RuntimeFailure",
     "check_build",
     "random_inputs",
+    "read_inputs",
     "read_npz",
     "run_build",
     "run_command",

@@ -31,7 +31,7 @@ from dnnc.runtime.dataflow import precisions, random_values
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
 from dnnc.runtime.generate import random_inputs
-from dnnc.runtime.inputs import read_npz, split_microbatches
+from dnnc.runtime.inputs import read_inputs
 from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.runtime.noise import Floors, floors
@@ -82,7 +82,7 @@ def check_build(
     if options.inputs is None:
         samples = tuple(random_inputs(build, seed=options.seed + i, module=module) for i in range(options.samples))
     else:
-        samples = split_microbatches(build.inputs, read_npz(options.inputs), where=str(options.inputs)).items
+        samples = read_inputs(options.inputs, build.inputs).items
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
     progress("run the unsplit model", None)
     with scratch_folder() as scratch:

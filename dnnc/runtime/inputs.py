@@ -15,7 +15,6 @@ has none.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,9 @@ import numpy as np
 
 from dnnc.backend.build import Port
 from dnnc.runtime.elements import BY_NAME, Array, user_dtype
+from dnnc.runtime.npz import Header, read_npz
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.ranges import MOST_MICROBATCHES
 from ir.scratch import whole_file
 
 HINT = "'dnnc inspect DIR' lists the inputs of the model"
@@ -39,22 +40,12 @@ class Microbatches:
     mode: str
 
 
-def read_npz(path: Path) -> dict[str, Any]:
-    """Arrays by name. Raises InvalidInput for a file that is missing, is no ``.npz`` or holds pickled objects."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InvalidInput("one bare array found, an .npz of named arrays expected", where=str(path), hint=_SAVE)
-        with archive:
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise InvalidInput("no such file", where=str(path), hint=_SAVE) from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else "it is not an .npz file, or damaged"
-        raise InvalidInput(f"the arrays cannot be read: {reason}", where=str(path), hint=_SAVE) from error
-
-
-_SAVE = "make it with numpy.savez(FILE, **{'INPUT NAME': array})"
+def read_inputs(path: Path, ports: Sequence[Port], *, microbatches: int | None = None) -> Microbatches:
+    """The microbatches in an ``.npz``. Names, element types and shapes are compared with ``ports`` before an array is read.
+    Raises InvalidInput as ``read_npz`` and ``split_microbatches`` do."""
+    where = str(path)
+    arrays = read_npz(path, lambda headers: check_inputs(ports, headers, microbatches, where))
+    return split_microbatches(ports, arrays, microbatches=microbatches, where=where)
 
 
 def check_writable(path: Path) -> None:
@@ -90,28 +81,18 @@ def split_microbatches(
     ports: Sequence[Port], arrays: Mapping[str, Any], *, microbatches: int | None = None, where: str = ""
 ) -> Microbatches:
     """The microbatches in ``arrays``. Raises InvalidInput with everything that is wrong: names, dtypes, shapes, counts."""
-    sink = DiagnosticSink()
-    found = {port.name: _gather(port, arrays, where, sink) for port in ports}
-    known = {port.name for port in ports} | {
-        key for key in arrays for port in ports if not port.dtype and re.fullmatch(re.escape(port.name) + r"\.\d+", key)
-    }
-    for name in sorted(arrays.keys() - known):
-        expected = ", ".join(f"'{port.name}'" for port in ports) or "none"
-        sink.error(f"the model has no input '{name}'; its inputs are {expected}", where=where, hint=HINT)
-    sink.raise_errors()
+    check_inputs(ports, arrays, microbatches, where)
+    found = {port.name: _gather(port, arrays) for port in ports}
     parts: dict[str, list[Any]] = {}
     modes: set[str] = set()
     for port in ports:
         value = found[port.name]
         mode, count = _mode(port, value, microbatches)
-        if mode == "wrong":
-            sink.emit(_shape_error(port, value, microbatches, where))
-        elif mode == "shared":
+        if mode == "shared":
             parts[port.name] = [value]
         else:
             modes.add(mode)
             parts[port.name] = list(value) if mode == "stacked" else np.split(value, count)
-    sink.raise_errors()
     counts = {name: len(items) for name, items in parts.items() if len(items) != 1}
     if len(set(counts.values())) > 1 or (microbatches and counts and set(counts.values()) != {microbatches}):
         text = ", ".join(f"'{name}' {count}" for name, count in sorted(counts.items()))
@@ -139,38 +120,71 @@ def join_outputs(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, A
     return joined
 
 
-def _gather(port: Port, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> Any:
-    """The value given for ``port``, with the dtype of the model; errors go to ``sink``."""
+def check_inputs(ports: Sequence[Port], arrays: Mapping[str, Any], microbatches: int | None = None, where: str = "") -> None:
+    """Raises InvalidInput with everything that is wrong with the names, element types and shapes of ``arrays``, or of their
+    headers: nothing of their data is looked at."""
+    sink = DiagnosticSink()
+    for port in ports:
+        if port.dtype:
+            _check_dtype(port, arrays, where, sink)
+    known = {port.name for port in ports} | {name for port in ports if not port.dtype for name in _items(port, arrays)}
+    for name in sorted(arrays.keys() - known):
+        expected = ", ".join(f"'{port.name}'" for port in ports) or "none"
+        sink.error(f"the model has no input '{name}'; its inputs are {expected}", where=where, hint=HINT)
+    sink.raise_errors()
+    for port in ports:
+        if port.dtype:
+            value = arrays[port.name]
+            value = value if isinstance(value, Header) else np.asarray(value)
+            if _mode(port, value, microbatches)[0] == "wrong":
+                sink.emit(_shape_error(port, value, microbatches, where))
+    sink.raise_errors()
+
+
+def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> None:
+    """An error in ``sink`` where the array is missing, or where its elements are not those of the model."""
+    if port.name not in arrays:
+        sink.error(f"input '{port.name}' is missing; expected {port.type}", where=where, hint=HINT)
+        return
+    value = arrays[port.name]
+    dtype = value.dtype if isinstance(value, Header) else np.asarray(value).dtype
+    if dtype == user_dtype(port.dtype) or (dtype.kind in "US" if port.dtype == "string" else _same_width(port, dtype)):
+        return
+    hint = f"convert it: array.astype('{port.dtype}')" if port.dtype in np.sctypeDict else HINT
+    sink.error(
+        f"input '{port.name}' has element type {dtype.name[:80]}, the model expects {port.dtype}", where=where, hint=hint
+    )
+
+
+def _same_width(port: Port, dtype: np.dtype[Any]) -> bool:
+    """Whether elements of ``dtype`` are the bytes of the model's, which numpy's file format does not know."""
+    raw = dtype.kind == "V" and dtype.names is None and dtype.subdtype is None
+    unsigned = dtype.kind == "u" and BY_NAME[port.dtype].carrier != port.dtype
+    return dtype.itemsize == user_dtype(port.dtype).itemsize and (raw or unsigned)
+
+
+def _items(port: Port, arrays: Mapping[str, Any]) -> list[str]:
+    """The names of the arrays of a sequence, in order."""
+    numbered = re.compile(re.escape(port.name) + r"\.[0-9]{1,9}")
+    return sorted(filter(numbered.fullmatch, arrays), key=lambda name: int(name[len(port.name) + 1 :]))
+
+
+def _gather(port: Port, arrays: Mapping[str, Any]) -> Any:
+    """The value given for ``port``, with the dtype of the model; ``check_inputs`` has agreed to it."""
     if not port.dtype:
         if port.name in arrays:
             return arrays[port.name]
-        items = sorted(
-            (k for k in arrays if re.fullmatch(re.escape(port.name) + r"\.\d+", k)), key=lambda k: int(k[len(port.name) + 1 :])
-        )
+        items = _items(port, arrays)
         if port.type.startswith("optional"):
             return arrays[items[0]] if items else None
         return [arrays[key] for key in items]
-    if port.name not in arrays:
-        sink.error(f"input '{port.name}' is missing; expected {port.type}", where=where, hint=HINT)
-        return None
     array = np.asarray(arrays[port.name])
     expected = user_dtype(port.dtype)
     if array.dtype == expected:
         return array
     if port.dtype == "string":
-        if array.dtype.kind in "US":
-            return array.astype(np.str_).astype(object)
-    elif array.dtype.itemsize == expected.itemsize and (
-        array.dtype.kind == "V" or (array.dtype.kind == "u" and BY_NAME[port.dtype].carrier != port.dtype)
-    ):
-        return np.ascontiguousarray(array).reshape(array.shape).view(expected)
-    found = array.dtype.name
-    sink.error(
-        f"input '{port.name}' has element type {found}, the model expects {port.dtype}",
-        where=where,
-        hint=f"convert it: array.astype('{port.dtype}')" if port.dtype in np.sctypeDict else HINT,
-    )
-    return None
+        return array.astype(np.str_).astype(object)
+    return np.ascontiguousarray(array).reshape(array.shape).view(expected)
 
 
 def _fits(shape: Sequence[int], expected: Sequence[int | str | None] | None) -> bool:
@@ -181,10 +195,10 @@ def _fits(shape: Sequence[int], expected: Sequence[int | str | None] | None) -> 
 
 def _mode(port: Port, value: Any, microbatches: int | None) -> tuple[str, int]:
     """How ``value`` holds microbatches of ``port``, and how many."""
-    if not isinstance(value, np.ndarray) or port.shape is None:
+    if not isinstance(value, np.ndarray | Header) or port.shape is None:
         return "shared", 1
     rank = len(port.shape)
-    if value.ndim == rank + 1 and value.shape[0] > 0 and _fits(value.shape[1:], port.shape):
+    if value.ndim == rank + 1 and 0 < value.shape[0] <= MOST_MICROBATCHES and _fits(value.shape[1:], port.shape):
         return "stacked", value.shape[0]
     if microbatches and microbatches > 1 and value.ndim == rank and rank and value.shape[0] % microbatches == 0:
         first = port.shape[0]
@@ -193,7 +207,7 @@ def _mode(port: Port, value: Any, microbatches: int | None) -> tuple[str, int]:
     return ("shared", 1) if _fits(value.shape, port.shape) else ("wrong", 0)
 
 
-def _shape_error(port: Port, value: Array, microbatches: int | None, where: str) -> Diagnostic:
+def _shape_error(port: Port, value: Array | Header, microbatches: int | None, where: str) -> Diagnostic:
     expected = " x ".join("?" if d is None else str(d) for d in port.shape or ())
     found = " x ".join(map(str, value.shape))
     also = f", or M x {expected} for M microbatches"

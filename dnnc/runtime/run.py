@@ -12,7 +12,7 @@ from typing import Any
 from dnnc.backend.build import Build
 from dnnc.costs import local_cores
 from dnnc.runtime.generate import random_inputs
-from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_npz, split_microbatches, write_npz
+from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_inputs, split_microbatches, write_npz
 from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult
 from ir.diagnostics import Diagnostic, Severity, UsageError
 
@@ -144,8 +144,7 @@ def run_command(command: RunCommand, warn: Callable[[Diagnostic], None] = lambda
     if command.outputs is not None:
         check_writable(command.outputs)
     if command.inputs is not None:
-        arrays = read_npz(command.inputs)
-        batches = split_microbatches(build.inputs, arrays, microbatches=command.microbatches, where=str(command.inputs))
+        batches = read_inputs(command.inputs, build.inputs, microbatches=command.microbatches)
     else:
         count = command.microbatches or 1
         items = tuple(random_inputs(build, seed=command.seed + i) for i in range(count))

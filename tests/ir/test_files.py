@@ -28,7 +28,7 @@ def test_one_byte_more_than_the_limit_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"1234567")
     with pytest.raises(InvalidInput) as error:
         read_input(path, "a text", 6)
-    assert fault(error) == (str(path), "it has more than 6 bytes; a text has at most that many")
+    assert fault(error) == (str(path), "it has 7 bytes; a text of more than 6 is refused")
 
 
 def test_bytes_that_are_no_text_are_located(tmp_path: Path) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import struct
+import tempfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dnnc.backend.build import Port
-from dnnc.runtime import read_npz, split_microbatches, write_npz
+from dnnc.runtime import read_inputs, read_npz, split_microbatches, write_npz
 from dnnc.runtime.inputs import join_outputs
 from ir.diagnostics import ExitCode, InvalidInput
 
@@ -138,3 +148,104 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["y.npz"]
     with pytest.raises(InvalidInput, match="cannot be written"):
         write_npz(tmp_path / "absent" / "y.npz", {"y": zeros(2)})
+
+
+def header(shape: str, dtype: str = "<f4") -> bytes:
+    """The header of an array, with nothing behind it."""
+    told = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(told) + 1) + told + b"\n"
+
+
+def archive(path: Path, entries: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as made:
+        for name, data in entries.items():
+            made.writestr(name, data)
+    return path
+
+
+def damaged(path: Path) -> Path:
+    """An archive whose data differs from its sum."""
+    np.savez(path, x=zeros(2, 3))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"}") + 60
+    data[at : at + 40] = bytes(39) + b"\x01"
+    path.write_bytes(data)
+    return path
+
+
+def encrypted(path: Path) -> Path:
+    np.savez(path, x=zeros(2, 3))
+    data = bytearray(path.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(mark) + offset] |= 1
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: archive(path, {"x.npy": header("(1 << 40,)")}), "not an .npz file, or damaged"),
+        (lambda path: archive(path, {"x.npy": header("(1099511627776,)")}), "its entry has"),
+        (lambda path: archive(path, {"x.npy": header("(-1,)")}), "not an .npz file, or damaged"),
+        (lambda path: archive(path, {"x.npy": header("(2, 3)", "|O") + bytes(48)}), "it holds Python objects"),
+        (lambda path: archive(path, {"x.npy": header("(2, 3)") + bytes(23)}), "its entry has"),
+        (lambda path: archive(path, {"x.npy": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(1 << 20)}), "damaged"),
+        (lambda path: archive(path, {"x.npy": header("(" * 5000)}), "not an .npz file, or damaged"),
+        (lambda path: archive(path, {"x": header("(2, 3)") + bytes(24)}), "'x' is no array"),
+        (lambda path: archive(path, {"/etc/x.npy": header("(2, 3)") + bytes(24)}), "the model has no input '/etc/x'"),
+        (lambda path: archive(path, {"x.npy": header("(2, 3)") + bytes(24), "\x1b[1m.npy": header("()") + bytes(4)}), "x1b"),
+        (lambda path: archive(path, {"x.npy": header("(2, 3)") + bytes(24), "y.npy": header("(300000000,)")}), "its entry has"),
+        (encrypted, "is encrypted"),
+        (damaged, "not an .npz file, or damaged"),
+    ],
+)
+def test_an_archive_that_means_harm(tmp_path: Path, make: Callable[[Path], Path], words: str) -> None:
+    with pytest.raises(InvalidInput) as info:
+        read_inputs(make(tmp_path / "x.npz"), (X,))
+    assert words in str(info.value)
+    assert info.value.diagnostics[0].where == str(tmp_path / "x.npz")
+
+
+def test_nothing_is_unpacked_before_names_and_shapes_are_known(tmp_path: Path) -> None:
+    """A file of a megabyte that unpacks to 300 MiB: refused by its names, its shape, its size, with little memory."""
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made, made.open("x.npy", "w") as entry:
+        entry.write(header("(26214400, 3)"))
+        for _ in range(299):
+            entry.write(bytes(1 << 20))
+        entry.write(bytes(26214400 * 12 - (299 << 20)))
+    wide = Port("x", "float32", ("batch", 3), "tensor<batch x 3 x f32>")
+    tracemalloc.start()
+    for ports, words in (
+        ((X,), "input 'x' has shape 26214400 x 3"),
+        ((FREE,), "the model has no input 'x'"),
+        ((IDS,), "the model has no input 'x'"),
+        ((wide,), "bytes in a file of"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            read_inputs(path, ports)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
+def test_devices_and_pipes_are_no_inputs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name, words in (("fifo", "found a FIFO"), ("zero", "found a device"), (".", "found a folder")):
+        with pytest.raises(InvalidInput, match=words):
+            read_npz(tmp_path / name)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_changed_byte_is_told_or_changes_nothing(data: st.DataObject) -> None:
+    made = io.BytesIO()
+    np.savez(made, x=np.arange(6, dtype=np.float32).reshape(2, 3))
+    raw = bytearray(made.getvalue())
+    raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.npz"
+        path.write_bytes(raw)
+        with contextlib.suppress(InvalidInput):
+            assert read_inputs(path, (X,)).items[0]["x"].tolist() == [[0, 1, 2], [3, 4, 5]]

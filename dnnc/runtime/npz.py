@@ -1,0 +1,140 @@
+"""Reading an ``.npz`` that somebody else wrote: names and headers first, data only of what the model takes.
+
+Invariants: nothing is unpacked before every entry's header was read and compared with its size, and ``wanted`` has agreed to
+the names, element types and shapes; what is unpacked has the size that its header declares; a small file cannot stand for
+gigabytes (``LIMITS.unpacked_ratio``); no pickle is read.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ir.diagnostics import InvalidInput
+from ir.files import open_input
+from ir.limits import LIMITS
+
+__all__ = ["Header", "read_npz"]
+
+_SAVE = "make it with numpy.savez(FILE, **{'INPUT NAME': array})"
+_HEAD = 1 << 14
+"""Bytes in which the header of an array ends; numpy reads none above ten thousand."""
+_DAMAGED = (
+    *(OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, RecursionError, OverflowError),
+    *(struct.error, zipfile.BadZipFile, zlib.error, SyntaxError),
+)
+"""What ``zipfile`` and numpy raise for damaged bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an entry declares of its array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+def read_npz(path: Path, wanted: Callable[[Mapping[str, Header]], None] = lambda headers: None) -> dict[str, Any]:
+    """Arrays by name. ``wanted`` is called with all headers before any array is read, and raises where they do not serve.
+
+    Raises InvalidInput for a file that is missing, is no ``.npz``, is damaged, holds pickled objects or unpacks to far more
+    than it is."""
+    where = str(path)
+    with open_input(path, "an .npz of named arrays", hint=_SAVE) as file:
+        if file.read(6) == b"\x93NUMPY" and _parses(file):
+            raise InvalidInput("one bare array found, an .npz of named arrays expected", where=where, hint=_SAVE)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                entries = _entries(archive, where)
+                headers = {name: _header(archive, entry, where) for name, entry in entries.items()}
+                wanted(headers)
+                _check_size(headers, entries, file, where)
+                return {name: _array(archive, entry) for name, entry in entries.items()}
+        except _DAMAGED as error:
+            message = "the arrays cannot be read: it is not an .npz file, or damaged"
+            raise InvalidInput(message, where=where, hint=_SAVE) from error
+
+
+def _parses(file: BinaryIO) -> bool:
+    """Whether the file is one array, by its header."""
+    file.seek(0)
+    try:
+        _read_header(file.read(_HEAD))
+    except _DAMAGED:
+        return False
+    return True
+
+
+def _entries(archive: zipfile.ZipFile, where: str) -> dict[str, zipfile.ZipInfo]:
+    """The entries by the names of their arrays."""
+    found: dict[str, zipfile.ZipInfo] = {}
+    for entry in archive.infolist():
+        name = entry.filename.removesuffix(".npy")
+        if name == entry.filename:
+            raise InvalidInput(f"the entry '{name}' is no array: its name does not end in .npy", where=where, hint=_SAVE)
+        if name in found:
+            raise InvalidInput(f"the array '{name}' stands twice", where=where, hint=_SAVE)
+        if entry.flag_bits & 1:
+            raise InvalidInput(f"the array '{name}' is encrypted", where=where, hint=_SAVE)
+        found[name] = entry
+    return found
+
+
+def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> Header:
+    """What the entry declares, which its size must bear out."""
+    with archive.open(entry) as data:
+        header, start = _read_header(data.read(_HEAD))
+    if header.dtype.hasobject:
+        raise InvalidInput("the arrays cannot be read: it holds Python objects", where=where, hint=_SAVE)
+    declared = start + math.prod(header.shape) * header.dtype.itemsize
+    if declared != entry.file_size:
+        name, shape = entry.filename.removesuffix(".npy"), " x ".join(map(str, header.shape)) or "of a scalar"
+        size = f"the array '{name}' of shape {shape[:200]} and type {str(header.dtype)[:80]} needs {declared:.6g} bytes"
+        raise InvalidInput(f"{size}, its entry has {entry.file_size}: the file is damaged", where=where, hint=_SAVE)
+    return header
+
+
+def _read_header(head: bytes) -> tuple[Header, int]:
+    """The header at the start of an entry, and where its data begins. Raises ValueError and what ``_DAMAGED`` names."""
+    data = io.BytesIO(head)
+    version = np.lib.format.read_magic(data)
+    if version not in ((1, 0), (2, 0)):  # 3.0 is of arrays of fields alone, which no model takes
+        raise ValueError(version)
+    first = version == (1, 0)
+    try:
+        shape, _, dtype = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(data)
+    except Exception as error:  # whatever Python's own tokenizer and parser raise: numpy lets it through
+        raise ValueError from error
+    if not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ValueError(shape)
+    return Header(dtype, tuple(shape)), data.tell()
+
+
+def _check_size(headers: Mapping[str, Header], entries: Mapping[str, zipfile.ZipInfo], file: BinaryIO, where: str) -> None:
+    """Raises InvalidInput where all arrays are far larger than the file that holds them."""
+    size = file.seek(0, io.SEEK_END)
+    unpacked = sum(entries[name].file_size for name in headers)
+    most = max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * size)
+    if unpacked > most:
+        message = f"its arrays are {unpacked} bytes in a file of {size}: more than {most} are refused"
+        raise InvalidInput(message, where=where, hint="save it with numpy.savez, not compressed")
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
+    with archive.open(entry) as data:
+        array = np.lib.format.read_array(data, allow_pickle=False)
+        data.read(1)  # the end: only there the sum of the entry is checked
+    return array
