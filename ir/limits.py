@@ -57,6 +57,9 @@ class Limits:
     shape_bytes: int = 1 << 16
     """The same within arithmetic on shapes: a vector of positions is as large as it gets."""
 
+    route_steps: int = 2_000_000
+    """Points looked at for the routes of a topology, about 10 s of search: 2,048 devices in 256 hosts take 1.6 million."""
+
     unpacked_ratio: int = 64
     """An ``.npz`` unpacks to at most so many times its own bytes; real numbers compress to a fourth."""
 

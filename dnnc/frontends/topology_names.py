@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 from ir.topology import Device
@@ -52,27 +52,38 @@ def _alternatives(inside: str, pattern: str, limit: int) -> list[str]:
 
 
 def match_points(
-    selector: str, local: Mapping[str, str], points: Mapping[str, str], devices: Mapping[str, Device]
+    selector: str,
+    local: Mapping[str, str],
+    points: Mapping[str, str],
+    devices: Mapping[str, Device],
+    look: Callable[[int], None] = lambda names: None,
 ) -> list[str]:
     """Full names of the points that ``selector`` chooses, in order of definition (a pattern: in its own order).
 
     ``local``: names of the host instance the selector stands in, to full names; they come before ``points`` (full name to
-    what it is). Raises KeyError with the name that is not there, ValueError for a selector that is none or finds nothing.
+    what it is). ``look`` is told how many names are compared. Raises KeyError with the name that is not there, ValueError for
+    a selector that is none or finds nothing.
     """
     if selector.startswith("devices of "):
+        look(len(points) + len(devices))
         of_hosts = {name: what for name, what in points.items() if what == "host"}
         wanted = selector.removeprefix("devices of ").strip()
-        hosts = match_points(wanted, local, of_hosts if "*" in wanted or "?" in wanted else points, devices)
+        hosts = match_points(wanted, local, of_hosts if "*" in wanted or "?" in wanted else points, devices, look)
         for host in hosts:
             if points[host] != "host":
                 raise ValueError(f"{host!r} is a {points[host]}, expected a host after 'devices of'")
-        chosen = [device.name for device in devices.values() if device.host in set(hosts)]
+        wanted_hosts = set(hosts)
+        chosen = [device.name for device in devices.values() if device.host in wanted_hosts]
         if not chosen:
             raise ValueError(f"found no devices of {', '.join(hosts)}")
         return chosen
     if "*" in selector or "?" in selector:
+        stars = 1 + selector.count("*")
+        look(len(local) * stars)
         chosen = [full for name, full in local.items() if fnmatchcase(name, selector)]
-        chosen = chosen or [name for name in points if fnmatchcase(name, selector)]
+        if not chosen:
+            look(len(points) * stars)
+            chosen = [name for name in points if fnmatchcase(name, selector)]
         if not chosen:
             raise ValueError(f"found no point whose name matches {selector!r}")
         return chosen

@@ -23,6 +23,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ir.diagnostics import InvalidInput
+from ir.limits import LIMITS
 from ir.topology import Device, Link, Topology
 
 
@@ -90,6 +91,7 @@ class Network:
             for end in link.ends:
                 self._at.setdefault(end, []).append(link)
         self._explicit = {(route.source, route.target): route.links for route in topology.routes}
+        self._looked = 0
         self._trees: dict[str, _Tree] = {}
         self._paths: dict[tuple[str, str], Path] = {}
         self._ports: dict[str, Port] = {}
@@ -149,6 +151,17 @@ class Network:
             point = onward[0]
         return tuple(hops)
 
+    def _look(self, points: int) -> None:
+        """Counts points that are looked at. Raises InvalidInput where a topology has far more routes than any machine room."""
+        self._looked += points
+        if self._looked > LIMITS.route_steps:
+            devices, links = len(self._devices), len(self.links)
+            message = (
+                f"{devices} devices and {links} links have too many routes: more than {LIMITS.route_steps} steps to find them"
+            )
+            hint = "describe fewer devices; devices that are alike, on one host and one link, are cheap"
+            raise InvalidInput(message, where=self.topology.name, hint=hint)
+
     def _tree(self, source: str) -> _Tree:
         """Dijkstra over (latency, -bandwidth, names of links)."""
         tree = self._trees.get(source)
@@ -164,6 +177,7 @@ class Network:
             tree.latency[point], tree.bandwidth[point] = latency, -narrow
             if names:
                 tree.hop[point] = (names[-1], before)
+            self._look(len(names) // 64)
             for link in self._at.get(point, ()):
                 if names and link.name == names[-1]:
                     continue  # back onto the medium that led here: never better
@@ -171,6 +185,7 @@ class Network:
                 width = max(narrow, -link.bandwidth)
                 for end in link.ends:
                     if end not in tree.latency:
+                        self._look(1)
                         heapq.heappush(heap, (reach, width, (*names, link.name), end, point))
         return tree
 
@@ -182,6 +197,7 @@ class Network:
         for names in device_classes(self.topology):
             tree = self._tree(names[0])
             best = ALONE
+            self._look(len(self._devices))
             for target in self._devices:
                 ways = {(names[0], target), (target, names[0])}
                 if target != names[0] and target in tree.latency and not ways <= self._explicit.keys():

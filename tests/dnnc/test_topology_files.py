@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.costs import preset_names
-from dnnc.frontends import load_topology, read_topology, topology_to_toml
+from dnnc.frontends import load_topology, read_topology, topology_reader, topology_to_toml
 from dnnc.frontends.positions import positions
 from dnnc.frontends.quantities import Quantity, parse_memory, parse_quantity, quantity_text
 from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
+from ir.limits import Limits
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.types import DType
+from passes.analyses import network
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "topology"
 VALID = ("two_hosts", "unequal", "mesh")
@@ -346,3 +348,64 @@ def test_the_reference_lists_every_key() -> None:
                  topology_reader._DEVICE, topology_reader._LINK, topology_reader._ROUTE):  # fmt: skip
         for key in keys:
             assert key in ("types", "templates", "hosts", "devices", "links", "routes") or f"`{key}`" in text, key
+
+
+HEAD = """version = 1
+switches = ["s"]
+types.c = { rates = { f32 = "1 TFLOP/s" }, memory_bandwidth = "1 GB/s" }
+"""
+
+
+def devices(count: int, unlike: bool = False) -> str:
+    """Devices on one switch; ``unlike``: no two of them alike."""
+    if not unlike:
+        return f'[[devices]]\nname = "d"\ncount = {count}\ntype = "c"\n'
+    return "".join(f'[[devices]]\nname = "d{i}"\ntype = "c"\nmemory = "{i + 1} MB"\n' for i in range(count))
+
+
+LINKS = '[[links]]\neach = "d*"\nto = "s"\nbandwidth = "1 GB/s"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a" + ".a" * 500_000 + " = 1", "a dotted key has more than 16 parts"),
+        ('"a"' + '."a"' * 50 + " = 1", "a dotted key has more than 16 parts"),
+        (HEAD + devices(600) + '[[links]]\nmesh = "d*"\nbandwidth = "1 GB/s"\n', "has too many links"),
+        (HEAD + devices(20_000) + '[[links]]\nends = ["d12?4", "s"]\nbandwidth = "1 GB/s"\n' * 600, "the selectors look at"),
+        (HEAD + devices(20_000) + '[[links]]\nends = ["*x", "s"]\nbandwidth = "1 GB/s"\n' * 1000, "matches '*x'"),
+        (HEAD + '[[devices]]\nname = "d"\ntype = "y"\n' * 50_000, "unknown device type 'y'"),
+        (
+            HEAD + '[[devices]]\nname = "d"\ntype = "c"\nmemory = "' + "1" * 1_000_000 + ' x y"\n',
+            "a text of 1000004 characters",
+        ),
+        (HEAD + '[[devices]]\nname = "d"\ntype = "c"\nmemory = "1e15 GiB"\n', 'memory = "unlimited"'),
+        (HEAD + '[[hosts]]\nname = "h"\ncores = 0\n' + devices(1), "from 1 to 1048576"),
+        (HEAD + f'[[hosts]]\nname = "h"\ncores = {"9" * 5000}\n' + devices(1), "not a topology"),
+        (HEAD + devices(2) + LINKS.replace("1 GB/s", "1e300 GB/s"), "found '1e300 GB/s'"),
+        (HEAD + devices(2) + LINKS.replace("1 GB/s", "1e-300 GB/s"), "found '1e-300 GB/s'"),
+    ],
+    ids=range(12),
+)
+def test_a_text_that_asks_for_too_much_is_refused_at_once(text: str, words: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_topology(text)
+    assert any(words in diagnostic.message + diagnostic.hint for diagnostic in caught.value.diagnostics)
+    assert len(caught.value.diagnostics) <= 100
+
+
+def test_links_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology_reader, "MAX_LINKS", 100)
+    assert len(read_topology(HEAD + devices(2) + LINKS * 50).links) == 100
+    with pytest.raises(InvalidInput, match="more than 100 links"):
+        read_topology(HEAD + devices(2) + LINKS * 51)
+
+
+def test_routes_of_a_whole_data_centre_are_refused_and_of_a_bus_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "LIMITS", Limits(route_steps=50_000))
+    unlike = read_topology(HEAD + devices(300, unlike=True) + LINKS)
+    with pytest.raises(InvalidInput, match="too many routes"):
+        network.Network(unlike).port("d0")
+    bus = read_topology(HEAD + devices(20_000) + '[[links]]\nends = ["d*", "s"]\nbandwidth = "1 GB/s"\n')
+    assert network.Network(bus).port("d7").bandwidth == 1e9
+    assert [len(members) for members in network.device_classes(bus)] == [20_000]
