@@ -1,12 +1,13 @@
 """Models whose float weights are moved by one unit in the last place: what tells how much rounding matters to a model.
 
 Only weights whose last place is as good as any other are moved: those that nothing but linear ops and normalisations read, and
-scales of quantisations. Other constants may be exact (an exponent, a size, a bound), and so may scalars that are added or
-multiplied. Weights in other files stay as they are.
+scales of quantisations. Other constants may be exact (an exponent, a size, a bound), and so may a few numbers that are added or
+multiplied (the dims of an image).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,10 @@ _LINEAR = frozenset(
     }
 )
 _SCALED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+FEWEST = 8
+"""Elements of the smallest weight that is moved: no list of dims is as long."""
+MOST_BYTES = 256 << 20
+"""Weights that are moved in one model, the smallest first: they are held in memory beside the model."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """Names of the element types that are moved."""
 
@@ -33,7 +38,12 @@ def perturbed_models(reference: Reference, count: int) -> Iterator[bytes]:
     import onnx
 
     model = onnx.load_model_from_string(reference.model)
-    weights = [(tensor, onnx.numpy_helper.to_array(tensor)) for tensor in _inexact(model.graph)]
+    weights, held = [], 0
+    for tensor in sorted(_inexact(model.graph), key=_size):
+        held += _size(tensor)
+        if held > MOST_BYTES:
+            break
+        weights.append((tensor, onnx.numpy_helper.to_array(tensor, reference.folder)))
     for seed in range(count):
         generator = np.random.Generator(np.random.Philox(seed))
         for tensor, value in weights:
@@ -48,6 +58,14 @@ def moved(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.nda
     with np.errstate(over="ignore", under="ignore"):
         found = np.nextafter(array, towards)
     return np.where(np.isfinite(array) & np.isfinite(found) & (array != 0), found, array).astype(array.dtype)
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    """Bytes of a tensor."""
+    from onnx import helper
+
+    elements: int = math.prod(tensor.dims)
+    return elements * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def _inexact(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
@@ -67,9 +85,8 @@ def _inexact(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
         tensor
         for tensor in graph.initializer
         if helper.tensor_dtype_to_np_dtype(tensor.data_type).name in FLOATS
-        and not tensor.external_data
         and tensor.name not in exact
-        and (tensor.name in scales or max(tensor.dims, default=1) > 1)
+        and (tensor.name in scales or math.prod(tensor.dims) >= FEWEST)
     ]
 
 

@@ -115,14 +115,14 @@ def part(
     reference: Reference, given: Mapping[str, tuple[int, tuple[int | None, ...]]], wanted: Iterable[str]
 ) -> Reference | None:
     """The part of a reference that computes ``wanted`` from values ``given`` (element type and shape of each), and from inputs
-    of the model where these do not suffice. None where the reference lacks one of the values that are wanted."""
+    of the model where these do not suffice. None where it makes none of the values that are wanted."""
     import onnx
 
     model = onnx.load_model_from_string(reference.model)
     graph = model.graph
     maker = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
-    names = tuple(wanted)
-    if any(name not in maker for name in names):
+    names = tuple(name for name in wanted if name in maker)
+    if not names:
         return None
     needed: set[int] = set()
     read: set[str] = set()

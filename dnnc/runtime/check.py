@@ -34,7 +34,7 @@ from dnnc.runtime.generate import random_inputs
 from dnnc.runtime.inputs import read_inputs
 from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
-from dnnc.runtime.noise import Floors, floors
+from dnnc.runtime.noise import QUIET, Floors, Noise, floors
 from dnnc.runtime.program import Program
 from dnnc.runtime.verdict import CheckReport, Comparison, judge
 from dnnc.runtime.wiring import output_specs
@@ -401,16 +401,16 @@ class _State:
             tuple((number, stage.devices[number]) for number in sorted(members)),
         )
 
-    def _noise(self, stage: StageProgram, name: str, worst: Sequence[Difference]) -> tuple[float, float]:
+    def _noise(self, stage: StageProgram, name: str, worst: Sequence[Difference]) -> tuple[Noise, Noise]:
         """The noise floors of a tensor, alone and chained; measured only where a difference is more than its type explains."""
         alone, chained = worst
         if self.options.tolerance is not None or (alone.ok and chained.ok):
-            return 0.0, 0.0
+            return QUIET, QUIET
         if not alone.ok and self.noise is None:
             self.noise = self.unsplit.noise(stage, self._right_inputs(stage), self.expected)
-        whole = 0.0 if chained.ok and self.noise else self.unsplit.whole_noise().get(name, 0.0)
-        own = (self.noise or {}).get(name, whole) if not alone.ok else 0.0
-        return own, 0.0 if chained.ok else max(own, whole)
+        whole = QUIET if chained.ok and self.noise else self.unsplit.whole_noise().get(name, QUIET)
+        own = (self.noise or {}).get(name, whole) if not alone.ok else QUIET
+        return own, QUIET if chained.ok else own | whole
 
     def _right_inputs(self, stage: StageProgram) -> list[dict[str, Any]]:
         """Per sample what the unsplit model gives to a stage."""

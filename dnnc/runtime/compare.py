@@ -55,19 +55,22 @@ QUANTISED_STEP = 1 / 255
 
 
 CAP = 0.1
-"""Largest tolerance that a measured noise floor may give, as a share: faults change a tensor by more."""
+"""Largest tolerance that a measured noise floor may give, as a share."""
+CAP_TYPICAL = 0.25
+"""The same for the typical difference: a tensor that has nothing to do with the expected one is off by 1.4 deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """What a value was computed from. ``narrow``: float types of fewer bits than 32 that its inputs were rounded to;
-    ``quantised``: whether integers of few bits stood for real numbers on the way."""
+    ``quantised``: whether integers of few bits stood for real numbers on the way; ``rounded``: whether floats did at all."""
 
     narrow: frozenset[str] = frozenset()
     quantised: bool = False
+    rounded: bool = False
 
     def __or__(self, other: Precision) -> Precision:
-        return Precision(self.narrow | other.narrow, self.quantised or other.quantised)
+        return Precision(self.narrow | other.narrow, self.quantised or other.quantised, self.rounded or other.rounded)
 
 
 EXACT = Precision()
@@ -76,12 +79,14 @@ EXACT = Precision()
 @dataclass(frozen=True, slots=True)
 class Difference:
     """``value``: the measure of the difference, ``inf`` where the two cannot be compared, with the ``reason``; ``allowed``: the
-    largest that passes; ``unit``: what a share of 1 is in this measure (1, or the number of steps of a quantised integer);
-    ``elements``: how many were compared, without those that are not finite."""
+    largest that passes; ``typical``: the root of the mean square over the standard deviation of the expected values, to which
+    few elements add little; ``unit``: what a share of 1 is in the measure of ``value`` (1, or the number of steps of a
+    quantised integer); ``elements``: how many were compared, without those that are not finite."""
 
     value: float
     allowed: float
     reason: str = ""
+    typical: float = 0.0
     unit: float = 1.0
     elements: int = 1
 
@@ -143,7 +148,7 @@ def _values(mapping: Mapping[Any, Any]) -> Any:
 
 
 def _unlike(reason: str) -> Difference:
-    return Difference(math.inf, 0.0, reason)
+    return Difference(math.inf, 0.0, reason, math.inf)
 
 
 def _tensors(expected: Raw, found: Raw, precision: Precision, roundings: int) -> Difference:
@@ -156,19 +161,19 @@ def _tensors(expected: Raw, found: Raw, precision: Precision, roundings: int) ->
     steps = precision.quantised and element.name != "bool" and element.name not in TOLERANCES and element.bits <= 16
     unit = float((1 << element.bits) - 1) if steps else 1.0
     if np.array_equal(_bits(expected.data), _bits(found.data)):
-        return Difference(0.0, allowed, "", unit, _finite(expected))
+        return Difference(0.0, allowed, unit=unit, elements=_finite(expected))
     left, right = to_user(expected), to_user(found)
     if element.name in TOLERANCES:
         return _floats(left, right, allowed)
     if allowed == 0:
         return _unequal(left, right)
-    gap = np.abs(left.astype(np.float64) - right.astype(np.float64))
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    gap = np.abs(left - right)
     most = float(gap.max())
     reason = f"{int((gap > 0).sum())} of {left.size} differ, by up to {most:g}"
     if not steps:
-        scale = float(left.max()) - float(left.min()) or float(np.abs(left.astype(np.float64)).max()) or 1.0
-        most /= scale
-    return Difference(most, allowed, reason, unit, left.size)
+        most /= float(left.max()) - float(left.min()) or float(np.abs(left).max()) or 1.0
+    return Difference(most, allowed, reason, _typical(left, gap), unit, left.size)
 
 
 def _bits(data: Array) -> Array:
@@ -192,7 +197,8 @@ def _unequal(left: Array, right: Array, what: str = "") -> Difference:
     """The difference of values of which each is either right or wrong."""
     unequal = int((left != right).sum())
     reason = f"{unequal} of {left.size} {what}differ" if unequal else ""
-    return Difference(unequal / max(1, left.size), 0.0, reason, elements=left.size)
+    share = unequal / max(1, left.size)
+    return Difference(share, 0.0, reason, share, elements=left.size)
 
 
 def _allowed(element: Element, precision: Precision, roundings: int) -> float:
@@ -212,11 +218,11 @@ def _floats(left: Array, right: Array, allowed: float) -> Difference:
         left, right = left.astype(np.float64), right.astype(np.float64)
     odd = ~np.isfinite(left)
     if not np.array_equal(odd, ~np.isfinite(right)):
-        return Difference(math.inf, allowed, "NaN or infinity at different places")
+        return Difference(math.inf, allowed, "NaN or infinity at different places", math.inf)
     if odd.any():
         both_nan = np.isnan(left[odd]) & np.isnan(right[odd])
         if not (both_nan | (left[odd] == right[odd])).all():
-            return Difference(math.inf, allowed, "NaN or infinity differ")
+            return Difference(math.inf, allowed, "NaN or infinity differ", math.inf)
         left, right = left[~odd], right[~odd]
     if left.size == 0 or np.array_equal(left, right):
         return Difference(0.0, allowed, elements=left.size)
@@ -225,4 +231,12 @@ def _floats(left: Array, right: Array, allowed: float) -> Difference:
     else:
         largest = float(np.abs(left).max())
         scale = max(float(left.max() - left.min()) or largest, LAST_PLACES * place * largest / allowed)
-    return Difference(float(np.abs(left - right).max()) / (scale or 1.0), allowed, elements=left.size)
+    gap = np.abs(left - right)
+    return Difference(float(gap.max()) / (scale or 1.0), allowed, "", _typical(left, gap), elements=left.size)
+
+
+def _typical(expected: Array, gap: Array) -> float:
+    """The root of the mean square of ``gap`` over the standard deviation of the expected values (their magnitude when all are
+    equal)."""
+    spread = float(expected.std()) or float(np.abs(expected).max()) or 1.0
+    return float(np.linalg.norm(gap.reshape(-1))) / math.sqrt(gap.size) / spread

@@ -34,8 +34,8 @@ def random_values(module: Module) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def precisions(module: Module) -> dict[str, Precision]:
-    """Of each value that is computed from an input in less precision than 32-bit floats: which. A cast of a 16-bit float to
-    32 bits does not bring back what was rounded away; weights and inputs of few bits are exact as they are."""
+    """Of each value that is computed from an input, and not exactly: its precision. A cast of a 16-bit float to 32 bits does
+    not bring back what was rounded away; weights and inputs of few bits are exact as they are."""
     found: dict[str, Precision] = {}
     computed = {value.name for value in module.entry.args}
     for op in module.entry.ops:
@@ -46,12 +46,13 @@ def precisions(module: Module) -> dict[str, Precision]:
         for name in sources:
             carried |= found.get(name, EXACT)
         for inner in all_ops((op,)):
-            rounded = frozenset(name for value in inner.results if (name := _element(value.type)) in _NARROW)
-            carried |= Precision(rounded, operator_of(inner.name)[1].startswith(QUANTISING))
+            floats = {name for value in inner.results if (name := _element(value.type)) in TOLERANCES}
+            carried |= Precision(_NARROW & floats, operator_of(inner.name)[1].startswith(QUANTISING), bool(floats))
         for value in op.results:
             computed.add(value.name)
-            # What becomes an integer is right or wrong, but for a quantised value.
-            own = carried if carried.quantised or _element(value.type) in TOLERANCES else EXACT
+            own = carried  # what becomes an integer is right or wrong, but for a quantised value
+            if not carried.quantised and _element(value.type) not in TOLERANCES:
+                own = Precision(rounded=carried.rounded)
             if own != EXACT:
                 found[value.name] = own
     return {name[1:]: precision for name, precision in found.items()}

@@ -12,6 +12,7 @@ The stages' own programs take no part in it: a fault in them cannot raise its ow
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,32 @@ import numpy as np
 from dnnc.backend.perturb import FLOATS, moved, perturbed_models
 from dnnc.backend.reference import Reference
 from dnnc.runtime.codec import Raw, from_user, to_user
-from dnnc.runtime.compare import EXACT, Precision, compare
+from dnnc.runtime.compare import CAP, EXACT, Precision, compare
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.elements import BY_NUMBER
 from dnnc.runtime.program import Program
 
 PERTURBATIONS = 4
-FACTOR = 4.0
+FACTOR = 3.0
 """How many noise floors a difference may have: a few runs see little of the tail of what rounding does."""
+_UNSEEN = 3 / (PERTURBATIONS + 2)
+"""Elements that may change though none did in any run: n trials without an event leave rates up to 3/n (Hanley and
+Lippman-Hand, JAMA 249, 1983)."""
 
-Floors = dict[str, float]
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A noise floor, in both measures of ``Difference``."""
+
+    value: float = 0.0
+    typical: float = 0.0
+
+    def __or__(self, other: Noise) -> Noise:
+        return Noise(max(self.value, other.value), max(self.typical, other.typical))
+
+
+QUIET = Noise()
+Floors = dict[str, Noise]
 Values = Mapping[str, Any]
 
 
@@ -45,7 +62,7 @@ def floors(
     """The noise floor of each value that ``reference`` has, in the measure of ``compare``; over all samples. ``expected``: what
     the unsplit model gave of them, for a part of it; without, the plain run. A variant that does not run says nothing."""
     present = tuple(ValueSpec(spec.name, spec.element) for spec in specs if spec.name in reference.present)
-    worst: Floors = dict.fromkeys((spec.name for spec in present), 0.0)
+    worst: Floors = dict.fromkeys((spec.name for spec in present), QUIET)
     right = expected
     for model, level, generator in _variants(reference, optimize):
         try:
@@ -60,8 +77,13 @@ def floors(
         for wanted, found in zip(right, results, strict=True):
             for name in worst:
                 if name in wanted:
-                    difference = compare(wanted[name], found[name], precisions.get(name, EXACT))
-                    worst[name] = max(worst[name], difference.value)
+                    precision = precisions.get(name, EXACT)
+                    difference = compare(wanted[name], found[name], precision)
+                    worst[name] |= Noise(difference.value, difference.typical)
+                    unseen = _UNSEEN / max(1, difference.elements)
+                    # What is right or wrong by how floats were rounded; of a few elements, one is too many.
+                    if difference.allowed == 0 and precision.rounded and unseen * FACTOR <= CAP:
+                        worst[name] |= Noise(unseen, unseen)
     return worst
 
 
@@ -80,4 +102,4 @@ def _moved(value: Any, generator: np.random.Generator) -> Any:
     return from_user(moved(to_user(value), generator))
 
 
-__all__ = ["FACTOR", "PERTURBATIONS", "Floors", "floors"]
+__all__ = ["FACTOR", "PERTURBATIONS", "QUIET", "Floors", "Noise", "floors"]

@@ -2,10 +2,13 @@
 
 A difference is judged by what is allowed at least (``compare.py``) and by the tensor's noise floor (``noise.py``):
 
-    allowed = min(max(least, FACTOR x floor), CAP), or --tolerance
+    allowed = max(least, FACTOR x floor), or --tolerance
 
-``ok`` is within that. Beyond it, a difference that rounding alone explains is ``unstable``, which proves nothing of the tensor
-and fails nothing; any other ``diverges``. Only what is ``ok`` counts as compared; a check that compared nothing has failed.
+Where that is more than ``CAP`` it would let faults pass, and the typical difference decides in the place of the largest: one
+rounding the other way in a quantised model changes a few elements much, a fault changes most of them. It too may be
+``FACTOR`` floors, and at most ``CAP_TYPICAL``. What rounding alone explains beyond that is ``unstable``: it proves nothing of
+the tensor and fails nothing. Any other difference ``diverges``. Only what is ``ok`` counts as compared; a check that compared
+nothing has failed.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dnnc.runtime.compare import CAP, Difference
-from dnnc.runtime.noise import FACTOR
+from dnnc.runtime.compare import CAP, CAP_TYPICAL, Difference
+from dnnc.runtime.noise import FACTOR, QUIET, Noise
 from ir.diagnostics import CheckFailed, Diagnostic
 
 NOT_COMPARED = {
@@ -30,7 +33,8 @@ NOT_COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A difference beside what was allowed of it, and the verdict: ``ok``, ``unstable`` or ``diverges``."""
+    """A difference (the largest, or the typical where that decides) beside what was allowed of it, and the verdict: ``ok``,
+    ``unstable`` or ``diverges``."""
 
     value: float
     allowed: float
@@ -38,22 +42,27 @@ class Judged:
     reason: str = ""
 
 
-def judge(difference: Difference, floor: float, tolerance: float | None = None) -> Judged:
-    """Whether a difference passes. ``floor``: the noise floor of the tensor, 0 where it was not measured."""
-    allowed = difference.allowed
+def judge(difference: Difference, noise: Noise, tolerance: float | None = None) -> Judged:
+    """Whether a difference passes. ``noise``: the noise floor of the tensor, ``QUIET`` where it was not measured."""
+    value, least, cap = difference.value, difference.allowed, CAP * difference.unit
     if tolerance is not None:
-        allowed, floor = tolerance * difference.unit, 0.0
-    elif floor:
-        allowed = max(allowed, min(FACTOR * floor, CAP * difference.unit))
-    verdict = "ok" if difference.value <= allowed else "unstable" if difference.value <= FACTOR * floor else "diverges"
-    return Judged(difference.value, allowed, verdict, difference.reason if verdict != "ok" else "")
+        allowed = tolerance * difference.unit
+        return Judged(value, allowed, "ok" if value <= allowed else "diverges", difference.reason)
+    allowed = max(least, FACTOR * noise.value)
+    if allowed <= cap or value <= least:
+        return Judged(value, allowed, "ok" if value <= allowed else "diverges", difference.reason)
+    single = f"single elements differ by up to {value:.2g}, by rounding alone {noise.value:.2g}"
+    reason = f"{difference.reason}; {single}" if difference.reason else single
+    typical, bound = difference.typical, FACTOR * noise.typical
+    verdict = "diverges" if typical > bound else "unstable" if typical > CAP_TYPICAL else "ok"
+    return Judged(typical, min(bound, CAP_TYPICAL), verdict, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One tensor that leaves a stage. ``kind``: ``cut`` or ``output``. ``alone`` and ``chained``: differences from the unsplit
     model (None: not compared); ``allowed`` and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``, ``diverges``,
-    or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the noise floors, alone and chained, 0 where not
+    or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the noise floors, alone and chained, quiet where not
     measured. ``original``: whether it was compared with the original model, or with the build's own copy. ``members``: of a
     stage on a mesh, number and device of those whose part is wrong, where that can be told; ``origin``: the first value
     inside the stage that differs, where its members were looked at more closely."""
@@ -69,7 +78,7 @@ class Comparison:
     allowed_chained: float
     verdict: str
     reason: str = ""
-    noise: tuple[float, float] = (0.0, 0.0)
+    noise: tuple[Noise, Noise] = (QUIET, QUIET)
     original: bool = True
     origin: str = ""
     members: tuple[tuple[int, str], ...] = ()
@@ -98,8 +107,8 @@ class Comparison:
             "chained": _number(self.chained),
             "allowed": self.allowed,
             "allowed_chained": self.allowed_chained,
-            "noise_alone": _number(self.noise[0]),
-            "noise_chained": _number(self.noise[1]),
+            "noise_alone": _number(self.noise[0].value),
+            "noise_chained": _number(self.noise[1].value),
             "verdict": self.verdict,
             "reason": self.reason,
             "reference": "original" if self.original else "build",
@@ -148,6 +157,12 @@ class CheckReport:
             if c.verdict in NOT_COMPARED:
                 by_verdict.setdefault(c.verdict, []).append(f"{c.kind} '{c.tensor}'")
         return "; ".join(f"{_listed(names)}: {NOT_COMPARED[verdict]}" for verdict, names in by_verdict.items())
+
+    @property
+    def noisy(self) -> str:
+        """The tensors that passed for what rounding does to this model, as text."""
+        names = [f"{c.kind} '{c.tensor}'" for c in self.compared if c.noise != (QUIET, QUIET)]
+        return _listed(names)
 
     @property
     def verdict(self) -> str:

@@ -5,9 +5,6 @@ Each is split where onnxruntime fuses otherwise than in the unsplit model, so it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -170,45 +167,38 @@ def half_with_a_float_head(blocks: int = 6, channels: int = 16) -> onnx.ModelPro
     return g.model({"x": (1, [1, 3, 16, 16])}, {y: (1, [1, 10])})
 
 
-def dynamically_quantised(layers: int = 8, width: int = 32) -> onnx.ModelProto:
-    """Products as dynamic quantisation writes them: DynamicQuantizeLinear, MatMulInteger, and back."""
+def _mix(g: Graph, x: str, width: int, gain: float) -> str:
+    """Two products with a sine between, as the two halves of an MLP: on a mesh, the second is added up over members."""
+    wide = g.add("Sin", g.add("MatMul", x, g.normal(width, 2 * width, scale=gain * width**-0.5)))
+    return g.add("Sin", g.add("MatMul", wide, g.normal(2 * width, width, scale=gain * (2 * width) ** -0.5)))
+
+
+def dynamically_quantised(layers: int = 4, width: int = 32, gain: float = 2.0, rows: int = 64) -> onnx.ModelProto:
+    """Products as dynamic quantisation writes them (DynamicQuantizeLinear, MatMulInteger, and back) between float ones."""
     g = Graph(4)
     x = "x"
     for _ in range(layers):
-        weight = g.random.standard_normal((width, width)) * width**-0.5
+        x = _mix(g, x, width, gain)
+        weight = g.random.standard_normal((width, width)) * gain * width**-0.5
         scale = np.float32(np.abs(weight).max() / 127)
         stored, zero = g.constant(np.round(weight / scale).astype(np.int8)), g.constant(np.array(0, np.int8))
         q = g.add("DynamicQuantizeLinear", x, count=3)
         product = g.add("Cast", g.add("MatMulInteger", q, stored, f"{q[:-1]}c", zero), to=TensorProto.FLOAT)
         scales = g.add("Mul", f"{q[:-1]}b", g.constant(np.array(scale)))
-        x = g.add("Tanh", g.add("Add", g.add("Mul", product, scales), g.normal(width, scale=0.2)))
-        x = g.add("Mul", x, g.constant(np.float32(2) * np.ones(width, np.float32)))
-    ends = g.constant(np.ones(width, np.float32)), g.constant(np.zeros(width, np.float32))
-    y = g.add("MatMul", g.add("LayerNormalization", x, *ends), g.normal(width, 8))
-    return g.model({"x": (1, [4, 16, width])}, {y: (1, [4, 16, 8])})
+        x = g.add("Add", g.add("Mul", product, scales), g.normal(width, scale=0.2))
+    y = g.add("MatMul", _mix(g, x, width, gain), g.normal(width, 8))
+    return g.model({"x": (1, [rows, width])}, {y: (1, [rows, 8])})
 
 
-def chaotic(layers: int = 12, width: int = 128, gain: float = 3.0) -> onnx.ModelProto:
-    """Each layer multiplies small differences by more than two."""
+def chaotic(layers: int = 6, width: int = 64, gain: float = 2.5, choose: bool = False) -> onnx.ModelProto:
+    """Plain 32-bit floats, of which each layer multiplies small differences. ``choose``: the output is the best of 64 classes
+    in each row, an integer that is right or wrong."""
     g = Graph(5)
     x = "x"
     for _ in range(layers):
-        product = g.add("MatMul", x, g.normal(width, width, scale=gain * width**-0.5))
-        x = g.add("Sin", g.add("Add", product, g.normal(width)))
+        x = _mix(g, x, width, gain)
+    if choose:
+        y = g.add("ArgMax", g.add("MatMul", x, g.normal(width, 64)), axis=-1, keepdims=0)
+        return g.model({"x": (1, [256, width])}, {y: (TensorProto.INT64, [256])})
     y = g.add("MatMul", x, g.normal(width, 8))
-    return g.model({"x": (1, [1, width])}, {y: (1, [1, 8])})
-
-
-MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "qdq-conv": quantised_convolutions,
-    "qdq-encoder": quantised_encoder,
-    "half-head": half_with_a_float_head,
-    "dynamic": dynamically_quantised,
-    "chaotic": chaotic,
-}
-
-
-def write(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.onnx"
-    onnx.save(MODELS[name](), str(path))
-    return path
+    return g.model({"x": (1, [4, width])}, {y: (1, [4, 8])})
