@@ -16,10 +16,10 @@ What differs by more than the precision of its type explains is measured against
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,21 +29,19 @@ from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.runtime.dataflow import precisions, random_values
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, refusal
+from dnnc.runtime.errors import RuntimeFailure
 from dnnc.runtime.generate import random_inputs
 from dnnc.runtime.inputs import read_inputs
 from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
-from dnnc.runtime.noise import QUIET, Floors, Noise, floors
+from dnnc.runtime.noise import QUIET, Meter, Noise
 from dnnc.runtime.program import Program
+from dnnc.runtime.unsplit import Unsplit, one_line, read_by
 from dnnc.runtime.verdict import CheckReport, Comparison, judge
 from dnnc.runtime.wiring import output_specs
 from ir.diagnostics import InvalidInput
 from ir.module import Module
 from ir.scratch import scratch_folder
-
-if TYPE_CHECKING:
-    from dnnc.backend.reference import Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ def check_build(
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
     progress("run the unsplit model", None)
     with scratch_folder() as scratch:
-        unsplit = _Unsplit(build, feeds, options, precisions(module), scratch)
+        unsplit = Unsplit(build, feeds, options.threads, options.optimize, precisions(module), scratch)
         expected = unsplit.values()
         tainted, random = random_values(module)
         state = _State(build, module, options, feeds, expected, unsplit, tainted)
@@ -106,141 +104,6 @@ def check_build(
     )
 
 
-_INPUTS = "where random inputs are not what the model accepts, give some: --inputs FILE.npz"
-
-
-@dataclass(slots=True)
-class _Unsplit:
-    """The unsplit model: its values, and how far rounding moves them. ``titles``: what it is; ``notes``: for the person;
-    ``from_original``: names of values that the original model gave."""
-
-    build: Build
-    feeds: list[dict[str, Any]]
-    options: CheckOptions
-    precisions: Mapping[str, Precision]
-    scratch: Path
-    titles: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    from_original: set[str] = field(default_factory=set)
-    _whole: Floors | None = None
-
-    def _specs(self) -> dict[str, ValueSpec]:
-        """What leaves the stages, by name."""
-        return {spec.name: spec for index in range(len(self.build.stages)) for spec in output_specs(self.build, index)}
-
-    def _references(self) -> Iterator[Reference]:
-        """Not kept: a model with its weights is held only while it is needed."""
-        from dnnc.backend.reference import references
-
-        return references(self.build, self._specs(), self.scratch)
-
-    def values(self) -> list[dict[str, Any]]:
-        """Per sample the values of all cut tensors and outputs. Raises InvalidInput where no reference runs."""
-        specs = self._specs()
-        values: list[dict[str, Any]] = [{} for _ in self.feeds]
-        for reference in self._references():
-            wanted = tuple(spec for name, spec in specs.items() if name in reference.present and name not in values[0])
-            if not wanted:
-                continue
-            plain = tuple(ValueSpec(spec.name, spec.element) for spec in wanted)
-            try:
-                program = Program(
-                    reference.model,
-                    plain,
-                    threads=self.options.threads,
-                    optimize=self.options.optimize,
-                    folder=reference.folder,
-                )
-                for sample, found in zip(self.feeds, values, strict=True):
-                    found.update(program.run(_pick(program, sample, reference.title)))
-            except InvalidInput:
-                raise
-            except Exception as error:  # whatever onnxruntime raises; the next reference may do
-                self.notes.append(f"{reference.title} does not run: {_one_line(error)}")
-                continue
-            self.titles.append(reference.title)
-            if reference.original:
-                self.from_original |= {spec.name for spec in wanted}
-            if len(values[0]) == len(specs):
-                break
-        if specs and not self.titles:
-            self._refuse()
-        self._tell_what_it_is(specs)
-        return values
-
-    def _refuse(self) -> None:
-        if reason := refusal(" ".join(self.notes)):
-            message = f"the model cannot be run, so there is nothing to compare: {reason}"
-            raise InvalidInput(message, where=str(self.build.folder), hint=REFUSED_HINT)
-        message = "the unsplit model does not run on these inputs, so there is nothing to compare with:\n  "
-        raise InvalidInput(message + "\n  ".join(self.notes), where=str(self.build.folder), hint=_INPUTS)
-
-    def _tell_what_it_is(self, specs: Mapping[str, ValueSpec]) -> None:
-        from dnnc.backend.reference import why_not_the_original
-
-        if specs and not self.from_original:
-            self.notes.append(
-                "the reference was made from the build's own weights (annotated.onnx): " + why_not_the_original(self.build)
-            )
-        elif len(self.titles) > 1:
-            self.notes.append("values that the original does not name were compared with annotated.onnx")
-
-    def noise(self, stage: StageProgram, rights: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]) -> Floors:
-        """Noise floors of what leaves a stage, of the part of the unsplit model that computes it; ``rights``: its inputs."""
-        from dnnc.backend.reference import part
-
-        specs = output_specs(self.build, stage.index)
-        read = [port.name for port in stage.inputs] + [channel.tensor for channel in stage.receives]
-        given = {name: shape for name in read if (shape := _shape_of([right.get(name) for right in rights])) is not None}
-        for reference in self._references():
-            own = part(reference, given, [spec.name for spec in specs if spec.name in reference.present])
-            if own is not None:
-                feeds = [{**sample, **right} for sample, right in zip(self.feeds, rights, strict=True)]
-                return self._floors(own, specs, feeds, expected)
-        return {}
-
-    def whole_noise(self) -> Floors:
-        """Noise floors of what leaves any stage, of the whole unsplit model."""
-        if self._whole is None:
-            self._whole = {}
-            for reference in self._references():
-                for name, floor in self._floors(reference, tuple(self._specs().values()), self.feeds, None).items():
-                    self._whole.setdefault(name, floor)
-                if len(self._whole) == len(self._specs()):
-                    break
-        return self._whole
-
-    def _floors(
-        self,
-        reference: Reference,
-        specs: Sequence[ValueSpec],
-        feeds: Sequence[Mapping[str, Any]],
-        expected: Sequence[Mapping[str, Any]] | None,
-    ) -> Floors:
-        options = self.options
-        return floors(reference, specs, feeds, expected, self.precisions, threads=options.threads, optimize=options.optimize)
-
-
-def _shape_of(values: Sequence[Any]) -> tuple[int, tuple[int | None, ...]] | None:
-    """Element type and shape of a value of all samples; a dim that differs between them is None. None for what is no tensor."""
-    first = values[0] if values else None
-    if not isinstance(first, Raw) or not all(isinstance(v, Raw) and len(v.shape) == len(first.shape) for v in values):
-        return None
-    dims = zip(*(value.shape for value in values), strict=True)
-    return first.element, tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in dims)
-
-
-def _pick(program: Program, feeds: Mapping[str, Any], title: str) -> dict[str, Any]:
-    missing = [name for name in program.input_names if name not in feeds]
-    if missing:
-        raise InvalidInput(f"{title} has an input '{missing[0]}' that the build does not know")
-    return {name: feeds[name] for name in program.input_names}
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
 @dataclass(slots=True)
 class _State:
     """What a check knows while it walks over the stages: values per sample, expected and as the chain of stages makes them."""
@@ -250,13 +113,13 @@ class _State:
     options: CheckOptions
     feeds: list[dict[str, Any]]
     expected: list[dict[str, Any]]
-    unsplit: _Unsplit
+    unsplit: Unsplit
     tainted: frozenset[str]
     chain: list[dict[str, Any]] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     parts: list[dict[int, list[Any]]] = field(default_factory=list)  # by channel, as the members of a mesh made them
     at_fault: dict[str, set[int]] = field(default_factory=dict)  # members whose part is wrong, by tensor, in this stage
-    noise: Floors | None = None  # of this stage alone, where it was needed
+    meter: Meter | None = None  # of this stage alone, where it was needed
 
     def __post_init__(self) -> None:
         self.chain = [dict(sample) for sample in self.feeds]
@@ -280,14 +143,14 @@ class _State:
         except Exception as error:  # onnxruntime's; a stage that cannot run is named like one that dies in a run
             member = f" member {error.member} on {stage.devices[error.member]}" if isinstance(error, MemberError) else ""
             raise RuntimeFailure(
-                f"it does not run, though the unsplit model does: {_one_line(error)}",
+                f"it does not run, though the unsplit model does: {one_line(error)}",
                 where=f"stage {index}{member or f' on {stage.device}'}",
             ) from error
         outputs = {port.name: port.type for port in stage.outputs}
         types = {**{channel.tensor: channel.type for channel in stage.sends}, **outputs}
         for spec in specs:
             self.comparisons.append(self._comparison(index, spec.name, types[spec.name], spec.name in outputs, alone, chained))
-        self.at_fault, self.noise = {}, None
+        self.at_fault, self.meter = {}, None
         self._drop(index)
 
     def _run_model(
@@ -406,17 +269,19 @@ class _State:
         alone, chained = worst
         if self.options.tolerance is not None or (alone.ok and chained.ok):
             return QUIET, QUIET
-        if not alone.ok and self.noise is None:
-            self.noise = self.unsplit.noise(stage, self._right_inputs(stage), self.expected)
-        whole = QUIET if chained.ok and self.noise else self.unsplit.whole_noise().get(name, QUIET)
-        own = (self.noise or {}).get(name, whole) if not alone.ok else QUIET
-        return own, QUIET if chained.ok else own | whole
+        own = QUIET
+        if not alone.ok:
+            if self.meter is None:
+                self.meter = self.unsplit.part_meter(stage, self._right_inputs(stage), self.expected)
+            own = _explain(alone, name, self.meter or self.unsplit.whole_meter(name), QUIET)
+        if judge(chained, own).verdict == "ok":
+            return own, own
+        return own, _explain(chained, name, self.unsplit.whole_meter(name), own)
 
     def _right_inputs(self, stage: StageProgram) -> list[dict[str, Any]]:
         """Per sample what the unsplit model gives to a stage."""
-        names = [port.name for port in stage.inputs] + [channel.tensor for channel in stage.receives]
         return [
-            {name: expected.get(name, sample.get(name, made.get(name))) for name in names}
+            {name: expected.get(name, sample.get(name, made.get(name))) for name in read_by(stage)}
             for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True)
         ]
 
@@ -446,6 +311,15 @@ class _State:
                 del made[name]
             for name in expected.keys() - later - unchecked:
                 del expected[name]
+
+
+def _explain(difference: Difference, name: str, meter: Meter | None, noise: Noise) -> Noise:
+    """The noise floor of a value, at least ``noise``, measured until it explains the difference or there is no more to run."""
+    while judge(difference, noise).verdict != "ok" and meter is not None:
+        noise |= meter.floors.get(name, QUIET)
+        if judge(difference, noise).verdict == "ok" or not meter.more():
+            break
+    return noise
 
 
 def _collect(

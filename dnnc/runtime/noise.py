@@ -49,42 +49,57 @@ Floors = dict[str, Noise]
 Values = Mapping[str, Any]
 
 
-def floors(
-    reference: Reference,
-    specs: Sequence[ValueSpec],
-    feeds: Sequence[Values],
-    expected: Sequence[Values] | None,
-    precisions: Mapping[str, Precision],
-    *,
-    threads: int,
-    optimize: bool,
-) -> Floors:
-    """The noise floor of each value that ``reference`` has, in the measure of ``compare``; over all samples. ``expected``: what
-    the unsplit model gave of them, for a part of it; without, the plain run. A variant that does not run says nothing."""
-    present = tuple(ValueSpec(spec.name, spec.element) for spec in specs if spec.name in reference.present)
-    worst: Floors = dict.fromkeys((spec.name for spec in present), QUIET)
-    right = expected
-    for model, level, generator in _variants(reference, optimize):
+class Meter:
+    """Measures the noise floors of the values that ``reference`` has, one variant of it after the other: ``floors`` grows with
+    every call of ``more``, so whoever needs no more stops. Over all samples, in the measures of ``compare``."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        specs: Sequence[ValueSpec],
+        feeds: Sequence[Values],
+        expected: Sequence[Values] | None,
+        precisions: Mapping[str, Precision],
+        *,
+        threads: int,
+        optimize: bool,
+    ) -> None:
+        """``expected``: what the unsplit model gave, where ``reference`` is a part of it; without, its own plain run."""
+        self.specs = tuple(ValueSpec(spec.name, spec.element) for spec in specs if spec.name in reference.present)
+        self.floors: Floors = dict.fromkeys((spec.name for spec in self.specs), QUIET)
+        self._feeds, self._expected, self._precisions = feeds, expected, precisions
+        self._folder, self._threads = reference.folder, threads
+        self._variants = _variants(reference, optimize)
+
+    def more(self) -> bool:
+        """Runs the next variant; False when there is none. One that does not run says nothing."""
+        variant = next(self._variants, None)
+        if variant is None:
+            return False
+        model, optimize, generator = variant
         try:
-            program = Program(model, present, threads=threads, optimize=level, folder=reference.folder)
+            program = Program(model, self.specs, threads=self._threads, optimize=optimize, folder=self._folder)
             results = []
-            for sample in feeds:
+            for sample in self._feeds:
                 given = {name: sample[name] for name in program.input_names}
                 results.append(program.run({n: _moved(v, generator) for n, v in given.items()} if generator else given))
-        except Exception:  # whatever onnxruntime raises; a model without optimisations may lack a kernel
-            continue
-        right = right or results
-        for wanted, found in zip(right, results, strict=True):
-            for name in worst:
-                if name in wanted:
-                    precision = precisions.get(name, EXACT)
-                    difference = compare(wanted[name], found[name], precision)
-                    worst[name] |= Noise(difference.value, difference.typical)
-                    unseen = _UNSEEN / max(1, difference.elements)
-                    # What is right or wrong by how floats were rounded; of a few elements, one is too many.
-                    if difference.allowed == 0 and precision.rounded and unseen * FACTOR <= CAP:
-                        worst[name] |= Noise(unseen, unseen)
-    return worst
+        except Exception:  # whatever onnxruntime raises; it may lack a kernel for a model without optimisations
+            return True
+        self._expected = self._expected or results
+        for wanted, found in zip(self._expected, results, strict=True):
+            for name in self.floors.keys() & wanted.keys():
+                self.floors[name] |= self._noise(name, wanted[name], found[name])
+        return True
+
+    def _noise(self, name: str, wanted: Any, found: Any) -> Noise:
+        precision = self._precisions.get(name, EXACT)
+        difference = compare(wanted, found, precision)
+        noise = Noise(difference.value, difference.typical)
+        unseen = _UNSEEN / max(1, difference.elements)
+        # What is right or wrong by how floats were rounded; of a few elements, one is too many.
+        if difference.allowed == 0 and precision.rounded and unseen * FACTOR <= CAP:
+            noise |= Noise(unseen, unseen)
+        return noise
 
 
 def _variants(reference: Reference, optimize: bool) -> Iterator[tuple[bytes, bool, np.random.Generator | None]]:
@@ -102,4 +117,4 @@ def _moved(value: Any, generator: np.random.Generator) -> Any:
     return from_user(moved(to_user(value), generator))
 
 
-__all__ = ["FACTOR", "PERTURBATIONS", "QUIET", "Floors", "Noise", "floors"]
+__all__ = ["FACTOR", "PERTURBATIONS", "QUIET", "Meter", "Noise"]
