@@ -101,10 +101,13 @@ def import_proto(
     translator = _Translator(model, where, file, folder, sink, limits)
     translator.check_initializers()
     sink.raise_errors()
-    if shapes.infer_shapes(model, where, sink, limits):
+    remarks = DiagnosticSink()
+    if shapes.infer_shapes(model, where, remarks, limits):
         refuse_contradiction(model, ports, bindings, where)
     check_types(model, where, sink, limits)
-    sink.raise_errors()
+    sink.raise_errors()  # they are what inference failed at, and told better
+    for remark in remarks.diagnostics:
+        sink.emit(remark)
     module = translator.module(name or model.graph.name or "model")
     sink.raise_errors()
     faults = verify(module)

@@ -16,15 +16,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, TypeProto
 
 from dnnc.frontends import schemas
 from dnnc.frontends.model_dims import graphs
+from dnnc.frontends.onnx_types import RANK_LIMIT
 from dnnc.ort import load_symbolic_shape_inference
 from ir.diagnostics import InvalidInput
 
 _PER_BYTE = 32
 """Bytes of memory per byte of a serialised graph that inference may take beside its limit: messages, copies, results."""
+
+_LONG_VECTOR = 1 << 16
+"""Integers of a vector; Python's protobuf does not survive running out of memory, as C++ and numpy do."""
 
 _ROUNDS = 32
 """Rounds of onnxruntime's inference: on models that it does not understand it may never come to an end."""
@@ -54,13 +58,24 @@ class Inference:
         while True:
             try:
                 with schemas.registered(operators, versions):
-                    return self._run(data, strict)
+                    inferred = self._run(data, strict)
             except MemoryError:
                 if not self.follow:
                     message = f"shape inference would take more than {self.limit} bytes of memory"
                     hint = "does a shape come from a tensor of very many elements? --limit inference-bytes=NUMBER allows more"
                     raise InvalidInput(message, where=self.where, hint=hint) from None
                 self.follow = False
+                continue
+            self._check_ranks(inferred)
+            return inferred
+
+    def _check_ranks(self, model: ModelProto) -> None:
+        """Raises InvalidInput for a value of more dimensions than any tool handles: each later step writes all of them out."""
+        for graph in graphs(model.graph):
+            for value in (*graph.value_info, *graph.output):
+                if (rank := len(value.type.tensor_type.shape.dim)) > RANK_LIMIT:
+                    message = f"the shape of '{value.name}' has {rank} dimensions; at most {RANK_LIMIT} are supported"
+                    raise InvalidInput(message, where=self.where)
 
     def _run(self, data: bytes, strict: bool) -> ModelProto:
         from onnx.onnx_cpp2py_export import shape_inference
@@ -78,7 +93,10 @@ class Inference:
         return inferred
 
     def infer_symbolic(self, model: ModelProto) -> ModelProto | None:
-        """A copy of the model with the types that onnxruntime's inference finds; None where it gives up."""
+        """A copy of the model with the types that onnxruntime's inference finds; None where it gives up, and where a vector of
+        integers is so long that it would not survive writing it out as a shape."""
+        if any(_is_long_vector(value.type) for graph in graphs(model.graph) for value in (*graph.input, *graph.value_info)):
+            return None
         try:
             symbolic_shape_inference = load_symbolic_shape_inference()
         except ImportError:
@@ -105,6 +123,15 @@ class Inference:
         finally:
             logger.setLevel(level)
         return result if complete and isinstance(result, ModelProto) else None
+
+
+def _is_long_vector(type_: TypeProto) -> bool:
+    tensor = type_.tensor_type
+    return (
+        tensor.elem_type in (TensorProto.INT64, TensorProto.INT32)
+        and len(tensor.shape.dim) == 1
+        and tensor.shape.dim[0].dim_value > _LONG_VECTOR
+    )
 
 
 _WINDOW = threading.Lock()

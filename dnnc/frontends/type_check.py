@@ -54,9 +54,12 @@ class _Checker:
 
     def graph(self, graph: GraphProto, outer: Mapping[str, Type], place: str) -> None:
         own = graph_types(graph)
-        for name, type_ in own.items():
+        made = [name for node in graph.node for name in node.output]
+        for name in (*(value.name for value in graph.input), *made):
+            type_ = own.get(name)
             if isinstance(type_, TensorType) and (fault := self._too_large(type_)):
                 self.sink.error(f"the shape of '{name}' is {fault}", where=f"{self.where}{place}")
+                break  # what reads it is as large
         types = {**outer, **own} if outer else own
         for index, node in enumerate(graph.node):
             self._node(node, index, types, place)

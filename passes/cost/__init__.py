@@ -36,6 +36,8 @@ FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS, *
 """The formula of each operator, by the op's full name."""
 
 _MAX_TRIPS = 1 << 31  # exporters write "no limit" as the largest integer
+_MOST = 1 << 60
+"""Flops or bytes of a model in one run; training counts them three times, and its plans are made in 63 bits."""
 _DIM_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
@@ -65,6 +67,7 @@ class CostPass(Pass):
         sizes = _Sizes(module, self.unknown)
         program = _Program(module, sizes, context)
         symbols = tuple(program.func(symbol.name) if isinstance(symbol, Func) else symbol for symbol in module.symbols)
+        _check_total(program.func(module.entry.name))
         result = replace(module, symbols=symbols)
         sizes.report(result, context)
         if measured is not None:
@@ -186,7 +189,7 @@ class _Coster:
             if any(count is not None and not 0 <= count < COUNTED for count in _counts(work)):
                 raise ValueError("a count that is none")
             return work
-        except (LookupError, ValueError, ZeroDivisionError, TypeError):
+        except (LookupError, ValueError, ArithmeticError, TypeError):
             self.program.context.sink.warn(
                 f"the types of {facts.op.name} do not fit its cost formula; it is counted by its bytes only", where=facts.op.id
             )
@@ -216,7 +219,7 @@ class _Coster:
         if op.name == "onnx.Scan":
             count = int(op.get("num_scan_inputs", 0))
             axes = op.get("scan_input_axes") or (0,)
-            if count and len(op.operands) >= count:
+            if 0 < count <= len(op.operands):
                 name = op.operands[-count]
                 type_ = self.program.sizes.number(name, self.types[name]) if name in self.types else None
                 if isinstance(type_, TensorType) and type_.shape and -len(type_.shape) <= axes[0] < len(type_.shape):
@@ -230,6 +233,16 @@ class _Coster:
 
 def _counts(work: Work) -> tuple[int | None, ...]:
     return (work.flops, work.input_grad, work.weight_grad, work.saved, work.read, work.write, work.weight)
+
+
+def _check_total(func: Func) -> None:
+    """Raises InvalidInput where the numbers of all ops, which plans add up, would not fit 63 bits: names the dearest op."""
+    for name, value in ((name, getattr(total_cost(func.ops), name)) for name in _PARTS):
+        if value >= _MOST:
+            op = max(func.ops, key=lambda op: int(getattr(op.facet(Cost, Cost()), name)))
+            share = getattr(op.facet(Cost, Cost()), name)
+            message = f"{name} of all ops is {value:.3g}, {share:.3g} of it {op.name}'s; at most {_MOST:.3g} can be planned"
+            raise InvalidInput(message, where=op.id, hint="is a dimension, or an attribute of this op, larger than meant?")
 
 
 _PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")

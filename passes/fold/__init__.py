@@ -21,15 +21,17 @@ back, with a variant for each distinct decision.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import ClassVar, TypeVar
 
 from ir.collector import collector_paused
 from ir.diagnostics import UsageError
-from ir.module import Func, Module, Symbol
+from ir.module import Func, Module, Stage, Symbol
+from ir.ops import Op
 from passes.base import Pass, PassContext
-from passes.fold.marks import copies_of, is_block
+from passes.fold.marks import CALL, CALLEE, GROUPS, NAMES, PLACES, copies_of, is_block
+from passes.fold.names import assigned, locations
 from passes.fold.outline import outline
 from passes.fold.restore import expand, expanded_bodies
 from passes.fold.search import Item
@@ -126,7 +128,7 @@ def on_expanded(run: Callable[[P, Module, PassContext], Module]) -> Callable[[P,
     @wraps(run)
     def around(self: P, module: Module, context: PassContext) -> Module:
         expanded = expand(module)
-        result = run(self, expanded, context)
+        result = _with_fitting_calls(expanded, run(self, expanded, context))
         if expanded is module:
             return result
         before, after = list(expanded.of_type(Func)), list(result.of_type(Func))
@@ -137,6 +139,37 @@ def on_expanded(run: Callable[[P, Module, PassContext], Module]) -> Callable[[P,
         return _with_blocks(result, own, [func for func in own.values() if func.name not in names])
 
     return around
+
+
+def _with_fitting_calls(before: Module, after: Module) -> Module:
+    """``after`` without what calls that are left say of their copies (``marks``), where the function that they call has other
+    ops than in ``before``: the lists fit the ops that were there."""
+    if before is after or sum(1 for _ in after.of_type(Func)) < 2:
+        return after
+    had = {func.name: func for func in before.of_type(Func)}
+    changed = {func.name for func in after.of_type(Func) if (old := had.get(func.name)) is None or not _same_names(old, func)}
+    if not changed:
+        return after
+
+    def fitting(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        return tuple(map(one, ops))
+
+    def one(op: Op) -> Op:
+        if op.regions:
+            return replace(op, regions=tuple((key, replace(region, ops=fitting(region.ops))) for key, region in op.regions))
+        if op.name != CALL or op.get(CALLEE) not in changed:
+            return op
+        return replace(op, attributes=tuple(item for item in op.attributes if item[0] not in (NAMES, GROUPS, *PLACES)))
+
+    symbols = tuple(replace(s, ops=fitting(s.ops)) if isinstance(s, Func | Stage) else s for s in after.symbols)
+    return replace(after, symbols=symbols)
+
+
+def _same_names(one: Func, other: Func) -> bool:
+    """Whether two functions assign the same names in the same order, in the same places."""
+    return one.ops is other.ops or (
+        list(assigned(one.ops)) == list(assigned(other.ops)) and list(locations(one.ops)) == list(locations(other.ops))
+    )
 
 
 __all__ = [
