@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import ir
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.limits import LIMITS, Limits
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.topology import Topology
 from passes.base import Pass, PassContext
@@ -58,7 +59,7 @@ Progress = Callable[[str, float | None], None]
 class CompileOptions:
     """What to compile, for what, how, and where to.
 
-    ``dims`` binds symbolic dimensions. ``cuts``: tensors after which a new stage begins; ``pins``: device by op; ``stages``:
+    ``dims`` binds symbolic dimensions; ``limits`` bound what the model may ask for. ``cuts``: tensors after which a new stage begins; ``pins``: device by op; ``stages``:
     how many, None for the best. ``plan``: a plan to replay instead of searching. ``objective``, ``split`` (empty: throughput,
     contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of a device, of latency), ``comm`` (empty:
     ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``, which is pipeline text, empty for the
@@ -75,6 +76,7 @@ class CompileOptions:
     topology: str
     out: Path
     dims: Mapping[str, int | str] = field(default_factory=dict)
+    limits: Limits = LIMITS
     cuts: tuple[str, ...] = ()
     pins: Mapping[str, str] = field(default_factory=dict)
     stages: int | None = None
@@ -187,6 +189,7 @@ def compile_model(
             sink,
             allow_missing_weights=not bytes_needed and given is None,
             arrays=given.shapes if given is not None else None,
+            limits=options.limits,
         )
         module = with_topology(expand(imported.module), topology)
         weights = _available_weights(module, options, sink)

@@ -48,9 +48,6 @@ class Limits:
     sparse_bytes: int = 64 << 20
     """Bytes of the dense form of one sparse tensor of a model."""
 
-    value_bytes: int = (1 << 53) - 1
-    """Bytes of one value, as ``ir.ranges`` has it: no machine holds as much, and sums over a model stay below 2^63."""
-
     folded_bytes: int = 16 << 20
     """Bytes of the inputs and the results of one operator on constants; what is larger is computed when the program runs."""
 

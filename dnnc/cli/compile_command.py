@@ -44,6 +44,7 @@ def compile_(
     topology: opt.TopologyOption,
     out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Directory to write; replaced when it is a build.")],
     dim: opt.DimOption = None,
+    limit: opt.LimitOption = None,
     cut: Annotated[
         list[str] | None, typer.Option("--cut", metavar="TENSOR", help="Begin a new stage after this tensor. Repeatable.")
     ] = None,
@@ -181,6 +182,7 @@ def compile_(
         topology=topology,
         out=out,
         dims=opt.parse_dims(dim),
+        limits=opt.parse_limits(limit),
         cuts=tuple(cut or ()),
         pins=opt.parse_pairs(pin, "--pin", "NODE=DEVICE"),
         stages=opt.parse_stages(stages, bool(mesh)),

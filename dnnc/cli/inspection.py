@@ -12,6 +12,7 @@ from dnnc.cli.console import progress, put, put_json, show_warnings
 from ir.diagnostics import DiagnosticSink, InvalidInput
 
 if TYPE_CHECKING:
+    from ir.limits import Limits
     from dnnc.backend import Build
     from ir.module import Module
 
@@ -26,6 +27,7 @@ def inspect_(
         ),
     ],
     dim: opt.DimOption = None,
+    limit: opt.LimitOption = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
@@ -37,13 +39,13 @@ def inspect_(
     try:
         with progress(not quiet) as report:
             report("inspect", None)
-            module, costed = _load(subject, opt.parse_dims(dim), sink)
+            module, costed = _load(subject, opt.parse_dims(dim), opt.parse_limits(limit), sink)
     finally:
         show_warnings(sink.diagnostics, quiet)
     _print_module(module, costed, json)
 
 
-def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tuple[Module, Module]:
+def _load(subject: str, dims: dict[str, int | str], limits: Limits, sink: DiagnosticSink) -> tuple[Module, Module]:
     """The module as it was given, and with costs where its shapes are known: the same module where they are not."""
     from dnnc.driver import pass_context
     from dnnc.frontends import load_model
@@ -53,7 +55,7 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink) -> tup
     from passes.manager import PassManager
     from passes.pipeline import parse_pipeline
 
-    module = load_model(subject, dims, sink, allow_missing_weights=True).module
+    module = load_model(subject, dims, sink, allow_missing_weights=True, limits=limits).module
     if module.first(Func) is None:
         raise InvalidInput("the module has no function, so there is nothing to tell of it", where=subject)
     if any(op.facet(Cost) for op in module.entry.ops):

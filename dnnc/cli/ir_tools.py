@@ -24,6 +24,7 @@ def import_(
     model: opt.ModelArgument,
     out: OutOption = None,
     dim: opt.DimOption = None,
+    limit: opt.LimitOption = None,
     passes: Annotated[str, typer.Option("--passes", metavar="PIPELINE", help="Run these passes on it.")] = "",
     quiet: opt.QuietOption = False,
 ) -> None:
@@ -37,7 +38,8 @@ def import_(
     try:
         with progress(not quiet) as report:
             report("import", None)
-            module = load_model(model, opt.parse_dims(dim), sink, allow_missing_weights=True).module
+            limits = opt.parse_limits(limit)
+            module = load_model(model, opt.parse_dims(dim), sink, allow_missing_weights=True, limits=limits).module
             if pipeline:
                 from dnnc.driver import pass_context
 

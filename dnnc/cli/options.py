@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ir.diagnostics import UsageError
+from ir.limits import LIMITS, OPTIONS, Limits
 
 
 def complete_zoo(incomplete: str) -> list[str]:
@@ -96,6 +98,15 @@ DimOption = Annotated[
         help="Bind a symbolic dimension, by its name or as INPUT.AXIS: a number, or another's name. Repeatable.",
     ),
 ]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=NUMBER",
+        help="Accept more of MODEL than by default. inlined-nodes: nodes that its functions may expand to; inference-bytes: "
+        "memory of shape inference; sparse-bytes: one sparse tensor written out. Repeatable.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TimingOption = Annotated[bool, typer.Option("--timing", help="Print the seconds of each pass to standard error.")]
@@ -127,7 +138,8 @@ def parse_pairs(items: Iterable[str] | None, option: str, expected: str) -> dict
 
 
 def _example(option: str) -> str:
-    return "batch=8" if option == "--dim" else "/encoder/MatMul=cpu0"
+    examples = {"--dim": "batch=8", "--limit": "inlined-nodes=50000"}
+    return examples.get(option, "/encoder/MatMul=cpu0")
 
 
 def parse_stages(text: str | None, mesh: bool) -> int | None:
@@ -142,11 +154,27 @@ def parse_stages(text: str | None, mesh: bool) -> int | None:
     return int(text)
 
 
+def parse_limits(items: Iterable[str] | None) -> Limits:
+    """``--limit`` options over the default limits. Raises UsageError."""
+    given = {}
+    for name, value in parse_pairs(items, "--limit", "NAME=NUMBER").items():
+        field = name.replace("-", "_")
+        if field not in OPTIONS:
+            known = ", ".join(option.replace("_", "-") for option in OPTIONS)
+            raise UsageError(f"--limit knows no '{name}'; expected one of {known}")
+        if not (value.isascii() and value.isdecimal()) or len(value) > 18:
+            raise UsageError(f"--limit {name} takes a whole number, found '{value[:40]}'")
+        given[field] = int(value)
+    return replace(LIMITS, **given)
+
+
 def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:
     """``--dim`` options: a positive number or the name of another dimension. Raises UsageError."""
     dims: dict[str, int | str] = {}
     for name, value in parse_pairs(items, "--dim", "NAME=VALUE").items():
         if value.lstrip("+-").isdecimal():
+            if len(value) > 19:
+                raise UsageError(f"--dim {name}={value[:40]}: a dimension is less than 2^63")
             if int(value) < 1:
                 raise UsageError(f"--dim {name}={value}: a dimension is at least 1")
             dims[name] = int(value)

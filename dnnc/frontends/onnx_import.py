@@ -104,7 +104,7 @@ def import_proto(
     remarks = DiagnosticSink()
     if shapes.infer_shapes(model, where, remarks, limits):
         refuse_contradiction(model, ports, bindings, where)
-    check_types(model, where, sink, limits)
+    check_types(model, where, sink)
     sink.raise_errors()  # they are what inference failed at, and told better
     for remark in remarks.diagnostics:
         sink.emit(remark)

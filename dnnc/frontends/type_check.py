@@ -18,7 +18,7 @@ from dnnc.frontends.onnx_types import RANK_LIMIT
 from dnnc.frontends.opdefs import STANDARD_DOMAINS
 from dnnc.frontends.shapes import graph_types
 from ir.diagnostics import DiagnosticSink
-from ir.limits import Limits
+from ir.ranges import MOST_BYTES
 from ir.types import DType, TensorType, Type
 
 _NAMES = {
@@ -42,15 +42,15 @@ _NAMES = {
 """How onnx's schemas call the element types that have been there from the beginning; the others are not held to them."""
 
 
-def check_types(model: ModelProto, where: str, sink: DiagnosticSink, limits: Limits) -> None:
+def check_types(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
     """Emits an error for each value that is too large and for each input whose element type its operator does not take."""
     versions = {entry.domain: entry.version for entry in model.opset_import}
-    _Checker(versions, where, sink, limits).graph(model.graph, {}, "")
+    _Checker(versions, where, sink).graph(model.graph, {}, "")
 
 
 class _Checker:
-    def __init__(self, versions: dict[str, int], where: str, sink: DiagnosticSink, limits: Limits) -> None:
-        self.versions, self.where, self.sink, self.limits = versions, where, sink, limits
+    def __init__(self, versions: dict[str, int], where: str, sink: DiagnosticSink) -> None:
+        self.versions, self.where, self.sink = versions, where, sink
 
     def graph(self, graph: GraphProto, outer: Mapping[str, Type], place: str) -> None:
         own = graph_types(graph)
@@ -73,9 +73,9 @@ class _Checker:
         size = 1
         for dim in shape:
             size *= dim if isinstance(dim, int) and dim else 1
-        if size * max(type_.dtype.bits, 8) // 8 > self.limits.value_bytes:
+        if size * max(type_.dtype.bits, 8) // 8 >= MOST_BYTES:
             numbers = "x".join("?" if dim is None else str(dim) for dim in shape)
-            return f"{numbers}; a value has at most {self.limits.value_bytes} bytes"
+            return f"{numbers}; a value has fewer than {MOST_BYTES} bytes"
         return ""
 
     def _node(self, node: NodeProto, index: int, types: Mapping[str, Type], place: str) -> None:
