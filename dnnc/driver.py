@@ -59,8 +59,8 @@ Progress = Callable[[str, float | None], None]
 class CompileOptions:
     """What to compile, for what, how, and where to.
 
-    ``dims`` binds symbolic dimensions; ``limits`` bound what the model may ask for. ``cuts``: tensors after which a new stage begins; ``pins``: device by op; ``stages``:
-    how many, None for the best. ``plan``: a plan to replay instead of searching. ``objective``, ``split`` (empty: throughput,
+    ``dims`` binds symbolic dimensions; ``limits`` bound what the model may ask for. ``cuts``: tensors after which a new stage
+    begins; ``pins``: device by op; ``stages``: how many, None for the best. ``plan``: a plan to replay instead of searching. ``objective``, ``split`` (empty: throughput,
     contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of a device, of latency), ``comm`` (empty:
     ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``, which is pipeline text, empty for the
     default one.

@@ -10,9 +10,9 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
 from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
-    from ir.limits import Limits
     from dnnc.backend import Build
     from ir.module import Module
 
@@ -39,13 +39,13 @@ def inspect_(
     try:
         with progress(not quiet) as report:
             report("inspect", None)
-            module, costed = _load(subject, opt.parse_dims(dim), opt.parse_limits(limit), sink)
+            module, costed = _load(subject, opt.parse_dims(dim), sink, opt.parse_limits(limit))
     finally:
         show_warnings(sink.diagnostics, quiet)
     _print_module(module, costed, json)
 
 
-def _load(subject: str, dims: dict[str, int | str], limits: Limits, sink: DiagnosticSink) -> tuple[Module, Module]:
+def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits: Limits = LIMITS) -> tuple[Module, Module]:
     """The module as it was given, and with costs where its shapes are known: the same module where they are not."""
     from dnnc.driver import pass_context
     from dnnc.frontends import load_model
