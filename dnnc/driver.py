@@ -60,10 +60,10 @@ class CompileOptions:
     """What to compile, for what, how, and where to.
 
     ``dims`` binds symbolic dimensions; ``limits`` bound what the model may ask for. ``cuts``: tensors after which a new stage
-    begins; ``pins``: device by op; ``stages``: how many, None for the best. ``plan``: a plan to replay instead of searching. ``objective``, ``split`` (empty: throughput,
-    contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of a device, of latency), ``comm`` (empty:
-    ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``, which is pipeline text, empty for the
-    default one.
+    begins; ``pins``: device by op; ``stages``: how many, None for the best. ``plan``: a plan to replay instead of searching.
+    ``objective``, ``split`` (empty: throughput, contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of
+    a device, of latency), ``comm`` (empty: ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``,
+    which is pipeline text, empty for the default one.
 
     ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, empty for none. With it ``stages`` may be
     0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching, ``uneven`` lets shards
