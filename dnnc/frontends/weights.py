@@ -60,7 +60,7 @@ def missing_data(module: Module, folder: Path) -> list[Diagnostic]:
         except OSError:
             size = -1
         if size < 0:
-            what = "is no regular file" if path.exists() else "is missing"
+            what = "is no regular file" if os.path.exists(path) else "is missing"
             message = f"the weight file '{file}' {what}; {name} and others are in it"
             faults.append(
                 Diagnostic(message, file, None, "put it beside the model, or use --plan-only, which reads no weights")
