@@ -51,8 +51,14 @@ class Limits:
     folded_bytes: int = 16 << 20
     """Bytes of the inputs and the results of one operator on constants; what is larger is computed when the program runs."""
 
+    all_folded_bytes: int = 128 << 20
+    """Bytes of all constants that one round of folding makes: a thousand ops can ask for the largest each."""
+
     shape_bytes: int = 1 << 16
     """The same within arithmetic on shapes: a vector of positions is as large as it gets."""
+
+    all_shape_bytes: int = 8 << 20
+    """The same within arithmetic on shapes."""
 
     route_steps: int = 2_000_000
     """Points looked at for the routes of a topology, about 10 s of search: 2,048 devices in 256 hosts take 1.6 million."""

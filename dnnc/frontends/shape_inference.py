@@ -12,9 +12,10 @@ import contextlib
 import io
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto, TensorProto, TypeProto
 
@@ -29,6 +30,9 @@ _PER_BYTE = 32
 
 _LONG_VECTOR = 1 << 16
 """Integers of a vector; Python's protobuf does not survive running out of memory, as C++ and numpy do."""
+
+_TERMS = 200
+"""Terms of a dimension as onnxruntime computes it; those of real models have about ten."""
 
 _ROUNDS = 32
 """Rounds of onnxruntime's inference: on models that it does not understand it may never come to an end."""
@@ -98,7 +102,7 @@ class Inference:
         if any(_is_long_vector(value.type) for graph in graphs(model.graph) for value in (*graph.input, *graph.value_info)):
             return None
         try:
-            symbolic_shape_inference = load_symbolic_shape_inference()
+            symbolic_shape_inference = _of_small_expressions(load_symbolic_shape_inference())
         except ImportError:
             return None
         copy = ModelProto()
@@ -123,6 +127,36 @@ class Inference:
         finally:
             logger.setLevel(level)
         return result if complete and isinstance(result, ModelProto) else None
+
+
+def _of_small_expressions(inference: Any) -> Any:
+    """The class ``inference`` of onnxruntime, made to give up at a dimension of more than ``_TERMS`` terms or 64 bits: products
+    of sums double with each op, and so do the digits of a number that is squared."""
+
+    class Bounded(inference):  # type: ignore[misc]
+        def _compute_on_sympy_data(self, node: Any, op_func: Any) -> None:
+            super()._compute_on_sympy_data(node, op_func)
+            found = self.sympy_data_.get(node.output[0], ())
+            _check_small(found if isinstance(found, list | tuple) else [found])
+
+        def _update_computed_dims(self, new_sympy_shape: Any) -> None:
+            _check_small(new_sympy_shape)
+            super()._update_computed_dims(new_sympy_shape)
+
+    return Bounded
+
+
+def _check_small(dims: Iterable[Any]) -> None:
+    """Raises OverflowError for a dimension that is too large an expression or number."""
+    for dim in dims:
+        left, todo = _TERMS, [dim]
+        while todo:
+            term = todo.pop()
+            left -= 1
+            number = term if isinstance(term, int) else term.p if getattr(term, "is_Integer", False) else 0
+            if left < 0 or abs(number) >= 1 << 64:
+                raise OverflowError("a dimension grows without an end")
+            todo += getattr(term, "args", ())
 
 
 def _is_long_vector(type_: TypeProto) -> bool:

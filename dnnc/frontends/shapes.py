@@ -139,7 +139,7 @@ def _fold(model: ModelProto, known: frozenset[str], inference: Inference, limits
             dense = dense_of(tensor)
             constants[tensor.name] = to_array(dense.type, dense.data)
     for _ in range(_ROUNDS):
-        if not _fold_once(model.graph, opsets, constants, limits.shape_bytes):
+        if not _fold_once(model.graph, opsets, constants, limits):
             break
         model, fault = _infer_quietly(model, inference)
         _forget(model, known)
@@ -154,22 +154,24 @@ def _infer_quietly(model: ModelProto, inference: Inference) -> tuple[ModelProto,
         return _infer_leniently(model, inference), str(error)
 
 
-def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, NDArray[Any]], limit: int) -> bool:
+def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, NDArray[Any]], limits: Limits) -> bool:
     types = graph_types(graph)
     kept, folded = [], []
+    made = 0  # bytes
     for node in graph.node:
         arrays: list[NDArray[Any]] | None = None
-        if not any(True for _ in subgraphs(node)):
+        if made <= limits.all_shape_bytes and not any(True for _ in subgraphs(node)):
             if node.op_type in ("Shape", "Size") and node.domain == "" and node.input[0] not in constants:
                 type_ = types.get(node.input[0])
                 if isinstance(type_, TensorType) and type_.elements is not None:
                     arrays = _measure(node, type_)
             elif all(not name or name in constants for name in node.input):
-                arrays = evaluate_node(node, [constants.get(name) for name in node.input], opsets, limit)
+                arrays = evaluate_node(node, [constants.get(name) for name in node.input], opsets, limits.shape_bytes)
         if arrays is None:
             kept.append(node)
             continue
         for name, array in zip(node.output, arrays, strict=True):
+            made += array.nbytes
             constants[name] = array
             try:
                 folded.append(tensor_proto(to_dense(array), name))

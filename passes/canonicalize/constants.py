@@ -26,12 +26,14 @@ SPLAT_FROM = 17
 
 @dataclass(slots=True)
 class Constants:
-    """The constants of a module, and those made on the way. ``limit``: bytes above which data are not spelled out."""
+    """The constants of a module, and those made on the way. ``limit``: bytes above which data are not spelled out; ``made``:
+    bytes of all that were."""
 
     module: Module
     limit: int
     resources: dict[str, Resource] = field(init=False)
     taken: set[str] = field(init=False)
+    made: int = 0
     _dense: dict[str, Dense | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ class Constants:
         if isinstance(data, Dense):
             value = repeated_value(data)
             stored = Inline(data.data) if value is None else Splat(value)
+            self.made += type_bytes(data.type) or 0
         else:
             stored = Splat(data)
         self.resources[name] = Resource(name, type_, stored)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ir.attributes import Dense
 from ir.dense import storage_fault
+from ir.limits import LIMITS
 from ir.names import ABSENT
 from ir.ops import Op
 from ir.types import TensorType, Type, UnknownType, type_bytes
@@ -47,7 +48,7 @@ def folded(
         return None
     if op.name in _MOVERS and static(op.results[0].type) and (value := constants.splat(op.operands[0])) is not None:
         return (value,) if _same_element(types.get(op.operands[0]), op.results[0].type) else None
-    if evaluate is None or op.name in _NEVER:
+    if evaluate is None or op.name in _NEVER or constants.made > LIMITS.all_folded_bytes:
         return None
     if any((type_bytes(result.type) or 0) > constants.limit for result in op.results):
         return None
