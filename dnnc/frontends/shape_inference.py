@@ -12,7 +12,7 @@ import contextlib
 import io
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ _LONG_VECTOR = 1 << 16
 
 _TERMS = 200
 """Terms of a dimension as onnxruntime computes it; those of real models have about ten."""
+
+_ALL_TERMS = 1_000_000
+"""Terms of all dimensions and elements that onnxruntime computes; they take some seconds."""
 
 _ROUNDS = 32
 """Rounds of onnxruntime's inference: on models that it does not understand it may never come to an end."""
@@ -130,33 +133,40 @@ class Inference:
 
 
 def _of_small_expressions(inference: Any) -> Any:
-    """The class ``inference`` of onnxruntime, made to give up at a dimension of more than ``_TERMS`` terms or 64 bits: products
-    of sums double with each op, and so do the digits of a number that is squared."""
+    """The class ``inference`` of onnxruntime, made to give up at a dimension of more than ``_TERMS`` terms or 64 bits and
+    after ``_ALL_TERMS``: products of sums double with each op, and so do the digits of a number that is squared."""
 
     class Bounded(inference):  # type: ignore[misc]
+        terms = 0
+
         def _compute_on_sympy_data(self, node: Any, op_func: Any) -> None:
             super()._compute_on_sympy_data(node, op_func)
             found = self.sympy_data_.get(node.output[0], ())
-            _check_small(found if isinstance(found, list | tuple) else [found])
+            self._spend(found if isinstance(found, list | tuple) else [found])
 
         def _update_computed_dims(self, new_sympy_shape: Any) -> None:
-            _check_small(new_sympy_shape)
+            self._spend(new_sympy_shape)
             super()._update_computed_dims(new_sympy_shape)
+
+        def _spend(self, dims: Any) -> None:
+            self.terms += sum(map(_terms, dims))
+            if self.terms > _ALL_TERMS:
+                raise OverflowError("dimensions take too many terms")
 
     return Bounded
 
 
-def _check_small(dims: Iterable[Any]) -> None:
-    """Raises OverflowError for a dimension that is too large an expression or number."""
-    for dim in dims:
-        left, todo = _TERMS, [dim]
-        while todo:
-            term = todo.pop()
-            left -= 1
-            number = term if isinstance(term, int) else term.p if getattr(term, "is_Integer", False) else 0
-            if left < 0 or abs(number) >= 1 << 64:
-                raise OverflowError("a dimension grows without an end")
-            todo += getattr(term, "args", ())
+def _terms(dim: Any) -> int:
+    """The terms of a dimension. Raises OverflowError for one that is too large an expression or number."""
+    count, todo = 0, [dim]
+    while todo:
+        term = todo.pop()
+        count += 1
+        number = term if isinstance(term, int) else term.p if getattr(term, "is_Integer", False) else 0
+        if count > _TERMS or abs(number) >= 1 << 64:
+            raise OverflowError("a dimension grows without an end")
+        todo += getattr(term, "args", ())
+    return count
 
 
 def _is_long_vector(type_: TypeProto) -> bool:
