@@ -15,6 +15,7 @@ from dnnc.frontends import import_model
 from ir import Builder, Dense, DType, Module, TensorType, parse_module, print_module, verify
 from ir.builder import BodyBuilder
 from ir.diagnostics import DiagnosticSink, UsageError
+from ir.limits import Limits
 from ir.module import External, Inline, Resource, Splat
 from passes.canonicalize import CanonicalizePass
 from tests.passes.running import assert_same_bits, run
@@ -428,3 +429,41 @@ def test_a_transpose_on_merged_dimensions(shape: list[int], behind: list[int], b
     assert_same_bits(run(before, given_x), run(after, given_x))
     if first and behind == [1, 0] and back == [0, 1] and min(shape) > 1 and len(lead) > 1:
         assert ops(after) == 1
+
+
+CALLS = """module @m {opset.onnx = 20} {
+  resource @shape : tensor<2xi64> = inline([4, 4])
+  func @main(%x : tensor<4x4xf32>) -> (%y : tensor<4x4xf32>) {
+    %c0 = dnnc.call(%x) {callee = @block} : tensor<4x4xf32> loc(?)
+    %y = dnnc.call(%c0) {callee = @block, names = ["%a1", "%y"], nodes = ["a", "b"]} : tensor<4x4xf32> loc(?)
+  }
+  func @block(%x : tensor<4x4xf32>) -> (%c : tensor<4x4xf32>) {
+    %a0 = onnx.Reshape(%x, @shape) : tensor<4x4xf32> loc(?)
+    %c = onnx.Relu(%a0) : tensor<4x4xf32> loc(?)
+  }
+}
+"""
+
+
+def test_what_a_call_says_of_its_copy_goes_with_the_ops_that_it_says_it_of() -> None:
+    result = canonical(parse_module(CALLS))
+    assert not verify(result)
+    assert [[key for key, _ in op.attributes] for op in result.entry.ops] == [["callee"], ["callee"]]
+
+
+def test_a_call_whose_callee_stays_keeps_what_it_says() -> None:
+    kept = parse_module(CALLS.replace("onnx.Reshape(%x, @shape)", "onnx.Neg(%x)"))
+    assert [op.attributes for op in canonical(kept).entry.ops] == [op.attributes for op in kept.entry.ops]
+
+
+def test_constants_of_a_round_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a chain of constants is small; together they are not. What is not folded stays as it is."""
+    monkeypatch.setattr("passes.canonicalize.folding.LIMITS", Limits(all_folded_bytes=100))
+    lines = [f"%c{i + 1} = onnx.Add(%c{i}, @w) : tensor<4xf32> loc(?)" for i in range(9)]
+    lines[0] = lines[0].replace("%c0", "@w")
+    text = f"""module @m {{opset.onnx = 20}} {{
+      resource @w : tensor<4xf32> = inline([1.0, 2.0, 3.0, 4.0])
+      func @main() -> (%c9 : tensor<4xf32>) {{ {chr(10).join(lines)} }} }}"""
+    assert canonical(parse_module(text)).entry.ops[-1].name == "onnx.Identity"  # in the second round
+    monkeypatch.setattr("passes.canonicalize.folding.LIMITS", Limits(all_folded_bytes=0))
+    assert [op.name for op in canonical(parse_module(text)).entry.ops].count("onnx.Add") == 1  # eight rounds, one each

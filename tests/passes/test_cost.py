@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model
-from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, verify
+from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, parse_module, verify
 from ir.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.facets import Cost
 from ir.module import Declared
@@ -232,6 +232,28 @@ def test_an_op_whose_shapes_fit_no_formula_is_counted_by_bytes_with_a_warning() 
     assert op.facet(Cost) == Cost(read=8, write=4)
     assert [d.severity for d in sink.diagnostics] == [Severity.WARNING]
     assert op.id in sink.diagnostics[0].where
+
+
+@pytest.mark.parametrize("count", [-(1 << 63), -1, 0, 3, 1 << 62])
+def test_a_scan_of_an_absurd_number_of_inputs_is_counted_once(count: int) -> None:
+    text = f"""module @m {{opset.onnx = 20}} {{ func @main(%x : tensor<9x2xf32>) -> (%y : tensor<9x2xf32>) {{
+      %y = onnx.Scan(%x) {{num_scan_inputs = {count}}} : tensor<9x2xf32> loc(?)
+        region body(%r : tensor<2xf32>) {{
+          %t = onnx.Neg(%r) : tensor<2xf32> loc(?)
+          yield %t
+        }}
+    }} }}"""
+    (op,) = CostPass().run(parse_module(text), PassContext()).entry.ops
+    assert op.facet(Cost, Cost()).flops == 2
+
+
+def test_numbers_that_no_plan_can_add_up_are_refused_with_the_dearest_op() -> None:
+    builder = Builder("@m")
+    with builder.func("main") as func:
+        x = func.arg("x", tensor(1 << 22, 1 << 22))
+        func.result(func.op("onnx.MatMul", (x, x), tensor(1 << 22, 1 << 22)))
+    with pytest.raises(InvalidInput, match=r"flops of all ops is .* onnx.MatMul's"):
+        CostPass().run(builder.build(), PassContext())
 
 
 def test_every_unbound_dimension_is_named_with_its_flag() -> None:

@@ -342,6 +342,18 @@ def test_a_model_in_the_second_syntax_is_taken_as_it_is() -> None:
     check_form(model("g (float[2] x) => (float[2] y) { y = Relu(x) }"), "m")
 
 
+def test_dimensions_whose_expressions_double(tmp_path: Path) -> None:
+    """``(s + t) * s``, thirty times over: onnxruntime's inference would write out a polynomial of 2^30 terms."""
+    nodes = [helper.make_node("Shape", ["x"], ["s0"]), helper.make_node("Shape", ["w"], ["t"])]
+    for level in range(30):
+        nodes.append(helper.make_node("Add", [f"s{level}", "t"], [f"u{level}"]))
+        nodes.append(helper.make_node("Mul", [f"u{level}", f"s{level}"], [f"s{level + 1}"]))
+    proto = simple(*nodes, helper.make_node("Expand", ["o", "s30"], ["y"]), x=(1, ["a"]), o=np.ones(1, np.float32))
+    proto.graph.input.append(helper.make_tensor_value_info("w", 1, ["b"]))
+    module = import_model(save(proto, tmp_path), dims={}, sink=DiagnosticSink()).module
+    assert str(module.entry.results[0].type) in ("tensor<? x f32>", "tensor<*xf32>")
+
+
 _CHILD = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
