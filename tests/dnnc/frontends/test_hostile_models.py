@@ -290,7 +290,7 @@ def test_what_has_no_end_is_no_model_and_no_weight_file(tmp_path: Path, kind: st
         ({"location": "w", "offset": "1_0"}, "must be numbers of bytes"),
         ({"location": "w", "length": "-16"}, "must be numbers of bytes"),
         ({"location": "w", "offset": "9" * 17}, "has 16 bytes; @w ends at byte"),
-        ({"location": "n" * 5000}, "is missing"),
+        ({"location": "n" * 5000}, "weight file"),
         ({"location": "a\0b"}, "weight file"),
     ],
 )
