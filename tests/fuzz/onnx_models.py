@@ -196,7 +196,7 @@ def long_chain(rng: Random, folder: Path, base: Path) -> list[str]:
 
 def bodies(rng: Random, folder: Path, base: Path) -> list[str]:
     """Branches inside branches."""
-    depth = rng.choice((10, 30, 45, 90))
+    depth = rng.choice((5, 12, 25))  # protobuf itself goes no deeper than 100 messages
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["o"])], "b", [], [value("o", 4)])
     for level in range(depth):
         node = helper.make_node(
@@ -212,6 +212,25 @@ def bodies(rng: Random, folder: Path, base: Path) -> list[str]:
     return written(
         rng, folder, model([*graph.node], [value("x", 4), value("c", kind=TensorProto.BOOL)], [value(f"o{depth - 1}", 4)])
     )
+
+
+def deep_messages(rng: Random, folder: Path, base: Path) -> list[str]:
+    """Messages inside messages, deeper than protobuf writes them: graphs of attributes of nodes, types of types."""
+    fields = rng.choice(((6, 5, 1), (4, 1), (5,)))  # AttributeProto.g, NodeProto.attribute, GraphProto.node; ...
+    data = b""
+    for level in range(rng.choice((90, 120, 3000))):
+        data = _field(fields[level % len(fields)], data)
+    return written(rng, folder, b"\x08\x0a" + _field(7, _field(1, _field(5, data)) + _field(11, _field(2, data))))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """A length-delimited field on the wire."""
+    length, size = b"", len(data)
+    while True:
+        size, low = size >> 7, size & 0x7F
+        length += bytes([low | (0x80 if size else 0)])
+        if not size:
+            return bytes([number << 3 | 2]) + length + data
 
 
 def nested_types(rng: Random, folder: Path, base: Path) -> list[str]:
@@ -305,7 +324,7 @@ def attributes(rng: Random, folder: Path, base: Path) -> list[str]:
         helper.make_attribute(key, strange) if strange != [] else onnx.AttributeProto(name=key, type=onnx.AttributeProto.INTS)
     )
     if rng.random() < 0.2:
-        made.type = rng.randrange(16)
+        made.type = rng.randrange(15)
     node = helper.make_node(operator, ["x"] * rng.choice((0, 1, 2, 3)), ["y"])
     node.attribute.append(made)
     return written(rng, folder, model([node], [value("x", 4, 4)], [value("y")], opset=rng.choice((9, 11, 13, 18, 20))))
@@ -354,6 +373,7 @@ SURFACE = Surface(
         *[functions] * 5,
         long_chain,
         *[bodies] * 2,
+        *[deep_messages] * 3,
         *[nested_types] * 2,
         *[names] * 10,
         *[opsets] * 4,
@@ -361,5 +381,5 @@ SURFACE = Surface(
         *[raw_data] * 8,
         *[external] * 8,
     ),
-    quick=110,
+    quick=115,
 )
