@@ -29,6 +29,8 @@ MAX_LOOKED = 10_000_000
 """Names that globs and ``devices of`` are compared with, all together."""
 MAX_DEPTH = 8
 """Of files that include files."""
+_SHOWN = 12
+"""Names of a circle of types that its message lists."""
 
 _ROOT = ("version", "name", "include", "types", "templates", "hosts", "devices", "switches", "links", "routes")
 _TYPE = (
@@ -131,8 +133,10 @@ class Reader:
                 self.types |= included.types
                 self.templates |= included.templates
         types = doc.table(("types",), doc.data)
+        made: dict[str, DeviceType] = {}
         for name in types:
-            self.type_called(name, doc, types, ())
+            for each in reversed(self.unmade_likes(name, doc, types, made)):
+                made[each] = self.types[each] = self.read_type(each, doc, types, made)
         for name in doc.table(("templates",), doc.data):
             path: Path = ("templates", name)
             template = doc.as_table(path, doc.data["templates"][name])
@@ -168,14 +172,22 @@ class Reader:
             reader.definitions(included)
         return reader
 
-    def type_called(self, name: str, doc: Document, types: Mapping[str, Any], chain: tuple[str, ...]) -> DeviceType | None:
-        """The type ``name`` of this file, built when first asked for, since ``like`` may refer forward."""
-        if name in self.types and chain and name not in types:
-            return self.types[name]
+    def unmade_likes(self, name: str, doc: Document, types: Mapping[str, Any], made: Mapping[str, DeviceType]) -> list[str]:
+        """``name``, the type of this file that it is like, the one that that is like and so on: those that are not made yet."""
+        chain: dict[str, None] = {}
+        like: Any = name
+        while isinstance(like, str) and like in types and like not in made:
+            if like in chain:
+                doc.fault(("types", like), f"type {like!r} is like itself: {' -> '.join([*chain, like][-_SHOWN:])}")
+                break
+            chain[like] = None
+            spec = types[like]
+            like = spec.get("like") if isinstance(spec, dict) else spec
+        return list(chain)
+
+    def read_type(self, name: str, doc: Document, types: Mapping[str, Any], made: Mapping[str, DeviceType]) -> DeviceType:
+        """The type ``name`` of this file. ``made``: the types of this file that it may be like."""
         path: Path = ("types", name)
-        if name in chain:
-            doc.fault(path, f"type {name!r} is like itself: {' -> '.join([*chain, name])}")
-            return None
         spec = types[name]
         table = {"like": spec} if isinstance(spec, str) else doc.as_table(path, spec)
         doc.keys(path, table, _TYPE, "a device type")
@@ -183,10 +195,7 @@ class Reader:
         if "like" in table:
             like_path = path if isinstance(spec, str) else (*path, "like")
             like = doc.text((*path, "like"), table)
-            found = self.type_like(like, doc, types, (*chain, name), like_path)
-            if found is None and like:
-                self.types.setdefault(name, base)
-            base = found or base
+            base = (made.get(like) if like in types else self.type_like(like, doc, types, like_path)) or base
         elif "rates" not in table:
             doc.fault(
                 path,
@@ -195,7 +204,7 @@ class Reader:
             )
         rates = dict(base.rates) | doc.rates((*path, "rates"), table)
         efficiency = dict(base.efficiency) | doc.fractions((*path, "efficiency"), table)
-        made = DeviceType(
+        result = DeviceType(
             name,
             doc.text((*path, "kind"), table, default=base.kind),
             tuple(sorted(rates.items())),
@@ -209,16 +218,12 @@ class Reader:
         )
         if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')
-        self.types[name] = made
-        return made
+        return result
 
-    def type_like(
-        self, like: str, doc: Document, types: Mapping[str, Any], chain: tuple[str, ...], path: Path
-    ) -> DeviceType | None:
+    def type_like(self, like: str, doc: Document, types: Mapping[str, Any], path: Path) -> DeviceType | None:
+        """The type of a preset, or of what the file includes."""
         if like.startswith("preset:"):
             return self.preset_type(like, doc, path)
-        if like in types:
-            return self.type_called(like, doc, types, chain)
         if like in self.types:
             return self.types[like]
         if like:

@@ -279,6 +279,33 @@ def test_a_file_that_includes_itself(tmp_path: Path) -> None:
         load_topology(str(file), DiagnosticSink())
 
 
+def _types(likes: list[tuple[str, str]]) -> str:
+    """A topology of one device of the first type, whose types are each like another."""
+    tables = "".join(f'[types.{name}]\nlike = "{like}"\n' for name, like in likes)
+    return f'version = 1\nname = "t"\n{tables}[[devices]]\nname = "d"\ntype = "{likes[0][0]}"\n'
+
+
+def test_types_that_are_like_one_another_in_a_long_row(tmp_path: Path) -> None:
+    """However long the row is, in whichever order its types stand."""
+    path = tmp_path / "row.toml"
+    path.write_text(_types([(f"t{i}", f"t{i + 1}") for i in range(3000)] + [("t3000", "preset:a100")]))
+    topology = load_topology(str(path), DiagnosticSink())
+    assert topology.types[0].rates == topology.types[-1].rates
+    assert topology.types[0].name == "t0"
+
+
+def test_types_that_are_like_themselves(tmp_path: Path) -> None:
+    """A circle is told once, at the type where it closes, however long it is."""
+    path = tmp_path / "circle.toml"
+    path.write_text(_types([(f"t{i}", f"t{(i + 1) % 2000}") for i in range(2000)]))
+    with pytest.raises(InvalidInput) as raised:
+        load_topology(str(path), DiagnosticSink())
+    (fault,) = [d for d in raised.value.diagnostics if "is like itself" in d.message]
+    assert fault.message.endswith("t1998 -> t1999 -> t0")
+    assert fault.span is not None
+    assert fault.span.line == 3
+
+
 def test_a_slip_in_a_pattern_does_not_fill_the_memory() -> None:
     with pytest.raises(InvalidInput, match="more than 100000 names"):
         read_topology('version = 1\nswitches = ["s{0..999999999}{0..999999999}"]\n')
