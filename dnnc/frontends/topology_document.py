@@ -73,12 +73,6 @@ class Document:
             if key not in allowed:
                 self.unknown((*path, key), "key", key, allowed, of=what, key=True)
 
-    def at(self, path: Path) -> Any:
-        value: Any = self.data
-        for step in path:
-            value = value[step]
-        return value
-
     # structure
 
     def as_table(self, path: Path, value: object) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Reader:
     folder: FilePath | None
     depth: int = 0
     types: dict[str, DeviceType] = field(default_factory=dict)
-    templates: dict[str, tuple[Document, Path]] = field(default_factory=dict)
+    templates: dict[str, tuple[Document, Path, dict[str, Any]]] = field(default_factory=dict)
     hosts: dict[str, Host] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
     switches: dict[str, Switch] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Reader:
             path: Path = ("templates", name)
             template = doc.as_table(path, doc.data["templates"][name])
             doc.keys(path, template, _TEMPLATE, "a template")
-            self.templates[name] = (doc, path)
+            self.templates[name] = (doc, path, template)
 
     def included(self, spec: str, doc: Document, path: Path) -> Reader | None:
         """Reader that holds the definitions of a preset or another file."""
@@ -249,8 +249,7 @@ class Reader:
             if wanted and wanted not in self.templates:
                 doc.unknown((*path, "template"), "template", wanted, sorted(self.templates))
             elif wanted:
-                source, source_path = self.templates[wanted]
-                template = source.at(source_path)
+                source, source_path, template = self.templates[wanted]
             shared = source.whole((*source_path, "cores"), template, most=MOST_CORES)
             cores = doc.whole((*path, "cores"), host, default=shared, most=MOST_CORES)
             memory = doc.memory((*path, "memory"), host, default=source.memory((*source_path, "memory"), template))
@@ -456,6 +455,7 @@ class Reader:
             raise ValueError(f"the selectors look at more than {MAX_LOOKED} names; patterns such as gpu{{0..7}} look at none")
 
     def read_route(self, doc: Document, path: Path, table: Mapping[str, Any], scope: _Scope) -> None:
+        before = len(self.faults.diagnostics)
         ends = []
         for key in ("from", "to"):
             name = doc.text((*path, key), table)
@@ -471,7 +471,7 @@ class Reader:
                 doc.unknown((*path, "links", number), "link", name, list(self.links))
             else:
                 links.append(full)
-        if len(ends) < 2 or len(links) != len(table.get("links", ())):
+        if len(self.faults.diagnostics) > before:
             return
         pairs = [(ends[0], ends[1], links)]
         if doc.flag((*path, "both"), table):

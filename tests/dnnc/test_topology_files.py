@@ -306,6 +306,25 @@ def test_types_that_are_like_themselves(tmp_path: Path) -> None:
     assert fault.span.line == 3
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"templates": {"t": 3}, "hosts": [{"name": "h", "template": "t"}]}, "found 3, expected a table"),
+        ({"routes": [{"from": "d", "to": "d", "links": 1.5}]}, "found 1.5, expected text or a list"),
+        ({"routes": [{"from": "d", "to": "d", "links": [2]}]}, "found 2, expected text"),
+    ],
+)
+def test_what_is_no_table_and_no_list_is_told_once(entry: dict[str, object], words: str, tmp_path: Path) -> None:
+    tree = {"version": 1, "name": "t", "types": {"c": {"like": "preset:a100"}}, "devices": [{"name": "d", "type": "c"}]}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(tree | entry))
+    with pytest.raises(InvalidInput) as raised:
+        load_topology(str(path), DiagnosticSink())
+    (fault,) = raised.value.diagnostics
+    assert fault.message.startswith(words)
+    assert fault.span is not None
+
+
 def test_a_slip_in_a_pattern_does_not_fill_the_memory() -> None:
     with pytest.raises(InvalidInput, match="more than 100000 names"):
         read_topology('version = 1\nswitches = ["s{0..999999999}{0..999999999}"]\n')
