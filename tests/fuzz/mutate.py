@@ -83,10 +83,9 @@ def number_text(rng: Random) -> str:
 
 def mutate_text(rng: Random, text: str, others: Sequence[str] = ()) -> str:
     """``text`` after a few changes of its tokens, its lines, or both; ``others`` lend lines."""
+    gentle = rng.random() < 0.6  # most readers refuse most of what the other changes make
     for _ in range(some(rng)):
-        change = rng.choice(
-            (_swap_token, _swap_token, _swap_token, _borrow_token, _drop_token, _repeat_token, _lines, _lines, _nest, _insert)
-        )
+        change = _kin_token if gentle else rng.choice(_CHANGES)
         text = _splice(rng, text, rng.choice(others)) if others and rng.random() < 0.1 else change(rng, text)
     return text
 
@@ -146,6 +145,26 @@ def _borrow_token(rng: Random, text: str) -> str:
     return "".join(tokens)
 
 
+def _kin_token(rng: Random, text: str) -> str:
+    """One token becomes another of its kind that stands in the text, or a small number: what is made is mostly well formed."""
+    if not (tokens := _tokens(text)):
+        return text
+    at = rng.choice(_places(tokens))
+    kind = _kind(tokens[at])
+    if kind == "number" and rng.random() < 0.5:
+        tokens[at] = rng.choice(("0", "1", "2", "3", "4", "5", "7", "16", "1000", "-1", "0.5", "1e9", "9223372036854775807"))
+    else:
+        tokens[at] = rng.choice([token for token in tokens if _kind(token) == kind])
+    return "".join(tokens)
+
+
+def _kind(token: str) -> str:
+    """What a token is, as far as its first character tells."""
+    if _NUMBER.match(token):
+        return "number"
+    return "word" if token[0].isalpha() else token[0]
+
+
 def _drop_token(rng: Random, text: str) -> str:
     if not (tokens := _tokens(text)):
         return text
@@ -201,6 +220,8 @@ def _splice(rng: Random, text: str, other: str) -> str:
     lines[at:at] = lent[first : first + rng.randint(1, 8)]
     return "\n".join(lines)
 
+
+_CHANGES = (_swap_token, _swap_token, _borrow_token, _drop_token, _repeat_token, _lines, _lines, _nest, _insert)
 
 # --- trees ----------------------------------------------------------------------------------------------------------
 
