@@ -26,6 +26,7 @@ from ir.module import Module, Plan
 from ir.topology import Topology
 from passes.analyses.memory import live_bytes
 from passes.analyses.network import Network, network
+from passes.analyses.seconds import op_seconds
 from passes.base import Pass, PassContext
 from passes.fold import folding, on_expanded
 from passes.shard.build import ShardInput, build
@@ -97,10 +98,13 @@ class ShardPass(Pass):
             raise UsageError(f"memory is {self.memory}, expected bytes, 0 or -1", where=self.name)
         if self.strategy not in ("", *STRATEGIES):
             raise UsageError(f"strategy is '{self.strategy}', expected one of {', '.join(STRATEGIES)}", where=self.name)
+        must_run(module, topology)
         if self.stages != 1:
             return self.staged(module, topology, context)
         tried = self.meshes(module, topology)
         fitter, plan, bound, searched = self.best(module, topology, tried, context)
+        if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
+            must_run(module, topology, every=True)
         given, stage = fitter.given, fitter.staged(plan.choices)
         bill = stage.bill
         assert math.isclose(bill.total, plan.value, rel_tol=AGREE, abs_tol=1e-15), (bill.total, plan.value)
@@ -330,6 +334,18 @@ class ShardPass(Pass):
             )
         fitter, plan = best[0], truthful_plan(best[0].given, best[1])
         return fitter, plan, min(*bounds, plan.value) if searched == len(tried) else 0.0, searched
+
+
+def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:
+    """Raises Infeasible for an op that no type of device has seconds for; ``every``: that some type has none for."""
+    used = {device.type for device in topology.devices}
+    types = [type_ for type_ in topology.types if type_.name in used]
+    for op in module.entry.ops:
+        unfit = [type_.name for type_ in types if op_seconds(op, type_) == math.inf]
+        if unfit and (every or len(unfit) == len(types)):
+            name = op.results[0].name if op.results else op.name
+            who = "no device can" if len(unfit) == len(types) else "the devices of a mesh run every op, and some cannot"
+            raise Infeasible(f"{who} run {name} (device types: {', '.join(unfit)})", where=topology.name)
 
 
 def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
