@@ -228,7 +228,7 @@ class _Worker:
                 self._begin()
                 yield result
                 if not self.cases:
-                    self._reap()
+                    self._reap(kill=True)  # of a batch that was cut short, the rest is not wanted
                     return
         if self.cases:
             now, cpu = time.monotonic(), _cpu_seconds(self.pid)
