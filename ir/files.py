@@ -7,6 +7,7 @@ than the limit is read, even from a file that grows meanwhile. Every fault is an
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -17,17 +18,25 @@ from ir.diagnostics import InvalidInput
 __all__ = ["open_input", "read_input", "read_input_text"]
 
 
-def open_input(path: str | Path, what: str, *, hint: str = "") -> BinaryIO:
+def open_input(
+    path: str | Path, what: str, *, hint: str = "", directory: int | None = None, follow: bool = True, where: str = ""
+) -> BinaryIO:
     """The open file at ``path``, at its start. ``what`` says what was expected (``a topology file``), for the message.
 
+    A relative path starts at the open ``directory`` where one is given; ``where`` then names the file in messages. With
+    ``follow=False`` a symbolic link at the end of the path is refused.
+
     Raises InvalidInput where there is none, where it is no regular file, and where it cannot be opened."""
-    where = str(path)
+    where = where or str(path)
+    # Without O_NONBLOCK, opening a FIFO waits for a writer.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        # Without O_NONBLOCK, opening a FIFO waits for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, flags, dir_fd=directory)
     except FileNotFoundError:
         raise InvalidInput(f"no such file; expected {what}", where=where, hint=hint) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        if not follow and getattr(error, "errno", 0) == errno.ELOOP:
+            raise InvalidInput(f"found a symbolic link, expected {what}", where=where, hint=hint) from None
         reason = getattr(error, "strerror", None) or error
         raise InvalidInput(f"cannot be opened: {reason}", where=where, hint=hint) from None
     mode = os.fstat(descriptor).st_mode

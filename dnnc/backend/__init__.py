@@ -1,7 +1,8 @@
 """From a planned and lowered module to a directory of programs that run, and back to typed data for the runtime."""
 
-from dnnc.backend.build import Build, Channel, Port, Source, StageProgram, read_manifest, read_program
+from dnnc.backend.build import Build, Channel, Port, Source, StageProgram
 from dnnc.backend.plan_json import plan_from_json, plan_to_json, read_plan
+from dnnc.backend.snapshot import Snapshot
 from dnnc.backend.write import WEIGHTS, check_target, write_build, write_model, write_plan
 
 __all__ = [
@@ -9,14 +10,13 @@ __all__ = [
     "Build",
     "Channel",
     "Port",
+    "Snapshot",
     "Source",
     "StageProgram",
     "check_target",
     "plan_from_json",
     "plan_to_json",
-    "read_manifest",
     "read_plan",
-    "read_program",
     "write_build",
     "write_model",
     "write_plan",

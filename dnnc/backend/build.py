@@ -1,10 +1,12 @@
 """A build directory read back: which programs there are, what each is fed, and through which channels they talk.
 
-``Build.open`` reads ``manifest.json`` (written by ``dnnc.backend.write``) and gives typed data to the runtime; it imports no
-ONNX library. Names in a build are ONNX names (no sigil): they are the names of the inputs and outputs of the stage models.
+``Build.open`` verifies a build (``dnnc.backend.snapshot``), reads ``manifest.json`` (written by ``dnnc.backend.write``) and
+gives typed data to the runtime; it imports no ONNX library. Names in a build are ONNX names (no sigil): they are the names of
+the inputs and outputs of the stage models.
 
 Invariants that ``open`` guarantees, or InvalidInput says which one fails and what to do:
-1. stages are numbered 0 .. S-1 in order, and every file that the manifest names is there with the size it states;
+1. stages are numbered 0 .. S-1 in order, every file that the manifest lists has the bytes that were written, and the stage
+   models and the weights that they refer to are among them;
 2. each channel has one sender and one receiver, the sender's index is the smaller one, and both sides state the same tensor and
    type;
 3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
@@ -22,24 +24,28 @@ Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annota
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dnnc.backend.members import Known, MemberProgram, in_numbers, inside, matches, stage_faults
+from dnnc.backend.members import Known, MemberProgram, in_numbers, matches, stage_faults
 from dnnc.backend.plan_json import plan_from_json
+from dnnc.backend.snapshot import MANIFEST, REBUILD, Progress, Snapshot
 from dnnc.runtime.collectives import Collective
+from dnnc.runtime.external import locations
 from ir.diagnostics import Diagnostic, InvalidInput
+from ir.files import read_input
 from ir.module import Module, Plan
 from ir.types import DType, TensorType, Type, type_bytes
 
-MANIFEST = "manifest.json"
 PROGRAM = "plan.ir"
-SCHEMA = "dnnc.build/1"
-REBUILD = "make it again with 'dnnc compile MODEL -t TOPOLOGY -o DIR'"
+PLAN = "plan.json"
+ANNOTATED = "annotated.onnx"
+"""The unsplit model, with the placement as annotations."""
+ONNX_BYTES = 1 << 31
+"""What protobuf reads at most."""
 
 NUMPY_NAMES: dict[DType, str] = {
     DType.F64: "float64",
@@ -132,14 +138,14 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:
-    """The program of one stage: the ONNX model ``model`` on ``devices`` (replicas; ``device`` is the first); or, where it has
-    ``members``, theirs, one on each of ``devices``, the mesh of ``axes`` (name and size) row by row. It has no ``model``
-    then, and ``collectives`` in the order in which all members take part in them."""
+    """The program of one stage: the ONNX model ``model`` (its name in the build) on ``devices`` (replicas; ``device`` is the
+    first); or, where it has ``members``, theirs, one on each of ``devices``, the mesh of ``axes`` (name and size) row by row.
+    It has no ``model`` then, and ``collectives`` in the order in which all members take part in them."""
 
     index: int
     devices: tuple[str, ...]
     device_type: str
-    model: Path | None
+    model: str | None
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     receives: tuple[Channel, ...]
@@ -152,6 +158,11 @@ class StageProgram:
     def device(self) -> str:
         return self.devices[0]
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of all its ONNX models."""
+        return (self.model,) if self.model else tuple(s.model for member in self.members for s in member.segments)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -161,120 +172,101 @@ class Source:
     spec: str
     sha256: str
 
-    def path(self, folder: Path) -> Path | None:
-        """The original model when it is a file that is still there with the same bytes, else None."""
+    def read(self, folder: Path) -> tuple[Path, bytes] | None:
+        """The original model when it is a file that is still there with the same bytes: its path and those bytes."""
         if not self.spec or self.spec.startswith("zoo:") or not self.sha256:
             return None
         path = Path(os.path.normpath(folder.absolute() / self.spec))
-        return path if path.is_file() and digest_file(path) == self.sha256 else None
+        try:
+            data = read_input(path, "the original model", ONNX_BYTES)
+        except InvalidInput:
+            return None
+        return (path, data) if f"sha256:{hashlib.sha256(data).hexdigest()}" == self.sha256 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One build directory. ``inputs`` and ``outputs`` are those of the whole model, in its order; ``weights`` is how the
-    weights were written (``shared``, ``per-stage``, or ``none``: such a build cannot run); ``manifest`` is the file as it was
-    read."""
+    """One build directory. ``files`` is all that was read of it, verified. ``inputs`` and ``outputs`` are those of the whole
+    model, in its order; ``weights`` is how the weights were written (``shared``, ``per-stage``, or ``none``: such a build
+    cannot run)."""
 
-    folder: Path
+    files: Snapshot
     plan: Plan
     stages: tuple[StageProgram, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     weights: str
     source: Source
-    manifest: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return self.files.folder
 
     @property
     def channels(self) -> tuple[Channel, ...]:
         """Every channel once, by id."""
         return tuple(sorted((c for stage in self.stages for c in stage.receives), key=lambda c: c.id))
 
-    @property
-    def annotated(self) -> Path:
-        """The unsplit model, with the placement as annotations."""
-        return self.folder / "annotated.onnx"
+    @classmethod
+    def open(cls, folder: str | Path, progress: Progress = lambda label, fraction: None) -> Build:
+        """The build in ``folder``. Raises InvalidInput when it is none, its files are not those that were written, or it was
+        written by another schema."""
+        return cls.of(Snapshot.open(folder, progress))
 
     @classmethod
-    def open(cls, folder: str | Path) -> Build:
-        """The build in ``folder``. Raises InvalidInput when it is none, is damaged, or was written by another schema."""
-        folder = Path(folder)
-        manifest = read_manifest(folder)
-        if manifest.get("stages") == []:
-            raise InvalidInput("it holds a plan only, no programs", where=str(folder), hint=_programs_hint(folder))
+    def of(cls, files: Snapshot) -> Build:
+        """The build of which these are the files. Raises InvalidInput."""
+        where = files.where(MANIFEST)
+        if files.manifest.get("stages") == []:
+            raise InvalidInput("it holds a plan only, no programs", where=str(files.folder), hint=_programs_hint(files))
         try:
-            build = _from_manifest(folder, manifest)
-            problems = [*_missing_files(folder, manifest), *(_broken_channels(build) or _broken_meshes(build))]
+            build = _from_manifest(files)
+            problems = _missing_files(build) or _broken_channels(build) or _broken_meshes(build)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
-            raise InvalidInput(
-                f"the manifest does not describe a build: {reason}", where=f"{folder / MANIFEST}", hint=REBUILD
-            ) from error
+            message = f"the manifest does not describe a build: {reason}"
+            raise InvalidInput(message, where=where, hint=REBUILD) from error
         if problems:
             raise InvalidInput(problems)
         return build
 
-    def damaged(self) -> tuple[str, ...]:
-        """Files whose bytes differ from the digests of the manifest, sorted. Reads every file."""
-        files: Mapping[str, Mapping[str, Any]] = self.manifest["files"]
-        return tuple(name for name in sorted(files) if digest_file(self.folder / name) != files[name]["sha256"])
+    def model(self, name: str) -> tuple[bytes, dict[str, int]]:
+        """An ONNX model of the build, and the open files of the weights that it may refer to, by location."""
+        return self.files.read(name), self.files.weights_for(name)
+
+    def program(self) -> Module:
+        """The module of ``plan.ir``, expanded. Raises InvalidInput."""
+        from ir import parse_module
+        from passes.fold import expand
+
+        return expand(parse_module(self.files.text(PROGRAM), self.files.where(PROGRAM)))
 
 
-def read_program(folder: Path) -> Module:
-    """The module of ``plan.ir`` in a build directory, expanded. Raises InvalidInput."""
-    from ir import parse_module, read_text
-    from passes.fold import expand
-
-    path = folder / PROGRAM
-    return expand(parse_module(read_text(path), str(path)))
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """``manifest.json`` of a build directory. Raises InvalidInput when ``folder`` is no build directory of this schema."""
-    path = folder / MANIFEST
-    if not folder.is_dir():
-        raise InvalidInput("no such directory; expected a build directory", where=str(folder), hint=REBUILD)
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InvalidInput("no manifest.json in it; expected a build directory", where=str(folder), hint=REBUILD) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the manifest cannot be read: {error}", where=str(path), hint=REBUILD) from error
-    schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema != SCHEMA:
-        raise InvalidInput(f"schema {schema!r} found, '{SCHEMA}' expected", where=str(path), hint=REBUILD)
-    return dict(manifest)
-
-
-def _programs_hint(folder: Path) -> str:
+def _programs_hint(files: Snapshot) -> str:
     """How programs are made of a plan alone: ``--plan`` replays it, for inference."""
     try:
-        plan = plan_from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")), str(folder / "plan.json"))
-    except (OSError, ValueError, RecursionError, InvalidInput):
+        plan = plan_from_json(files.json(PLAN), files.where(PLAN))
+    except InvalidInput:
         return REBUILD
     if plan.objective == "training":
         return "programs for training are not generated yet; compile again without --objective training and --plan-only"
-    return f"compile again without --plan-only; --plan {folder / 'plan.json'} keeps this plan"
+    return f"compile again without --plan-only; --plan {files.where(PLAN)} keeps this plan"
 
 
-def digest_file(path: Path) -> str:
-    """``sha256:...`` of a file's bytes, read in pieces. Raises OSError."""
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
+def _from_manifest(files: Snapshot) -> Build:
+    manifest = files.manifest
     stages = tuple(
         StageProgram(
             index=int(stage["index"]),
             devices=tuple(map(str, stage["devices"])),
             device_type=str(stage["device_type"]),
-            model=None if "members" in stage else folder / inside(stage["model"]),
+            model=None if "members" in stage else str(stage["model"]),
             inputs=_ports(stage["inputs"]),
             outputs=_ports(stage["outputs"]),
             receives=_channels(stage["receives"]),
             sends=_channels(stage["sends"]),
             axes=tuple((str(name), int(size)) for name, size in stage.get("axes", ())),
-            members=tuple(MemberProgram.from_json(member, folder) for member in stage.get("members", ())),
+            members=tuple(map(MemberProgram.from_json, stage.get("members", ()))),
             collectives=tuple(map(Collective.from_json, stage.get("collectives", ()))),
         )
         for stage in manifest["stages"]
@@ -286,10 +278,7 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
     if any(stage.model is None and not stage.members for stage in stages):
         raise ValueError("a stage on a mesh has no members")
     source = manifest["source"]
-    try:
-        plan = plan_from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")), str(folder / "plan.json"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the plan cannot be read: {error}", where=str(folder / "plan.json"), hint=REBUILD) from error
+    plan = plan_from_json(files.json(PLAN), files.where(PLAN))
     if [stage.index for stage in plan.stages] != [stage.index for stage in stages]:
         raise ValueError(f"plan.json has {len(plan.stages)} stages, the manifest {len(stages)}")
     inputs, outputs = _ports(manifest["inputs"]), _ports(manifest["outputs"])
@@ -298,14 +287,13 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> Build:
             if port not in of_model:
                 raise ValueError(f"stage {stage.index} states '{port.name}' otherwise than the model")
     return Build(
-        folder=folder,
+        files=files,
         plan=plan,
         stages=stages,
         inputs=inputs,
         outputs=outputs,
         weights=str(manifest["weights"]),
         source=Source(str(source["spec"]), str(source["sha256"])),
-        manifest=manifest,
     )
 
 
@@ -330,15 +318,22 @@ def _shape(shape: list[int | str | None] | None) -> tuple[int | str | None, ...]
     return None if shape is None else tuple(shape)
 
 
-def _missing_files(folder: Path, manifest: Mapping[str, Any]) -> list[Diagnostic]:
-    problems = []
-    for name, entry in sorted(manifest["files"].items()):
-        path = folder / inside(name)
-        if not path.is_file():
-            problems.append(Diagnostic("a file of the build is missing", where=str(path), hint=REBUILD))
-        elif path.stat().st_size != entry["bytes"]:
-            found = path.stat().st_size
-            problems.append(Diagnostic(f"{found} bytes found, {entry['bytes']} expected", where=str(path), hint=REBUILD))
+def _missing_files(build: Build) -> list[Diagnostic]:
+    """Stage models that the manifest does not list, and weights that a model refers to and it does not list."""
+    problems: list[Diagnostic] = []
+    for model in dict.fromkeys(name for stage in build.stages for name in stage.models):
+        try:
+            named = locations(build.files.read(model)) if build.weights != "none" else ()
+        except InvalidInput as error:
+            problems += error.diagnostics
+            continue
+        except ValueError as error:
+            problems.append(Diagnostic(f"it is no ONNX model: {error}", where=build.files.where(model), hint=REBUILD))
+            continue
+        given = build.files.weights_for(model)
+        for name in (name for name in named if name not in given):
+            message = f"it refers to '{name}', which is no weights file of the build"
+            problems.append(Diagnostic(message, where=build.files.where(model), hint=REBUILD))
     return problems
 
 
@@ -353,7 +348,6 @@ def _broken_meshes(build: Build) -> list[Diagnostic]:
         faults = list(stage_faults(stage.axes, stage.members, stage.collectives, inputs, borders))
         if tuple(member.device for member in stage.members) != stage.devices:
             faults.insert(0, f"its members are not those of its devices {list(stage.devices)}")
-        faults += [f"file '{s.model}' is missing" for m in stage.members for s in m.segments if not s.model.is_file()]
         problems += [Diagnostic(f"stage {stage.index}: {fault}", where=where, hint=REBUILD) for fault in faults[:4]]
     if problems:
         return problems

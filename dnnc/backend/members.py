@@ -17,10 +17,8 @@ Invariants that ``stage_faults`` checks:
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from dnnc.runtime.collectives import Collective
@@ -54,10 +52,10 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One ONNX model of a member; ``inputs`` are names, ``outputs`` what it makes."""
+    """One ONNX model of a member, by its name in the build; ``inputs`` are names, ``outputs`` what it makes."""
 
     level: int
-    model: Path
+    model: str
     inputs: tuple[str, ...]
     outputs: tuple[Local, ...]
 
@@ -117,15 +115,14 @@ class MemberProgram:
     sends: tuple[Part, ...]
     outputs: tuple[Part, ...]
 
-    def to_json(self, folder: Path) -> dict[str, Any]:
-        """Models are named relative to the build's ``folder``."""
+    def to_json(self) -> dict[str, Any]:
         return {
             "device": self.device,
             "inputs": self.inputs,
             "segments": [
                 {
                     "level": segment.level,
-                    "model": segment.model.relative_to(folder).as_posix(),
+                    "model": segment.model,
                     "inputs": segment.inputs,
                     "outputs": [value.to_json() for value in segment.outputs],
                 }
@@ -137,15 +134,15 @@ class MemberProgram:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], folder: Path) -> MemberProgram:
-        """``folder`` is the build's. Raises KeyError, TypeError, ValueError."""
+    def from_json(cls, data: Mapping[str, Any]) -> MemberProgram:
+        """Raises KeyError, TypeError, ValueError."""
         return cls(
             str(data["device"]),
             tuple(map(str, data["inputs"])),
             tuple(
                 Segment(
                     int(segment["level"]),
-                    folder / inside(str(segment["model"])),
+                    str(segment["model"]),
                     tuple(map(str, segment["inputs"])),
                     tuple(map(Local.from_json, segment["outputs"])),
                 )
@@ -153,13 +150,6 @@ class MemberProgram:
             ),
             *(tuple(map(Part.from_json, data[key])) for key in ("receives", "sends", "outputs")),
         )
-
-
-def inside(name: str) -> str:
-    """A relative path that stays inside the build. Raises ValueError."""
-    if os.path.isabs(name) or ".." in Path(name).parts:
-        raise ValueError(f"file '{name}' lies outside the build directory")
-    return name
 
 
 def matches(left: Sequence[tuple[str, int]], right: Sequence[tuple[str, int]]) -> bool:
@@ -337,7 +327,6 @@ __all__ = [
     "Segment",
     "covers",
     "in_numbers",
-    "inside",
     "is_whole",
     "matches",
     "parts_by_value",

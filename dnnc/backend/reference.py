@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnc.backend.build import Build
+from dnnc.backend.build import ANNOTATED, Build
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.files import open_input
 from ir.names import unique
@@ -27,11 +27,12 @@ RUNTIME_IR_VERSION = 13
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``model``: the bytes; ``folder``: where its external data lies; ``title``: what it is, for a person. ``present``: the
-    wanted values that it has, all of them outputs."""
+    """``model``: the bytes; ``folder``: where its external data lies, or ``weights``: the open files that hold it, by location;
+    ``title``: what it is, for a person. ``present``: the wanted values that it has, all of them outputs."""
 
     model: bytes
     folder: str
+    weights: Mapping[str, int] | None
     title: str
     original: bool
     present: frozenset[str]
@@ -45,9 +46,9 @@ def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[R
     if isinstance(original, Reference):
         yield original
     try:
-        with open_input(build.annotated, "an ONNX model") as file:
-            model = file.read()
-        yield _open(model, "protobuf", build.folder, names, "annotated.onnx, the unsplit model of the build", False)
+        model, weights = build.model(ANNOTATED)
+        found = _open(model, "protobuf", build.folder, names, "annotated.onnx, the unsplit model of the build", False)
+        yield replace(found, folder="", weights=weights)
     except Exception:  # protobuf's errors, of a package without types; over its 2 GB limit it cannot write
         return
 
@@ -108,7 +109,7 @@ def _open(data: bytes, format_: str, folder: Path, wanted: tuple[str, ...], titl
     distinguish_nodes(model.graph)
     if model.ir_version > RUNTIME_IR_VERSION:
         model.ir_version = RUNTIME_IR_VERSION
-    return Reference(model.SerializeToString(), str(folder.absolute()), title, original, present)
+    return Reference(model.SerializeToString(), str(folder.absolute()), None, title, original, present)
 
 
 def part(

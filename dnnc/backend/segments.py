@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dnnc.backend.build import NUMPY_NAMES
@@ -51,18 +50,17 @@ class MeshStage:
     models: tuple[LocalModel, ...]
     held: tuple[tuple[LocalPart, ...], ...]
 
-    def to_json(self, folder: Path) -> dict[str, Any]:
-        """What the manifest of the build in ``folder`` says of the stage besides what it says of any."""
+    def to_json(self) -> dict[str, Any]:
+        """What the manifest says of the stage besides what it says of any."""
         return {
             "axes": self.axes,
             "collectives": [collective.to_json() for collective in self.collectives],
-            "members": [member.to_json(folder) for member in self.members],
+            "members": [member.to_json() for member in self.members],
         }
 
 
-def cut_stage(module: Module, stage: Stage, mesh: Mesh, folder: Path) -> MeshStage:
-    """Cuts an SPMD stage into segments; ``folder`` is the build's. Raises InvalidInput for a value that cannot cross between
-    members."""
+def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
+    """Cuts an SPMD stage into segments. Raises InvalidInput for a value that cannot cross between members."""
     levels = collective_levels(stage)
     tensors = {channel: bare(cut.tensor.name) for channel, cut in enumerate(cuts_of(module.entry))}
     layouts = {value.name: placements_of(value.type, mesh) for op in stage.ops for value in op.results}
@@ -81,7 +79,7 @@ def cut_stage(module: Module, stage: Stage, mesh: Mesh, folder: Path) -> MeshSta
             models.append(LocalModel(program.member, level, func))
             made = tuple(_local(value.name, value.type) for value in func.results)
             read = tuple(bare(value.name) for value in func.args)
-            segments.append(Segment(level, folder / "stages" / model_name(stage, program.member, level), read, made))
+            segments.append(Segment(level, f"stages/{model_name(stage, program.member, level)}", read, made))
         members.append(
             MemberProgram(
                 program.device,

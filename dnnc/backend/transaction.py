@@ -143,6 +143,12 @@ def _exchange(first: Path, second: Path) -> bool:
     return bool(renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0)
 
 
+def being_written(target: Path) -> bool:
+    """Whether a writer of ``target`` is at work (or was killed at it)."""
+    target = Path(os.path.abspath(target))
+    return bool(partials(target.parent, target.name) or partials(target, target.name))
+
+
 def _make_parents(folder: Path) -> list[Path]:
     """Makes ``folder`` and its parents; returns those that were not there, innermost first."""
     missing = []

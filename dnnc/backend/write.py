@@ -2,7 +2,7 @@
 
 What is in it (``dnnc/backend/build.py`` reads it back)::
 
-    manifest.json    versions, source, stages with their channels, size and digest of every other file but the trace
+    manifest.json    versions, source, stages with their channels, size and digest of every other file but the trace; its own
     plan.json        the decision, to read, edit and replay (``plan_json.py``)
     plan.ir          the whole final module as text, what repeats in it folded
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.branches import forget_shapes
-from dnnc.backend.build import MANIFEST, PROGRAM, SCHEMA, Channel, Port, digest_file
+from dnnc.backend.build import ANNOTATED, PLAN, PROGRAM, Channel, Port
+from dnnc.backend.digests import digest_file
 from dnnc.backend.plan_json import bare, plan_text, plan_to_json
+from dnnc.backend.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.backend.timeline import predicted
 from dnnc.backend.transaction import refuse_foreign, whole_directory
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
@@ -157,7 +159,7 @@ def _write_plan(module: Module, target: Path) -> None:
     from passes.fold import fold
 
     (target / PROGRAM).write_text(print_module(fold(module)), encoding="utf-8")
-    (target / "plan.json").write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
+    (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
 
 
 def _write_models(
@@ -201,7 +203,7 @@ def _write_models(
     anywhere: dict[str, External] = {}
     for of_stage in reversed(places):  # a weight that several stages hold is read from the first
         anywhere.update(of_stage)
-    _save(moved(kept, anywhere, "stages/"), module.entry, target / "annotated.onnx", stages)
+    _save(moved(kept, anywhere, "stages/"), module.entry, target / ANNOTATED, stages)
     return cut
 
 
@@ -276,7 +278,7 @@ def _manifest(
     ]
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
-    return {
+    manifest = {
         "schema": SCHEMA,
         "versions": _versions(),
         "source": dict(source),
@@ -295,14 +297,20 @@ def _manifest(
                 "outputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.results],
                 "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
                 "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
-                **(cut[stage.index].to_json(target) if stage.index in cut else {}),
+                **(cut[stage.index].to_json() if stage.index in cut else {}),
             }
             for stage in stages
         ],
         "files": {
-            path.relative_to(target).as_posix(): {"bytes": path.stat().st_size, "sha256": digest_file(path)} for path in files
+            path.relative_to(target).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
         },
     }
+    return sealed(manifest)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return digest_file(file)
 
 
 def _versions() -> dict[str, str]:
@@ -322,7 +330,7 @@ def _source(spec: str, out: Path) -> dict[str, str]:
     if not spec or spec.startswith("zoo:"):
         return {"spec": spec, "sha256": ""}
     path = Path(os.path.abspath(spec))
-    digest = digest_file(path) if path.is_file() else ""
+    digest = _digest(path) if path.is_file() else ""
     return {"spec": Path(os.path.relpath(path, os.path.abspath(out))).as_posix(), "sha256": digest}
 
 

@@ -31,7 +31,7 @@ def write_members(
         if not stage.mesh:
             continue
         progress(f"cut stage {stage.index} into segments", None)
-        written[stage.index] = cut = cut_stage(module, stage, meshes[stage.mesh], target)
+        written[stage.index] = cut = cut_stage(module, stage, meshes[stage.mesh])
         holders.append((stage, cut, _holds(module, stage, cut, wholes, target, weights, files)))
     for file in files.values():
         if weights != "none":

@@ -188,11 +188,11 @@ def simulate(
     json: opt.JsonOption = False,
 ) -> None:
     """Predict the timeline of DIR: how long each device is busy while M microbatches flow through."""
-    from dnnc.backend import Build, read_program
+    from dnnc.backend import Build
     from dnnc.backend.timeline import predicted
     from dnnc.report import print_table, seconds_text, summarize_timeline, timeline_table
 
-    events = predicted(read_program(Build.open(build).folder), microbatches)
+    events = predicted(Build.open(build).program(), microbatches)
     summary = summarize_timeline(events, microbatches)
     if json:
         from dataclasses import asdict

@@ -101,20 +101,16 @@ def _plan_json(module: Module) -> dict[str, Any]:
 
 
 def _inspect_build(folder: Path, json: bool) -> None:
-    from dnnc.backend import Build, read_manifest
+    from dnnc.backend import Build, Snapshot
     from dnnc.report import plan_headline, print_table, stages_table
 
-    if read_manifest(folder).get("stages") == []:  # --plan-only: what there is to know is in the plan
+    files = Snapshot.open(folder)
+    if files.manifest.get("stages") == []:  # --plan-only: what there is to know is in the plan
         _print_module(_load_plan(folder, DiagnosticSink()), None, json)
         return
-    build = Build.open(folder)
-    damaged = build.damaged()
-    if damaged:  # before anything is printed
-        raise InvalidInput(
-            f"files differ from what was written: {', '.join(damaged)}", where=str(folder), hint="compile the model again"
-        )
+    build = Build.of(files)
     if json:
-        put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.manifest)})
+        put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.files.manifest)})
         return
     put(_build_text(build))
     axes = {stage.index: [size for _, size in stage.axes] for stage in build.stages if stage.axes}
@@ -128,7 +124,7 @@ def _inspect_build(folder: Path, json: bool) -> None:
 def _build_text(build: Build) -> str:
     from dnnc.report import bytes_text, key_values
 
-    files = build.manifest["files"]
+    files = build.files.manifest["files"]
     size = sum(entry["bytes"] for entry in files.values())
     pairs = [
         ("build", str(build.folder)),

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import Build, StageProgram, read_program
+from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.members import matches
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
@@ -76,7 +76,7 @@ def check_build(
             where=str(build.folder),
             hint="compile it again with weights",
         )
-    module = read_program(build.folder)
+    module = build.program()
     if options.inputs is None:
         samples = tuple(random_inputs(build, seed=options.seed + i, module=module) for i in range(options.samples))
     else:
@@ -91,6 +91,7 @@ def check_build(
         for index in range(len(build.stages)):
             progress(f"check stage {index}", index / len(build.stages))
             state.check_stage(index)
+    build.files.confirm()
     return CheckReport(
         build.folder,
         " and ".join(unsplit.titles),
@@ -161,7 +162,8 @@ class _State:
         chained: dict[str, list[Difference]],
     ) -> None:
         """Runs a stage that is one model, and collects how far its outputs are off."""
-        program = Program(str(stage.model), specs, threads=self.options.threads, optimize=self.options.optimize)
+        model, weights = self.build.model(stage.model or "")
+        program = Program(model, specs, weights=weights, threads=self.options.threads, optimize=self.options.optimize)
         for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True):
             right = {name: expected.get(name, sample.get(name, made.get(name))) for name in program.input_names}
             real = {name: made[name] for name in program.input_names}
@@ -190,7 +192,7 @@ class _State:
             which.append((len(cases) - 1, len(cases) - 1 if equal else len(cases)))
             if not equal:
                 cases.append(real)
-        results = run_members(stage, cases, threads=self.options.threads, optimize=self.options.optimize)
+        results = run_members(self.build, stage, cases, threads=self.options.threads, optimize=self.options.optimize)
         for (first, second), expected, made, parts in zip(which, self.expected, self.chain, self.parts, strict=True):
             for border in leaving:
                 own = roundings_of(stage.collectives)

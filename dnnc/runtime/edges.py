@@ -20,7 +20,7 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,24 @@ def anonymous_memory(size: int) -> int:
 def map_memory(descriptor: int, size: int) -> Array:
     """The memory behind a descriptor as bytes; stays mapped as long as an array refers to it."""
     return np.frombuffer(mmap.mmap(descriptor, max(size, mmap.PAGESIZE)), np.uint8)
+
+
+def read_memory(descriptor: int, offset: int, size: int) -> bytes:
+    """A copy of a part of the memory behind a descriptor."""
+    data = bytearray()
+    while len(data) < size and (piece := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += piece
+    return bytes(data)
+
+
+def write_memory(descriptor: int, pieces: Iterable[bytes]) -> None:
+    """Fills the memory behind a descriptor from its start. Raises OSError."""
+    offset = 0
+    for piece in pieces:
+        start = 0
+        while start < len(piece):
+            start += os.pwrite(descriptor, piece[start:], offset + start)
+        offset += len(piece)
 
 
 @dataclass(frozen=True, slots=True)

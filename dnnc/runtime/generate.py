@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import NUMPY_NAMES, Build, Port, read_program
+from dnnc.backend.build import NUMPY_NAMES, Build, Port
 from dnnc.runtime.elements import Array, user_dtype
 from ir.diagnostics import InvalidInput
 from ir.module import Inline, Module, Resource, Splat
@@ -85,7 +85,7 @@ _MASKS = {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "N
 
 def random_inputs(build: Build, *, seed: int = 0, module: Module | None = None) -> dict[str, Any]:
     """One microbatch for the model of ``build``. ``module``: its plan.ir when that was read already. Raises InvalidInput."""
-    module = module or read_program(build.folder)
+    module = module or build.program()
     demands = input_demands(module)
     sizes: dict[str, int] = {}
     generator = np.random.Generator(np.random.Philox(seed))

@@ -77,7 +77,7 @@ def first_wrong(
     wanted = [h for h in held.values() if h.origin not in expected]
     right = {**feeds, **_reference(build, wanted, feeds, threads), **expected}
     cases = [[fed(member, right) for member in stage.members]]
-    values = run_members(stage, cases, threads=threads)[0]
+    values = run_members(build, stage, cases, threads=threads)[0]
     for level, names in _levels(stage):
         for name in names:
             one = held.get(name)
@@ -127,7 +127,7 @@ def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], 
         for reference in references(build, specs, scratch):
             try:
                 outputs = tuple(spec for name, spec in specs.items() if name in reference.present)
-                program = Program(reference.model, outputs, threads=threads, folder=reference.folder)
+                program = Program(reference.model, outputs, weights=reference.weights, threads=threads, folder=reference.folder)
                 return program.run({name: feeds[name] for name in program.input_names})
             except Exception:  # whatever onnxruntime raises: this look is for a better message, and the next may do
                 continue

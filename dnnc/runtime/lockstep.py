@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import StageProgram
+from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.members import Local, MemberProgram, Part
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.collectives import combine
@@ -34,7 +34,7 @@ class MemberError(Exception):
 
 
 def run_members(
-    stage: StageProgram, cases: Sequence[Sequence[Values]], *, threads: int = 1, optimize: bool = True
+    build: Build, stage: StageProgram, cases: Sequence[Sequence[Values]], *, threads: int = 1, optimize: bool = True
 ) -> list[list[Values]]:
     """Runs every case (per member the values that it is fed) and returns, likewise, all values of each member that a later
     level or the stage's border reads. Raises MemberError."""
@@ -46,7 +46,8 @@ def run_members(
             for segment in (segment for segment in member.segments if segment.level == level):
                 try:
                     outputs = tuple(map(_spec, segment.outputs))
-                    program = Program(str(segment.model), outputs, threads=threads, optimize=optimize)
+                    model, weights = build.model(segment.model)
+                    program = Program(model, outputs, weights=weights, threads=threads, optimize=optimize)
                     for case in values:
                         case[number] |= program.run({name: case[number][name] for name in program.input_names})
                 except Exception as error:  # whatever onnxruntime raises

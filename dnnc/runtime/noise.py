@@ -68,7 +68,7 @@ class Meter:
         self.specs = tuple(ValueSpec(spec.name, spec.element) for spec in specs if spec.name in reference.present)
         self.floors: Floors = dict.fromkeys((spec.name for spec in self.specs), QUIET)
         self._feeds, self._expected, self._precisions = feeds, expected, precisions
-        self._folder, self._threads = reference.folder, threads
+        self._folder, self._weights, self._threads = reference.folder, reference.weights, threads
         self._variants = _variants(reference, optimize)
 
     def more(self) -> bool:
@@ -78,7 +78,9 @@ class Meter:
             return False
         model, optimize, generator = variant
         try:
-            program = Program(model, self.specs, threads=self._threads, optimize=optimize, folder=self._folder)
+            program = Program(
+                model, self.specs, weights=self._weights, threads=self._threads, optimize=optimize, folder=self._folder
+            )
             results = []
             for sample in self._feeds:
                 given = {name: sample[name] for name in program.input_names}

@@ -32,7 +32,7 @@ import numpy as np
 from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.members import Part
 from dnnc.runtime.codec import Raw, from_user, to_user
-from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory
+from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory, write_memory
 from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.errors import RuntimeFailure, StageStopped
 from dnnc.runtime.parts import assemble
@@ -180,6 +180,7 @@ class Pipeline:
         self._status[:, 2] = time.monotonic_ns()
         ends = self._connect(processes)
         groups = {stage.index: self._gather(stage) for stage in build.stages if stage.members}
+        models = self._models()
         for number, (place, (receives, sends)) in enumerate(zip(processes, ends, strict=True)):
             stage = build.stages[place.stage]
             control_read, control_write = map(self._own, os.pipe())
@@ -196,14 +197,16 @@ class Pipeline:
                 "threads": options.threads,
                 "spin": own and options.threads > 1,
                 "optimize": options.optimize,
+                "programs": models.memory,
             }
-            passed = [control_write, status, *(d for sides in (*receives, *sends) for side in sides if side for d in side[1])]
+            passed = [control_write, status, models.memory, *models.weights]
+            passed += (d for sides in (*receives, *sends) for side in sides if side for d in side[1])
             if stage.members:
-                more, descriptors = _member_config(stage, place.position, *groups[place.stage], sends)
+                more, descriptors = _member_config(stage, place.position, models, *groups[place.stage], sends)
                 passed += descriptors
             else:
                 specs = output_specs(build, place.stage)
-                more = {"model": str(stage.model), "outputs": [[s.name, s.element, s.shape] for s in specs]}
+                more = {"model": models.places[stage.models[0]], "outputs": [[s.name, s.element, s.shape] for s in specs]}
             member = place.position if stage.members else -1
             process = spawn({**config, **more}, passed)
             self._stages.append(StageProcess(place.stage, number, place.device, member, process, control_read))
@@ -260,6 +263,18 @@ class Pipeline:
                 pipes[member, peer] = read, write
         return memory, shared, pipes
 
+    def _models(self) -> _Models:
+        """The stage models, as they were verified, one after the other in memory that the processes read."""
+        files, places, offset = self.build.files, {}, 0
+        names = tuple(dict.fromkeys(name for stage in self.build.stages for name in stage.models))
+        for name in names:
+            size = len(files.read(name))
+            places[name] = (offset, size, files.weights_for(name))
+            offset += size
+        memory = self._memory(offset, "the stage models")
+        write_memory(memory, map(files.read, names))
+        return _Models(memory, places, tuple({d for _, _, weights in places.values() for d in weights.values()}))
+
     def _mine(self, side: Sender | Receiver) -> tuple[int, int]:
         """The first microbatch of this run that goes through a feed or sink, and the step to the next."""
         first, step = self._turns[id(side)]
@@ -310,7 +325,8 @@ class Pipeline:
     # Running
 
     def run(self, microbatches: Sequence[Mapping[str, Any]], *, events: bool = True) -> RunResult:
-        """Feeds every microbatch (model input name to array) and collects its outputs. Raises RuntimeFailure."""
+        """Feeds every microbatch (model input name to array) and collects its outputs. Raises RuntimeFailure, and InvalidInput
+        where the weights were changed meanwhile."""
         if not microbatches:
             raise UsageError("there is no microbatch to run")
         base, count = self._count, len(microbatches)
@@ -345,6 +361,7 @@ class Pipeline:
         log, cpu = self._collect_events(base, count, begin) if events else ((), ())
         order = [port.name for port in self.build.outputs]
         outputs = tuple({name: collector.outputs[name] for name in order} for collector in collectors)
+        self.build.files.confirm()
         return RunResult(outputs, seconds, tuple(completed), log, cpu)
 
     def _pump(self, feed: Sender) -> None:
@@ -490,6 +507,16 @@ class Pipeline:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """Where the processes find their models: ``memory``, and by name offset, size, and weights by location; ``weights``: the
+    descriptors of all of these."""
+
+    memory: int
+    places: Mapping[str, tuple[int, int, Mapping[str, int]]]
+    weights: tuple[int, ...]
+
+
 class Collector:
     """The outputs of one microbatch as they come in."""
 
@@ -537,6 +564,7 @@ def _note(ends: dict[Any, list[Any]], build: Build, places: Sequence[Place], oth
 def _member_config(
     stage: StageProgram,
     member: int,
+    models: _Models,
     memory: int,
     shared: Places,
     pipes: Mapping[tuple[int, int], tuple[int, int]],
@@ -555,7 +583,7 @@ def _member_config(
         "segments": [
             (
                 s.level,
-                str(s.model),
+                models.places[s.model],
                 [(v.name, BY_NAME[v.dtype].number if v.dtype in BY_NAME else 0, v.shape) for v in s.outputs],
             )
             for s in program.segments

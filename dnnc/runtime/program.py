@@ -15,6 +15,7 @@ from dnnc.ort import load_onnxruntime
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.elements import BY_NUMBER, nbytes
+from dnnc.runtime.external import session_on
 
 
 class Program:
@@ -26,36 +27,45 @@ class Program:
 
     def __init__(
         self,
-        model: str | bytes,
+        model: bytes,
         outputs: tuple[ValueSpec, ...],
         *,
+        weights: Mapping[str, int] | None = None,
         threads: int = 1,
         spin: bool = False,
         optimize: bool = True,
         folder: str = "",
         profile: str = "",
     ) -> None:
-        """``folder``: where external data lies when ``model`` is bytes. ``profile``: begin of the path of a profile to write.
-        Raises what onnxruntime raises."""
+        """``weights``: open files that hold the external data, by the locations that the model names; without them it lies in
+        ``folder``. ``profile``: begin of the path of a profile to write. Raises what onnxruntime raises, and ValueError for a
+        location that is not among ``weights``."""
         ort = load_onnxruntime()
         self.turn = 0
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # errors come as exceptions
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-        if not optimize:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if profile:
-            options.enable_profiling, options.profile_file_prefix = True, profile
-        if folder:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        self.session = ort.InferenceSession(
-            model,
-            options,
-            providers=["CPUExecutionProvider"],
-            enable_fallback=0,  # it would print the error to standard output and load the model once more
-        )
+
+        def options() -> Any:
+            made = ort.SessionOptions()
+            made.intra_op_num_threads = threads
+            made.inter_op_num_threads = 1
+            made.log_severity_level = 4  # errors come as exceptions
+            made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
+            if not optimize:
+                made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            if profile:
+                made.enable_profiling, made.profile_file_prefix = True, profile
+            if folder and weights is None:
+                made.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+            return made
+
+        def start(model: bytes, options: Any) -> Any:
+            return ort.InferenceSession(
+                model,
+                options,
+                providers=["CPUExecutionProvider"],
+                enable_fallback=0,  # it would print the error to standard output and load the model once more
+            )
+
+        self.session = start(model, options()) if weights is None else session_on(model, weights, options, start)
         self.input_names = tuple(value.name for value in self.session.get_inputs())
         self.outputs = outputs
         self._value = ort.OrtValue

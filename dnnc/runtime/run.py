@@ -147,7 +147,8 @@ def run_command(command: RunCommand, warn: Callable[[Diagnostic], None] = lambda
         batches = read_inputs(command.inputs, build.inputs, microbatches=command.microbatches)
     else:
         count = command.microbatches or 1
-        items = tuple(random_inputs(build, seed=command.seed + i) for i in range(count))
+        module = build.program()
+        items = tuple(random_inputs(build, seed=command.seed + i, module=module) for i in range(count))
         batches = Microbatches(items, "stacked" if count > 1 else "single")
     crowded = crowding(build, command.options.threads, local_cores())
     if crowded is not None:

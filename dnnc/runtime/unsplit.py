@@ -66,6 +66,7 @@ class Unsplit:
                 program = Program(
                     reference.model,
                     plain,
+                    weights=reference.weights,
                     threads=self.threads,
                     optimize=self.optimize,
                     folder=reference.folder,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnc.runtime.codec import Raw
-from dnnc.runtime.edges import Descriptors, Edge, Received, Receiver, Sender, ValueSpec, map_memory
+from dnnc.runtime.edges import Descriptors, Edge, Received, Receiver, Sender, ValueSpec, map_memory, read_memory
 from dnnc.runtime.elements import Array
 from dnnc.runtime.program import Program
 
@@ -113,9 +113,8 @@ class Worker:
         """What the process runs for each microbatch. Raises what onnxruntime raises."""
         config = self.config
         outputs = _specs(config["outputs"])
-        options = {key: config[key] for key in ("threads", "spin", "optimize")}
         if "segments" not in config:
-            return Program(config["model"], outputs, **options)
+            return self.program(config["model"], outputs)
         from dnnc.runtime.collectives import Collective, Exchange
         from dnnc.runtime.member import Member, Piece
         from dnnc.runtime.sharing import Places
@@ -124,9 +123,15 @@ class Worker:
         places = Places.from_json(config["places"])
         memory = map_memory(config["memory"], places.total)
         peers = {peer: (read, write) for peer, read, write in config["peers"]}
-        pieces = [Piece(level, Program(model, _specs(specs), **options)) for level, model, specs in config["segments"]]
+        pieces = [Piece(level, self.program(place, _specs(specs))) for level, place, specs in config["segments"]]
         exchange = Exchange(collectives, config["member"], memory, places, peers)
         return Member(pieces, exchange, outputs, lambda meeting: self.mark(MEETING if meeting else RUNNING))
+
+    def program(self, place: list[Any], outputs: tuple[ValueSpec, ...]) -> Program:
+        """The model whose bytes lie at an offset among those that the starter verified, with the weights that it opened."""
+        offset, size, weights = place
+        options = {key: self.config[key] for key in ("threads", "spin", "optimize")}
+        return Program(read_memory(self.config["programs"], offset, size), outputs, weights=weights, **options)
 
     def step(self, program: Program | Member, receivers: list[Receiver], senders: list[Sender]) -> None:
         """One microbatch."""

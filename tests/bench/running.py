@@ -19,7 +19,7 @@ from typing import Any
 
 import onnxruntime
 
-from dnnc.backend.build import Build
+from dnnc.backend.build import ANNOTATED, Build
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.runtime import Pipeline, RunOptions, random_inputs
 from tests.bench.machine import header
@@ -71,7 +71,7 @@ def main() -> None:
 def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) -> None:
     made = [random_inputs(build, seed=seed) for seed in range(4)]
     samples = [made[i % 4] for i in range(microbatches)]
-    single, double = session(build.annotated, {cores[0]}), session(build.annotated, set(cores))
+    single, double = (session(build.folder / ANNOTATED, of) for of in ({cores[0]}, set(cores)))
     against_single, against_double = [], []
     os.sched_setaffinity(0, set(cores))
     with Pipeline(build, RunOptions(threads=1)) as pipeline:

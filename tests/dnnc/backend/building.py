@@ -67,7 +67,7 @@ def run(build: Build, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Every value that the stage models give, the stages run one after the other in onnxruntime."""
     known = dict(feeds)
     for stage in build.stages:
-        session = session_of(str(stage.model))
+        session = session_of(str(build.folder / (stage.model or "")))
         assert {i.name for i in session.get_inputs()} == {p.name for p in stage.inputs} | {c.tensor for c in stage.receives}
         outputs = [o.name for o in session.get_outputs()]
         assert set(outputs) == {p.name for p in stage.outputs} | {c.tensor for c in stage.sends}

@@ -11,6 +11,7 @@ import pytest
 from dnnc.backend import Build, Channel, Port, write_build
 from ir.diagnostics import InvalidInput
 from ir.types import DType, SeqType, TensorType
+from tests.dnnc import sealing as seal
 from tests.dnnc.backend.building import lowered, model
 
 
@@ -18,13 +19,6 @@ from tests.dnnc.backend.building import lowered, model
 def folder(tmp_path: Path) -> Path:
     write_build(lowered(model(), (0, 0, 1, 1, 2, 2)), tmp_path, "zoo:small", tmp_path / "out")
     return tmp_path / "out"
-
-
-def edit(folder: Path, change: Any) -> None:
-    path = folder / "manifest.json"
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
 
 
 def test_stages_channels_and_ports(folder: Path) -> None:
@@ -35,7 +29,7 @@ def test_stages_channels_and_ports(folder: Path) -> None:
     assert [port.name for port in build.outputs] == ["y", "b", "x"]
     assert [[p.name for p in stage.inputs] for stage in build.stages] == [["x"], [], []]
     assert [stage.device for stage in build.stages] == ["d0", "d1", "d2"]
-    assert all(stage.model.is_file() for stage in build.stages)
+    assert [stage.model for stage in build.stages] == ["stages/stage0.onnx", "stages/stage1.onnx", "stages/stage2.onnx"]
     assert [stage.devices for stage in build.plan.stages] == [("d0",), ("d1",), ("d2",)]
 
 
@@ -58,11 +52,15 @@ def test_every_element_type_has_a_numpy_name() -> None:
 
 
 def test_changed_bytes_are_found(folder: Path) -> None:
-    assert Build.open(folder).damaged() == ()
     data = bytearray((folder / "stages/weights.data").read_bytes())
     data[100] ^= 1
     (folder / "stages/weights.data").write_bytes(data)
-    assert Build.open(folder).damaged() == ("stages/weights.data",)
+    with pytest.raises(InvalidInput) as raised:
+        Build.open(folder)
+    (fault,) = raised.value.diagnostics
+    assert fault.where == str(folder / "stages/weights.data")
+    assert "not those that were written" in fault.message
+    assert "--plan" in fault.hint
 
 
 def swap_channel(data: dict[str, Any]) -> None:
@@ -81,7 +79,7 @@ def reverse_channel(data: dict[str, Any]) -> None:
         (lambda d: d.pop("inputs"), "'inputs' is missing"),
         (lambda d: d["stages"][0].update(index=4), "stages are numbered [4, 1, 2]"),
         (lambda d: d["stages"][0].update(devices=[]), "a stage has no device"),
-        (lambda d: d["stages"][0].update(model="../../etc/passwd"), "lies outside the build directory"),
+        (lambda d: d["stages"][0].update(model="../../etc/passwd"), "lists no file '../../etc/passwd'"),
         (lambda d: d.update(stages=3), "does not describe a build"),
         (lambda d: d.update(files=[]), "does not describe a build"),
         (lambda d: d["files"].update({"../x": {"bytes": 1}}), "lies outside the build directory"),
@@ -94,7 +92,7 @@ def reverse_channel(data: dict[str, Any]) -> None:
     ],
 )
 def test_a_manifest_that_lies_is_refused(folder: Path, change: Any, message: str) -> None:
-    edit(folder, change)
+    seal.change(folder, change)
     with pytest.raises(InvalidInput) as raised:
         Build.open(folder)
     assert message in str(raised.value)
@@ -115,7 +113,7 @@ def test_a_plan_that_lies_is_refused(folder: Path, change: Any, message: str) ->
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))
-    edit(folder, lambda d: d["files"]["plan.json"].update(bytes=path.stat().st_size))
+    seal.refresh(folder, "plan.json")
     with pytest.raises(InvalidInput) as raised:
         Build.open(folder)
     assert message in str(raised.value)
@@ -127,8 +125,8 @@ def test_missing_and_cut_files_are_all_named(folder: Path) -> None:
     with pytest.raises(InvalidInput) as raised:
         Build.open(folder)
     assert [(Path(d.where).name, d.message) for d in raised.value.diagnostics] == [
-        ("stage1.onnx", "a file of the build is missing"),
-        ("weights.data", "0 bytes found, 8192 expected"),
+        ("stage1.onnx", "no such file; expected a file of the build"),
+        ("weights.data", "0 bytes found, the manifest states 8192"),
     ]
 
 

@@ -13,8 +13,9 @@ import onnx
 import pytest
 
 import ir
-from dnnc.backend import Build, check_target, read_program, write_build, write_plan
+from dnnc.backend import Build, check_target, write_build, write_plan
 from dnnc.backend.annotate import annotation_faults
+from dnnc.backend.build import ANNOTATED
 from dnnc.backend.timeline import predicted
 from dnnc.report import to_perfetto
 from ir.attributes import attributes
@@ -49,8 +50,7 @@ def test_stages_compute_the_model(tmp_path: Path, weights: str, stages: tuple[in
     known = run(build, FEEDS)
     for name, wanted in expected().items():
         np.testing.assert_allclose(known[name], wanted, rtol=1e-4, atol=1e-5)
-    assert build.damaged() == ()
-    session = session_of(str(build.annotated))
+    session = session_of(str(build.folder / ANNOTATED))
     outputs = [port.name for port in build.outputs]
     for name, found in zip(outputs, session.run(outputs, {i.name: FEEDS["x"] for i in session.get_inputs()}), strict=True):
         np.testing.assert_allclose(found, expected()[name], rtol=1e-4, atol=1e-5)
@@ -93,16 +93,16 @@ def test_the_source_is_found_again_until_it_changes(tmp_path: Path) -> None:
     write_build(lowered(model(), (0, 0, 0, 1, 1, 1)), tmp_path, str(source), tmp_path / "out")
     build = Build.open(tmp_path / "out")
     assert build.source.spec == "../model.onnx"
-    assert build.source.path(build.folder) == source
+    assert build.source.read(build.folder) == (source, b"whatever")
     source.write_bytes(b"whatever else")
-    assert build.source.path(build.folder) is None
+    assert build.source.read(build.folder) is None
 
 
 def test_plan_ir_is_the_whole_module_and_parses(tmp_path: Path) -> None:
     module = lowered(model(), (0, 0, 1, 1, 2, 2))
     write_build(module, tmp_path, "zoo:small", tmp_path / "out")
     assert expand(ir.parse_module((tmp_path / "out/plan.ir").read_text())) == module
-    assert read_program(tmp_path / "out") == module
+    assert Build.open(tmp_path / "out").program() == module
 
 
 def test_the_trace_has_a_track_per_device(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_bodies_carry_their_parents_place_and_run(tmp_path: Path) -> None:
     assert [c.tensor for c in build.stages[1].receives] == ["a"], "a value that only the bodies capture is received too"
     x = np.array([1, -2, 3], np.float32)
     assert run(build, {"x": x, "cond": np.array(True)})["y"].tolist() == [2, 0, 6]
-    proto = onnx.load(str(build.annotated))
+    proto = onnx.load(str(build.folder / ANNOTATED))
     inner = [node for attribute in proto.graph.node[1].attribute for node in attribute.g.node]
     assert {p.value for node in inner for p in node.metadata_props if p.key == "dnnc.device"} == {"d1"}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from dnnc.backend.build import Build, Channel, Port, Source, StageProgram
+from dnnc.backend.snapshot import Snapshot
 from ir.module import Plan, PlanStage
 from ir.types import BytesType, Dim, DType, SeqType, TensorType, Type
 
@@ -35,9 +36,9 @@ def ir_type(proto: onnx.TypeProto) -> Type:
 
 
 def make_build(folder: Path, *stages: str | onnx.ModelProto, outputs: tuple[str, ...] = ()) -> Build:
-    """A build whose stage models are these graphs. ``outputs`` are the outputs of the whole model: all that no other stage
-    reads when empty."""
-    (folder / "stages").mkdir(parents=True, exist_ok=True)
+    """A build whose stage models are these graphs, as if it had been read from ``folder``. ``outputs`` are the outputs of the
+    whole model: all that no other stage reads when empty."""
+    contents: dict[str, bytes] = {}
     models = []
     for text in stages:
         header = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -54,14 +55,14 @@ def make_build(folder: Path, *stages: str | onnx.ModelProto, outputs: tuple[str,
     sent = {c.tensor for c in channels}
     programs = []
     for index, model in enumerate(models):
-        path = folder / "stages" / f"stage{index}.onnx"
-        path.write_bytes(model.SerializeToString())
+        name = f"stages/stage{index}.onnx"
+        contents[name] = model.SerializeToString()
         programs.append(
             StageProgram(
                 index,
                 (f"cpu{index}",),
                 "cpu",
-                path,
+                name,
                 tuple(Port.of(v.name, types[index][v.name]) for v in model.graph.input if v.name not in maker),
                 tuple(
                     Port.of(v.name, types[index][v.name])
@@ -85,4 +86,5 @@ def make_build(folder: Path, *stages: str | onnx.ModelProto, outputs: tuple[str,
         float(len(programs)),
         tuple(PlanStage(i, "cpu", (f"cpu{i}",), 1, 1.0) for i in range(len(programs))),
     )
-    return Build(folder, plan, tuple(programs), tuple(inputs.values()), tuple(results.values()), "shared", Source("", ""), {})
+    files = Snapshot(folder, {}, contents, {})
+    return Build(files, plan, tuple(programs), tuple(inputs.values()), tuple(results.values()), "shared", Source("", ""))

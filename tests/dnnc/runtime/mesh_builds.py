@@ -11,8 +11,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from dnnc.backend.build import SCHEMA, Build, Port, digest_file
+from dnnc.backend.build import ANNOTATED, Build, Port
+from dnnc.backend.snapshot import SCHEMA, sealed
 from ir.types import DType, TensorType
+from tests.dnnc.sealing import entry
 
 Box = Sequence[Sequence[int]]
 
@@ -67,11 +69,9 @@ def write(folder: Path, manifest: dict[str, Any], models: Mapping[str, onnx.Mode
         "model": "pair",
         "weights": "shared",
         **manifest,
-        "files": {
-            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": digest_file(path)} for path in files
-        },
+        "files": {path.relative_to(folder).as_posix(): entry(path) for path in files},
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
     return folder
 
 
@@ -145,6 +145,6 @@ def pair(folder: Path, members: int = 2, rows: int = 4, wide: int = 8, *, slow: 
 
 def expected(build: Build, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the unsplit model of a ``pair`` makes, said with numpy."""
-    model = onnx.load_model(str(build.annotated))
+    model = onnx.load_model_from_string(build.files.read(ANNOTATED))
     a, b = (numpy_helper.to_array(tensor) for tensor in model.graph.initializer)
     return {"y": -(np.maximum(inputs["x"] @ a, 0) @ b)}

@@ -98,14 +98,14 @@ def test_ir_text_is_an_original_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     report = check_build(build)
     assert report.passed
     assert report.original
-    break_stage(build, 1)
+    build = break_stage(build, 1)
     assert not check_build(build).passed
 
 
 def test_the_hint_is_one_that_helps(tmp_path: Path) -> None:
     """Another compile gives the same build."""
     build = chain(tmp_path)
-    break_stage(build, 1)
+    build = break_stage(build, 1)
     error = check_build(build).error()
     assert error is not None
     assert "compile" not in error.diagnostics[0].hint
@@ -114,7 +114,7 @@ def test_the_hint_is_one_that_helps(tmp_path: Path) -> None:
 
 def test_tolerance_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = chain(tmp_path)
-    break_stage(build, 2)
+    build = break_stage(build, 2)
     wrong = max(c.alone or 0.0 for c in check_build(build).comparisons)
     assert wrong > 0.1
     assert main(["check", str(build.folder), "--tolerance", str(wrong * 1.01), "-q"]) == 0

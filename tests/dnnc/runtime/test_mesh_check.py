@@ -16,7 +16,7 @@ from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.runtime import CheckOptions, Pipeline, RuntimeFailure, check_build, random_inputs
 from ir.diagnostics import CheckFailed
-from tests.dnnc.runtime.test_mesh_runs import change
+from tests.dnnc.sealing import change, refresh
 
 DIMS = {
     "bert": {"s72": 1, "s53": 16, "s43": 16},
@@ -104,7 +104,6 @@ def test_weights_of_members(tmp_path: Path, shared_dir: Path, weights: str) -> N
     model = shared("vit", shared_dir)
     build = compiled(model, tmp_path / "build", "2x2", dims=DIMS["vit"], weights=weights)
     assert check_build(build).passed
-    assert build.damaged() == ()
     data = {path.name for path in (tmp_path / "build/stages").glob("*.data")}
     own = {f"stage0.member{member}.data" for member in range(4)}
     assert data == ({"weights.data", "parts.data"} if weights == "shared" else {"whole.data", *own})
@@ -127,16 +126,15 @@ def test_equal_builds_for_equal_input(tmp_path: Path, shared_dir: Path) -> None:
 def spoil(build: Build, member: int, level: int) -> None:
     """Doubles the first large weight that one member's segment holds."""
     segment = next(s for s in build.stages[0].members[member].segments if s.level == level)
-    model = onnx.load_model(str(segment.model))
-    onnx.external_data_helper.load_external_data_for_model(model, str(segment.model.parent))
+    path = build.folder / segment.model
+    model = onnx.load_model(str(path))
     for tensor in model.graph.initializer:
         values = numpy_helper.to_array(tensor)
         if values.dtype == np.float32 and values.ndim == 2 and np.abs(values).max() < 100:
             tensor.CopyFrom(numpy_helper.from_array(values * 2, tensor.name))
             break
-    onnx.save_model(model, str(segment.model))
-    name = segment.model.relative_to(build.folder).as_posix()
-    change(build.folder, lambda manifest: manifest["files"].pop(name))
+    onnx.save_model(model, str(path))
+    refresh(build.folder, segment.model)
 
 
 @pytest.mark.parametrize("member", [0, 1])
@@ -160,9 +158,8 @@ def test_a_wrong_member_is_named(tmp_path: Path, shared_dir: Path, member: int) 
 def test_a_member_that_does_not_run_is_named(tmp_path: Path, shared_dir: Path) -> None:
     build = compiled(shared("gpt2", shared_dir), tmp_path / "build", "2", dims=DIMS["gpt2"], strategy="megatron")
     segment = build.stages[0].members[1].segments[1]
-    segment.model.write_bytes(b"\x08\x0a\x3a\x04\x0a\x02\x08\x01")
-    name = segment.model.relative_to(build.folder).as_posix()
-    change(build.folder, lambda manifest: manifest["files"].pop(name))
+    (build.folder / segment.model).write_bytes(b"\x08\x0a\x3a\x04\x0a\x02\x08\x01")
+    refresh(build.folder, segment.model)
     with pytest.raises(RuntimeFailure) as caught:
         check_build(Build.open(build.folder))
     assert caught.value.diagnostics[0].where == "stage 0 member 1 on cpu1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import textwrap
@@ -22,6 +21,7 @@ from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
 from ir.diagnostics import InvalidInput
 from tests.dnnc.runtime.mesh_builds import expected, graph, pair
 from tests.dnnc.runtime.processes import end_starter, nothing_left
+from tests.dnnc.sealing import change, refresh
 
 ENDLESS = 1 << 40
 
@@ -77,10 +77,8 @@ def test_values_of_unknown_shape_cross_segments(tmp_path: Path) -> None:
         for one in stage(manifest)["members"]:
             one["segments"][0]["outputs"].append({"name": "q", "dtype": "int64", "shape": None})
             one["segments"][1]["inputs"].append("q")
-        for number in range(2):
-            for level in range(2):
-                del manifest["files"][f"stages/stage0.member{number}.segment{level}.onnx"]
 
+    refresh(folder, *(f"stages/stage0.member{number}.segment{level}.onnx" for number in range(2) for level in range(2)))
     build = Build.open(change(folder, edit))
     given = inputs(5)
     for one, found in zip(given, run_build(build, given).outputs, strict=True):
@@ -133,7 +131,7 @@ def test_a_member_that_raises_is_named(tmp_path: Path) -> None:
     bad = "g (float[4,5] s) => (float[4,5] y) { n = Constant <value_ints = [3]> () q = Reshape(s, n) y = Add(q, s) }"
     path = folder / "stages" / "stage0.member1.segment1.onnx"
     path.write_bytes(graph(bad).SerializeToString())
-    change(folder, lambda manifest: manifest["files"].pop("stages/stage0.member1.segment1.onnx"))
+    refresh(folder, "stages/stage0.member1.segment1.onnx")
     with pytest.raises(RuntimeFailure) as caught:
         run_build(Build.open(folder), inputs(1))
     assert caught.value.diagnostics[0].where == "stage 0 member 1 on cpu1"
@@ -150,7 +148,7 @@ def test_a_member_that_hangs_is_named(tmp_path: Path) -> None:
     ).replace("w = ConstantOfShape <value = float[1] {1}> (s) s = Constant <value_ints = [6, 5]> ()", "s = Constant "
     "<value_ints = [6, 5]> () w = ConstantOfShape <value = float[1] {1}> (s)")  # fmt: skip
     (folder / "stages" / "stage0.member1.segment0.onnx").write_bytes(graph(loop).SerializeToString())
-    change(folder, lambda manifest: manifest["files"].pop("stages/stage0.member1.segment0.onnx"))
+    refresh(folder, "stages/stage0.member1.segment0.onnx")
     with pytest.raises(RuntimeFailure) as caught:
         run_build(Build.open(folder), inputs(1), RunOptions(timeout=1.0))
     assert caught.value.diagnostics[0].where == "stage 0 member 1 on cpu1"
@@ -173,15 +171,6 @@ def test_interrupted_and_killed_starters_leave_nothing(tmp_path: Path) -> None:
     )
     for number in (signal.SIGINT, signal.SIGKILL):
         assert end_starter(["-c", script], number) == 4
-
-
-def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
-    """Edits the manifest."""
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    edit(manifest)
-    path.write_text(json.dumps(manifest))
-    return folder
 
 
 def stage(manifest: dict[str, Any]) -> dict[str, Any]:

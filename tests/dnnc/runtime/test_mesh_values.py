@@ -4,7 +4,6 @@ nothing but the caller reads, small parts of fused weights.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from ir.module import Module
 from passes.cost import CostPass
 from passes.schedule import SchedulePass
 from passes.unfuse import UnfusePass
+from tests.dnnc.sealing import change
 from tests.passes.running import run
 from tests.passes.spmd.planning import inputs_of, lowered, random_plan, through
 
@@ -121,9 +121,7 @@ def test_interleaved_heads_are_split(width: int, weights: str, tmp_path: Path) -
 
 
 def test_a_channel_to_no_stage_is_refused(tmp_path: Path) -> None:
-    path = written(parsed(SCALAR), [(2,), (2,)], 0, tmp_path) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["stages"][1]["receives"][0]["target"] = 10**12
-    path.write_text(json.dumps(manifest))
+    folder = written(parsed(SCALAR), [(2,), (2,)], 0, tmp_path)
+    change(folder, lambda manifest: manifest["stages"][1]["receives"][0].update(target=10**12))
     with pytest.raises(InvalidInput, match="channel 0 does not pair up"):
-        Build.open(path.parent)
+        Build.open(folder)

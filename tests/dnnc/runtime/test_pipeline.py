@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -230,14 +231,15 @@ def test_a_stage_that_is_stopped_from_outside(tmp_path: Path) -> None:
 
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
     build = make_build(tmp_path, *SPLIT)
-    build.stages[2].model.write_bytes(b"not a model")
-    with pytest.raises(RuntimeFailure, match=r"stage 2 on cpu2: error: could not load its model: .*stage2.onnx"):
+    contents = {**build.files.contents, "stages/stage2.onnx": b"not a model"}
+    build = replace(build, files=replace(build.files, contents=contents))
+    with pytest.raises(RuntimeFailure, match=r"stage 2 on cpu2: error: could not load its model: "):
         run_build(build, {"x": floats(2, 3)})
 
 
 def test_a_build_without_weights(tmp_path: Path) -> None:
     build = make_build(tmp_path, *SPLIT)
-    without = Build(build.folder, build.plan, build.stages, build.inputs, build.outputs, "none", build.source, {})
+    without = replace(build, weights="none")
     with pytest.raises(InvalidInput, match="without weights"):
         run_build(without, {"x": floats(2, 3)})
 

@@ -1,0 +1,152 @@
+"""Digests of files, and the memory of those of large weights: hashing half a gigabyte at each start would be felt.
+
+A digest is remembered in the user's cache folder by size, times of modification and of change, device and inode, all of which
+must be as they were. The time of change (ctime) cannot be set by a program, so whoever writes to the file changes it.
+
+Invariants:
+1. a digest is only remembered of a file whose times are so far back that a later write shows in them, and whose size and times
+   were the same before and after the hashing;
+2. the memory is only believed where this user alone can write to it; a damaged, foreign or unwritable one is ignored.
+
+What it cannot see: bytes written through a memory map after the system has stamped its pages, or by a machine that shares the
+disk and stamps with another clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+LARGE = 16 << 20
+"""Files from this many bytes up are remembered: smaller ones are hashed in milliseconds."""
+_PIECE = 1 << 20
+_COARSE_SECONDS, _FINE_SECONDS = 3.0, 0.1
+"""How far back times must be: some file systems count whole (even) seconds, the others at least the ticks of the kernel."""
+_KEPT = 256
+"""Digests that are remembered, the newest first."""
+_FILE_LIMIT = 1 << 20
+_NAME = "digests.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells that a file is still the one that was hashed: bytes, times in nanoseconds, and where it is."""
+
+    size: int
+    modified: int
+    changed: int
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Stamp:
+        status = os.fstat(descriptor)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
+
+    def is_settled(self, now: int) -> bool:
+        """Whether a write after ``now`` (nanoseconds since 1970) shows in the times."""
+        coarse = self.modified % 10**9 == 0 and self.changed % 10**9 == 0
+        return now - max(self.modified, self.changed) > (_COARSE_SECONDS if coarse else _FINE_SECONDS) * 1e9
+
+
+def digest_file(file: BinaryIO, progress: Callable[[float], None] = lambda fraction: None) -> str:
+    """``sha256:...`` of an open file's bytes from where it stands, read in pieces. ``progress`` is told the fraction. Raises
+    OSError."""
+    digest, done, size = hashlib.sha256(), 0, os.fstat(file.fileno()).st_size
+    while piece := file.read(_PIECE):
+        digest.update(piece)
+        done += len(piece)
+        progress(min(1.0, done / size) if size else 1.0)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def has_digest(file: BinaryIO, expected: str, progress: Callable[[float], None] = lambda fraction: None) -> bool:
+    """Whether the bytes of an open file have the digest ``expected``, from memory where the file is large and was hashed
+    before. Memory only ever confirms: a file is refused for its bytes alone. Raises OSError."""
+    now, stamp = time.time_ns(), Stamp.of(file.fileno())
+    if stamp.size < LARGE:
+        return digest_file(file, progress) == expected
+    key = list(astuple(stamp))
+    remembered = _remembered()
+    if (key, expected) in remembered:
+        return True
+    digest = digest_file(file, progress)
+    if stamp.is_settled(now) and Stamp.of(file.fileno()) == stamp:
+        _remember([(key, digest), *((other, found) for other, found in remembered if other[3:] != key[3:])][:_KEPT])
+    return digest == expected
+
+
+def _folder() -> Path | None:
+    """Where this user's caches are; None where that is not known."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "dnnc"
+    try:
+        return Path.home() / ".cache" / "dnnc"
+    except RuntimeError:
+        return None
+
+
+def _remembered() -> list[tuple[list[int], str]]:
+    """Stamps and digests; none where there is no memory that can be believed."""
+    folder = _folder()
+    if folder is None:
+        return []
+    try:
+        descriptor = os.open(folder / _NAME, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not _is_ours(status) or not stat.S_ISREG(status.st_mode) or not _is_ours(os.stat(folder)):
+                return []
+            data = json.loads(file.read(_FILE_LIMIT))
+    except (OSError, ValueError, RecursionError):
+        return []
+    return [(list(key), digest) for key, digest in data] if _is_memory(data) else []
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether nobody but this user can write there."""
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _is_memory(data: Any) -> bool:
+    return isinstance(data, list) and all(
+        isinstance(item, list)
+        and len(item) == 2
+        and isinstance(item[0], list)
+        and all(type(number) is int for number in item[0])
+        and isinstance(item[1], str)
+        for item in data
+    )
+
+
+def _remember(digests: list[tuple[list[int], str]]) -> None:
+    """Writes the memory whole; where that fails, it is as it was."""
+    folder = _folder()
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(os.stat(folder)):
+            return
+        descriptor, path = tempfile.mkstemp(prefix=f".{_NAME}.", dir=folder)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(digests, file)
+            os.replace(path, folder / _NAME)
+        except BaseException:
+            os.unlink(path)
+            raise
+
+
+__all__ = ["LARGE", "Stamp", "digest_file", "has_digest"]
