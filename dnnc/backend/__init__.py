@@ -2,7 +2,7 @@
 
 from dnnc.backend.build import Build, Channel, Port, Source, StageProgram
 from dnnc.backend.plan_json import plan_from_json, plan_to_json, read_plan
-from dnnc.backend.snapshot import Snapshot
+from dnnc.backend.snapshot import Snapshot, read_manifest
 from dnnc.backend.write import WEIGHTS, check_target, write_build, write_model, write_plan
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "check_target",
     "plan_from_json",
     "plan_to_json",
+    "read_manifest",
     "read_plan",
     "write_build",
     "write_model",

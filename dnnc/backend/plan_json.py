@@ -181,10 +181,24 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
 
 
 def read_plan(path: str | Path) -> AssignPass | ReplayPass:
-    """The edited plan in ``path`` as the pass that replays it. Raises InvalidInput: not a file, not JSON, not a plan."""
-    text = read_input_text(path, "a plan.json", LIMITS.document_bytes)
+    """The edited plan in ``path``, a plan.json or a plan.ir, as the pass that replays it. Raises InvalidInput: not a file, not
+    JSON (or IR text), not a plan."""
+    if Path(path).suffix == ".ir":
+        return replay_from_json(_stated_in_text(Path(path)), str(path))
+    text = read_input_text(path, "a plan.json or plan.ir", LIMITS.document_bytes)
     data = parse_json(text, str(path), hint="check the commas of the lists that were edited")
     return replay_from_json(data, str(path))
+
+
+def _stated_in_text(path: Path) -> dict[str, Any]:
+    """What plan.json would say of the module in a plan.ir: its stages, devices and layouts. Raises InvalidInput."""
+    from ir import load_module, read_text
+    from passes.fold import expand
+
+    module = expand(load_module(read_text(path), str(path)))
+    if module.first(Plan) is None:
+        raise InvalidInput("the module has no plan", where=str(path), hint="plan.ir of a build has one")
+    return plan_to_json(module)
 
 
 def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | ReplayPass:

@@ -38,7 +38,7 @@ MANIFEST = "manifest.json"
 SCHEMA = "dnnc.build/1"
 REBUILD = "make it again with 'dnnc compile MODEL -t TOPOLOGY -o DIR'"
 EDITED = (
-    "a build runs as it was written: compile the model again; an edited plan.json becomes a build by "
+    "a build runs as it was written: compile the model again; an edited plan.json or plan.ir becomes a build by "
     "'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2'"
 )
 _READ_WHOLE = (".onnx", ".json", ".ir")
@@ -251,7 +251,8 @@ def _told(faults: list[Diagnostic], folder: Path) -> list[Diagnostic]:
         more = f"and {len(faults) - _SHOWN + 1} more files are missing or differ"
         faults = [*faults[: _SHOWN - 1], Diagnostic(more, where=str(folder))]
     last = faults[-1]
-    return [*faults[:-1], Diagnostic(last.message, last.where, hint=EDITED.format(plan=folder / "plan.json"))]
+    plan = next((fault.where for fault in faults if Path(fault.where).name == "plan.ir"), str(folder / "plan.json"))
+    return [*faults[:-1], Diagnostic(last.message, last.where, hint=EDITED.format(plan=plan))]
 
 
 def _read_manifest(directory: _Directory) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def compile_(
     ] = False,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json instead of searching."),
+        typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json or plan.ir instead of searching."),
     ] = None,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Write plan.json and plan.ir only: no stages, no weights.")

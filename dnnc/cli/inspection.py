@@ -101,14 +101,13 @@ def _plan_json(module: Module) -> dict[str, Any]:
 
 
 def _inspect_build(folder: Path, json: bool) -> None:
-    from dnnc.backend import Build, Snapshot
+    from dnnc.backend import Build, read_manifest
     from dnnc.report import plan_headline, print_table, stages_table
 
-    files = Snapshot.open(folder)
-    if files.manifest.get("stages") == []:  # --plan-only: what there is to know is in the plan
+    if read_manifest(folder).get("stages") == []:  # --plan-only: what there is to know is in the plan
         _print_module(_load_plan(folder, DiagnosticSink()), None, json)
         return
-    build = Build.of(files)
+    build = Build.open(folder)
     if json:
         put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.files.manifest)})
         return

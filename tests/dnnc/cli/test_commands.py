@@ -16,6 +16,7 @@ from dnnc.cli import main
 from ir import parse_module, print_module, verify
 from ir.module import Func, Plan
 from passes.fold import expand, is_block
+from tests.dnnc.sealing import refresh
 
 MODEL = "zoo:mlp,hidden=32,batch=4"
 
@@ -189,6 +190,9 @@ def test_check_names_the_stage_that_diverges(tmp_path: Path, capsys: pytest.Capt
     values = np.fromfile(data, np.float32)
     values[np.flatnonzero(values)[0]] += 4.0
     values.tofile(data)
+    assert main(["check", str(tmp_path / "b")]) == 3
+    assert "stage1.data: error: its bytes are not those that were written" in capsys.readouterr().err
+    refresh(tmp_path / "b", "stages/stage1.data")
     assert main(["check", str(tmp_path / "b")]) == 5
     out, err = capsys.readouterr()
     assert "stage 1 on cpu1: error: stage 1 is the first that diverges" in err

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from dnnc.backend.build import Build, Port, Source
+from dnnc.backend.snapshot import Snapshot
 from dnnc.frontends import import_model
 from dnnc.runtime import random_inputs
 from dnnc.runtime.generate import Demand, input_demands
@@ -28,7 +29,7 @@ def build_of(module: Module) -> Build:
     """Only what generation reads of a build: its inputs."""
     inputs = tuple(Port.of(value.name[1:], value.type) for value in module.entry.args)
     plan = Plan("@plan", "throughput", "sum", 1.0, 1.0, 1.0, "optimal", 1.0, ())
-    return Build(Path(), plan, (), inputs, (), "shared", Source("", ""), {})
+    return Build(Snapshot(Path(), {}, {}, {}), plan, (), inputs, (), "shared", Source("", ""))
 
 
 @pytest.mark.parametrize(
