@@ -23,8 +23,6 @@ Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annota
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +34,6 @@ from dnnc.backend.snapshot import MANIFEST, REBUILD, Progress, Snapshot
 from dnnc.runtime.collectives import Collective
 from dnnc.runtime.external import locations
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.files import read_input
 from ir.module import Module, Plan
 from ir.types import DType, TensorType, Type, type_bytes
 
@@ -44,8 +41,6 @@ PROGRAM = "plan.ir"
 PLAN = "plan.json"
 ANNOTATED = "annotated.onnx"
 """The unsplit model, with the placement as annotations."""
-ONNX_BYTES = 1 << 31
-"""What protobuf reads at most."""
 
 NUMPY_NAMES: dict[DType, str] = {
     DType.F64: "float64",
@@ -171,17 +166,6 @@ class Source:
 
     spec: str
     sha256: str
-
-    def read(self, folder: Path) -> tuple[Path, bytes] | None:
-        """The original model when it is a file that is still there with the same bytes: its path and those bytes."""
-        if not self.spec or self.spec.startswith("zoo:") or not self.sha256:
-            return None
-        path = Path(os.path.normpath(folder.absolute() / self.spec))
-        try:
-            data = read_input(path, "the original model", ONNX_BYTES)
-        except InvalidInput:
-            return None
-        return (path, data) if f"sha256:{hashlib.sha256(data).hexdigest()}" == self.sha256 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ EDITED = (
     "a build runs as it was written: compile the model again; an edited plan.json or plan.ir becomes a build by "
     "'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2'"
 )
+EDITED_PLAN = (
+    "it holds a plan only, no programs: 'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2' without --plan-only makes a "
+    "build of it, edited or not"
+)
 _READ_WHOLE = (".onnx", ".json", ".ir")
 """Programs and plans; every other file is held open."""
 _SHOWN = 8
@@ -241,18 +245,18 @@ def _read(directory: _Directory, progress: Progress) -> Snapshot:
         if not right:
             faults.append(Diagnostic("its bytes are not those that were written", where=str(directory.folder / name)))
     if faults:
-        raise InvalidInput(_told(faults, directory.folder))
+        raise InvalidInput(_told(faults, directory.folder, EDITED if manifest.get("stages") else EDITED_PLAN))
     return Snapshot(directory.folder, manifest, contents, weights)
 
 
-def _told(faults: list[Diagnostic], folder: Path) -> list[Diagnostic]:
+def _told(faults: list[Diagnostic], folder: Path, hint: str) -> list[Diagnostic]:
     """The first of the faults, and under the last what to do."""
     if len(faults) > _SHOWN:
         more = f"and {len(faults) - _SHOWN + 1} more files are missing or differ"
         faults = [*faults[: _SHOWN - 1], Diagnostic(more, where=str(folder))]
     last = faults[-1]
     plan = next((fault.where for fault in faults if Path(fault.where).name == "plan.ir"), str(folder / "plan.json"))
-    return [*faults[:-1], Diagnostic(last.message, last.where, hint=EDITED.format(plan=plan))]
+    return [*faults[:-1], Diagnostic(last.message, last.where, hint=hint.format(plan=plan))]
 
 
 def _read_manifest(directory: _Directory) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def check_build(
     if options.inputs is None:
         samples = tuple(random_inputs(build, seed=options.seed + i, module=module) for i in range(options.samples))
     else:
-        samples = read_inputs(options.inputs, build.inputs).items
+        samples = tuple(read_inputs(options.inputs, build.inputs).items)
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
     progress("run the unsplit model", None)
     with scratch_folder() as scratch:

@@ -8,9 +8,9 @@ keyed by the seed, so equal seeds give equal inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -25,6 +25,8 @@ SYMBOL_SIZE = 2
 """Size given to a dimension that the plan left symbolic."""
 DEFAULT_LIMIT = 10
 """Integers that nothing constrains stay below this."""
+DRAWN_AHEAD = 256 << 20
+"""Bytes of random microbatches that are drawn before a run; of more, each is drawn when it is fed."""
 _KEEP = 0.75
 """Share of a mask that keeps its place; the first element of each row always does."""
 
@@ -85,11 +87,36 @@ _MASKS = {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "N
 
 def random_inputs(build: Build, *, seed: int = 0, module: Module | None = None) -> dict[str, Any]:
     """One microbatch for the model of ``build``. ``module``: its plan.ir when that was read already. Raises InvalidInput."""
-    module = module or build.program()
-    demands = input_demands(module)
-    sizes: dict[str, int] = {}
-    generator = np.random.Generator(np.random.Philox(seed))
-    return {port.name: _value(port, demands.get(port.name, Demand()), sizes, generator) for port in build.inputs}
+    return RandomMicrobatches(build, 1, seed=seed, module=module)[0]
+
+
+class RandomMicrobatches(Sequence[dict[str, Any]]):
+    """``count`` microbatches for the model of ``build``, drawn when they are asked for: number i is ``random_inputs`` of
+    ``seed + i``. Asking raises InvalidInput."""
+
+    def __init__(self, build: Build, count: int, *, seed: int = 0, module: Module | None = None) -> None:
+        self._ports = build.inputs
+        self._demands = input_demands(module or build.program())
+        self._seeds = range(seed, seed + count)
+
+    def __len__(self) -> int:
+        return len(self._seeds)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        sizes: dict[str, int] = {}
+        generator = np.random.Generator(np.random.Philox(self._seeds[index]))
+        return {port.name: _value(port, self._demands.get(port.name, Demand()), sizes, generator) for port in self._ports}
+
+    def drawn_ahead(self) -> Sequence[dict[str, Any]]:
+        """All of them drawn now, so that a run's pace is that of the stages alone, where they fit into ``DRAWN_AHEAD``."""
+        size = sum(getattr(value, "nbytes", 0) for value in self[0].values()) if len(self) else 0
+        return tuple(self) if size * len(self) <= DRAWN_AHEAD else self
 
 
 def input_demands(module: Module) -> dict[str, Demand]:

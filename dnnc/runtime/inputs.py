@@ -36,7 +36,7 @@ HINT = "'dnnc inspect DIR' lists the inputs of the model"
 class Microbatches:
     """Inputs per microbatch. ``mode``: ``single``, ``stacked`` or ``split``: how outputs are put together again."""
 
-    items: tuple[dict[str, Any], ...]
+    items: Sequence[dict[str, Any]]
     mode: str
 
 

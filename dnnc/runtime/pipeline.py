@@ -22,8 +22,9 @@ import statistics
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -331,8 +332,12 @@ class Pipeline:
             raise UsageError("there is no microbatch to run")
         base, count = self._count, len(microbatches)
         self._base, self._count = base, base + count
-        raw = [{name: from_user(value) for name, value in microbatch.items()} for microbatch in microbatches]
-        collectors = [Collector(self.build) for _ in raw]
+        take: Callable[[int], dict[str, Any]]
+        if isinstance(microbatches, list | tuple):
+            take = [_raw(microbatch) for microbatch in microbatches].__getitem__
+        else:  # made when they are fed; several stages may read the model's inputs
+            take = lru_cache(16)(lambda number: _raw(microbatches[number]))
+        collectors = [Collector(self.build) for _ in range(count)]
         upcoming = [self._mine(sink)[0] for sink in self._sinks]
         left = sum(len(range(first, count, step)) for first, step in map(self._mine, self._sinks))
         completed = [0.0] * count
@@ -340,7 +345,7 @@ class Pipeline:
         self._begun = time.monotonic_ns()
         turns = {id(feed): self._mine(feed) for feed in self._feeds}
         self._feeding = {
-            id(feed): _feed_all(feed, raw[slice(turns[id(feed)][0], None, turns[id(feed)][1])]) for feed in self._feeds
+            id(feed): _feed_all(feed, map(take, range(turns[id(feed)][0], count, turns[id(feed)][1]))) for feed in self._feeds
         }
         try:
             for feed in self._feeds:
@@ -593,6 +598,10 @@ def _member_config(
     return config, [memory, *(descriptor for _, *both in peers for descriptor in both)]
 
 
-def _feed_all(feed: Sender, microbatches: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+def _raw(microbatch: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: from_user(value) for name, value in microbatch.items()}
+
+
+def _feed_all(feed: Sender, microbatches: Iterable[Mapping[str, Any]]) -> Iterator[None]:
     for microbatch in microbatches:
         yield from feed.feeding(microbatch)

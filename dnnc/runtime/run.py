@@ -11,7 +11,7 @@ from typing import Any
 
 from dnnc.backend.build import Build
 from dnnc.costs import local_cores
-from dnnc.runtime.generate import random_inputs
+from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_inputs, split_microbatches, write_npz
 from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult
 from ir.diagnostics import Diagnostic, Severity, UsageError
@@ -147,8 +147,7 @@ def run_command(command: RunCommand, warn: Callable[[Diagnostic], None] = lambda
         batches = read_inputs(command.inputs, build.inputs, microbatches=command.microbatches)
     else:
         count = command.microbatches or 1
-        module = build.program()
-        items = tuple(random_inputs(build, seed=command.seed + i, module=module) for i in range(count))
+        items = RandomMicrobatches(build, count, seed=command.seed).drawn_ahead()
         batches = Microbatches(items, "stacked" if count > 1 else "single")
     crowded = crowding(build, command.options.threads, local_cores())
     if crowded is not None:
