@@ -32,6 +32,7 @@ from dnnc.backend.digests import Stamp, digest_file, has_digest
 from dnnc.backend.transaction import being_written
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.files import open_input
+from ir.json_text import parse_json
 from ir.limits import LIMITS
 
 MANIFEST = "manifest.json"
@@ -101,14 +102,11 @@ class Snapshot:
 
     def text(self, name: str) -> str:
         """The text of a plan. Raises InvalidInput."""
-        try:
-            return self.read(name).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"it is not UTF-8 text: {error}", where=self.where(name), hint=REBUILD) from None
+        return _text(self.read(name), self.where(name))
 
     def json(self, name: str) -> Any:
         """A document. Raises InvalidInput."""
-        return _json(self.read(name), self.where(name))
+        return parse_json(self.text(name), self.where(name), hint=REBUILD)
 
     def where(self, name: str) -> str:
         return str(self.folder / name)
@@ -274,18 +272,19 @@ def _read_manifest(directory: _Directory) -> dict[str, Any]:
         data = file.read(LIMITS.document_bytes + 1)
     if len(data) > LIMITS.document_bytes:
         raise InvalidInput(f"it has more than {LIMITS.document_bytes} bytes", where=where, hint=REBUILD)
-    manifest = _json(data, where)
+    manifest = parse_json(_text(data, where), where, hint=REBUILD)
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
         raise InvalidInput(f"schema {schema!r} found, '{SCHEMA}' expected", where=where, hint=REBUILD)
     return dict(manifest)
 
 
-def _json(data: bytes, where: str) -> Any:
+def _text(data: bytes, where: str) -> str:
     try:
-        return json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"it cannot be read: {error}", where=where, hint=REBUILD) from error
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8 text"
+        raise InvalidInput(message, where=where, hint=REBUILD) from None
 
 
 def _listed(manifest: Mapping[str, Any], where: str) -> dict[str, tuple[int, str]]:
@@ -318,11 +317,7 @@ def _name_fault(name: str) -> str:
 
 
 def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
-    try:
-        stated = sealed(manifest)["sha256"]
-    except (ValueError, RecursionError) as error:  # half a surrogate pair; deeper than json writes
-        raise InvalidInput(f"it cannot be read: {error}", where=str(folder / MANIFEST), hint=REBUILD) from None
-    if manifest.get("sha256") != stated:
+    if manifest.get("sha256") != sealed(manifest)["sha256"]:
         message = "the manifest is not what was written: its entries do not have the digest that it states of itself"
         hint = EDITED.format(plan=folder / "plan.json")
         raise InvalidInput(message, where=str(folder / MANIFEST), hint=hint)

@@ -83,7 +83,7 @@ def reverse_channel(data: dict[str, Any]) -> None:
         (lambda d: d.update(stages=3), "does not describe a build"),
         (lambda d: d.update(files=[]), "does not describe a build"),
         (lambda d: d["files"].update({"../x": {"bytes": 1}}), "lies outside the build directory"),
-        (lambda d: d["stages"][0].update(index=float("inf")), "does not describe a build"),
+        (lambda d: d["stages"][0].update(index=float("inf")), "Infinity is no number"),
         (lambda d: d["inputs"][0].update(dtype="nope"), "there is no element type 'nope'"),
         (lambda d: d["inputs"][0].update(shape=["a"]), "stage 0 states 'x' otherwise than the model"),
         (lambda d: d["outputs"].pop(0), "stage 2 states 'y' otherwise than the model"),
@@ -104,7 +104,7 @@ def test_a_manifest_that_lies_is_refused(folder: Path, change: Any, message: str
     [
         (lambda d: d["stages"].pop(), "plan.json has 2 stages, the manifest 3"),
         (lambda d: d.update(value=10**400), "expected 'value' in seconds, found 1000"),
-        (lambda d: d.update(bound=float("nan")), "expected 'bound' in seconds, found nan"),
+        (lambda d: d.update(bound=float("nan")), "NaN is no number"),
         (lambda d: d["stages"][0]["seconds"].update(compute=-1.0), "expected 'compute' in seconds, found -1.0"),
     ],
 )
@@ -136,10 +136,10 @@ def test_what_is_no_build(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"no manifest\.json"):
         Build.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="not valid JSON"):
         Build.open(tmp_path)
     (tmp_path / "manifest.json").write_text("9" * 5000)
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="not valid JSON"):
         Build.open(tmp_path)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(InvalidInput, match="schema None found"):
