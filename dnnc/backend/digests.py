@@ -72,17 +72,23 @@ def digest_file(file: BinaryIO, progress: Callable[[float], None] = lambda fract
 def has_digest(file: BinaryIO, expected: str, progress: Callable[[float], None] = lambda fraction: None) -> bool:
     """Whether the bytes of an open file have the digest ``expected``, from memory where the file is large and was hashed
     before. Memory only ever confirms: a file is refused for its bytes alone. Raises OSError."""
-    now, stamp = time.time_ns(), Stamp.of(file.fileno())
-    if stamp.size < LARGE:
-        return digest_file(file, progress) == expected
-    key = list(astuple(stamp))
-    remembered = _remembered()
-    if (key, expected) in remembered:
+    stamp = Stamp.of(file.fileno())
+    if stamp.size >= LARGE and (list(astuple(stamp)), expected) in _remembered():
         return True
+    return digest_weights(file, progress) == expected
+
+
+def digest_weights(file: BinaryIO, progress: Callable[[float], None] = lambda fraction: None, *, alone: bool = False) -> str:
+    """``digest_file`` of the whole file, to be remembered where it is large. ``alone``: nobody can write to the file while it
+    is hashed, so that its times need only lie back when that is over."""
+    now, stamp = time.time_ns(), Stamp.of(file.fileno())
     digest = digest_file(file, progress)
-    if stamp.is_settled(now) and Stamp.of(file.fileno()) == stamp:
-        _remember([(key, digest), *((other, found) for other, found in remembered if other[3:] != key[3:])][:_KEPT])
-    return digest == expected
+    now = time.time_ns() if alone else now
+    if stamp.size >= LARGE and stamp.is_settled(now) and Stamp.of(file.fileno()) == stamp:
+        key = list(astuple(stamp))
+        others = [(other, known) for other, known in _remembered() if other[3:] != key[3:]]
+        _remember([(key, digest), *others][:_KEPT])
+    return digest
 
 
 def _folder() -> Path | None:
@@ -149,4 +155,4 @@ def _remember(digests: list[tuple[list[int], str]]) -> None:
             raise
 
 
-__all__ = ["LARGE", "Stamp", "digest_file", "has_digest"]
+__all__ = ["LARGE", "Stamp", "digest_file", "digest_weights", "has_digest"]

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.branches import forget_shapes
 from dnnc.backend.build import ANNOTATED, PLAN, PROGRAM, Channel, Port
-from dnnc.backend.digests import digest_file
+from dnnc.backend.digests import digest_weights
 from dnnc.backend.plan_json import bare, plan_text, plan_to_json
 from dnnc.backend.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.backend.timeline import predicted
@@ -310,7 +310,7 @@ def _manifest(
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return digest_file(file)
+        return digest_weights(file, alone=True)
 
 
 def _versions() -> dict[str, str]:

@@ -85,6 +85,15 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, cache: P
     assert not cache.exists()
 
 
+def test_what_a_writer_hashes_alone_is_remembered_at_once(tmp_path: Path, cache: Path) -> None:
+    """It need not wait before it hashes, for nobody else writes: a compile's own weights."""
+    path = tmp_path / "weights.data"
+    path.write_bytes(bytes(LARGE * 16))  # hashed for longer than a tick
+    with path.open("rb") as file:
+        digest = digests.digest_weights(file, alone=True)
+    assert asked(path, digest) == (True, False)
+
+
 def test_a_wrong_memory_never_refuses_a_file(weights: Path, cache: Path) -> None:
     """And what it confirms is only what was hashed."""
     assert asked(weights) == (True, True)

@@ -115,6 +115,29 @@ def test_plan_only_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--plan-only" in capsys.readouterr().err
 
 
+def test_an_edited_plan_becomes_a_build_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """plan.json or plan.ir: the build that was edited is refused, and the message's command makes one of the plan."""
+    common = (MODEL, "-t", "preset:cpu-2,cores=2")
+    dnnc(capsys, "compile", *common, "-o", tmp_path / "b", "--stages", "2")
+    stages = json.loads((tmp_path / "b" / "plan.json").read_text())["stages"]
+    for name in ("plan.json", "plan.ir"):
+        dnnc(capsys, "compile", *common, "-o", tmp_path / "again", "--plan", tmp_path / "b" / name)
+        assert json.loads((tmp_path / "again" / "plan.json").read_text())["stages"] == stages
+    path = tmp_path / "b" / "plan.ir"
+    path.write_text(path.read_text().replace("stage<1>", "stage<0>", 1))
+    for command in ("run", "check", "simulate", "inspect"):
+        assert main([command, str(tmp_path / "b")]) == 3
+        said = capsys.readouterr().err
+        assert f"{path}: error: its bytes are not those that were written" in said
+        assert f"'dnnc compile MODEL -t TOPOLOGY --plan {path} -o DIR2'" in said
+    dnnc(capsys, "compile", *common, "-o", tmp_path / "other", "--plan", path)
+    moved = json.loads((tmp_path / "other" / "plan.json").read_text())["stages"]
+    assert moved[0]["ops"] == [*stages[0]["ops"], stages[1]["ops"][0]]
+    path.write_text("module @m {}\n")
+    assert main(["compile", *common, "-o", str(tmp_path / "none"), "--plan", str(path)]) == 3
+    assert "plan.ir" in capsys.readouterr().err
+
+
 def test_a_replayed_plan_keeps_its_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The bound was proven for this model and topology; on another topology, or cut short, it is computed anew."""
     model = "zoo:gpt2,layers=2,hidden=32,heads=2,seq=8,vocab=50"

@@ -12,9 +12,10 @@ import pytest
 from dnnc.backend.build import Build
 from dnnc.cli import main
 from dnnc.costs import local_cores
-from dnnc.runtime import Pipeline, RunCommand, RunOptions, run_build, run_command
+from dnnc.runtime import Pipeline, RunCommand, RunOptions, generate, random_inputs, run_build, run_command
 from dnnc.runtime.wiring import assign_cores
 from ir.diagnostics import InvalidInput, UsageError
+from ir.module import Module
 from tests.dnnc.runtime.test_check import CHAIN, compiled, save, weights
 
 TEXT = CHAIN.replace(" <float[8,8] w1, float[8,8] w2, float[8,8] w3>", "")
@@ -133,3 +134,24 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_run(
     monkeypatch.setattr(Pipeline, "__enter__", lambda self: pytest.fail("it ran"))
     with pytest.raises(InvalidInput, match=words):
         run_command(RunCommand(build.folder, outputs=tmp_path / place))
+
+
+@pytest.mark.parametrize("ahead", [1 << 20, 0])
+def test_many_random_microbatches(build: Build, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    """plan.ir is read once for all of them; drawn before the run or while they are fed, they are the same."""
+    wanted = [random_inputs(build, seed=5 + number) for number in range(30)]
+    expected = run_build(build, wanted).outputs
+    read: list[str] = []
+    real = Build.program
+
+    def program(self: Build) -> Module:
+        read.append("plan.ir")
+        return real(self)
+
+    monkeypatch.setattr(Build, "program", program)
+    monkeypatch.setattr(generate, "DRAWN_AHEAD", ahead)
+    found = run_command(RunCommand(build.folder, microbatches=30, seed=5))
+    assert read == ["plan.ir"]
+    for one, other in zip(expected, found.result.outputs, strict=True):
+        for name, value in one.items():
+            np.testing.assert_array_equal(other[name], value)
