@@ -59,8 +59,7 @@ def run(
         options=RunOptions(threads=threads, timeout=timeout or None),
     )
     with progress(not quiet) as report:
-        report("run", None)
-        done = run_command(command, lambda diagnostic: show_warnings([diagnostic], quiet))
+        done = run_command(command, lambda diagnostic: show_warnings([diagnostic], quiet), report)
     if trace:
         _add_measured(build / "trace.json", done.result.events)
     if json:
@@ -76,8 +75,12 @@ def run(
 def _add_measured(path: Path, events: Iterable[Event]) -> None:
     """Puts the runtime's events beside the predicted timeline in the trace file, in the place of those of a former run."""
     import json
+    import os
 
     from dnnc.report import TraceEvent, to_perfetto, with_timeline
+    from ir.files import read_input_text
+    from ir.json_text import parse_json
+    from ir.limits import LIMITS
 
     timeline = [
         TraceEvent(
@@ -90,14 +93,16 @@ def _add_measured(path: Path, events: Iterable[Event]) -> None:
         )
         for event in events
     ]
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        text = json.dumps(with_timeline(before, "measured", timeline), ensure_ascii=False, allow_nan=False) + "\n"
-    except FileNotFoundError:
-        text = json.dumps(to_perfetto({"measured": timeline}), ensure_ascii=False, allow_nan=False) + "\n"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"the trace cannot be read: {error}", where=str(path), hint="compile the model again") from error
-    write_whole(path, text)
+    if os.path.lexists(path):
+        hint = "remove it, or compile the model again"
+        before = parse_json(read_input_text(path, "a trace", LIMITS.text_bytes, hint=hint), str(path), hint=hint)
+        try:
+            data = with_timeline(before, "measured", timeline)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"it is no trace: {error}", where=str(path), hint=hint) from error
+    else:
+        data = to_perfetto({"measured": timeline})
+    write_whole(path, json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _print_run(done: RunReport) -> None:

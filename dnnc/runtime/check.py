@@ -68,7 +68,7 @@ def check_build(
     """Compares the stages of a build with the unsplit model. Raises InvalidInput for inputs that the model does not take,
     RuntimeFailure when a stage cannot run; ``CheckReport.error()`` is what a failed check is worth."""
     start = time.perf_counter()
-    build = build if isinstance(build, Build) else Build.open(build)
+    build = build if isinstance(build, Build) else Build.open(build, progress)
     options = options or CheckOptions()
     if build.weights == "none":
         raise InvalidInput(

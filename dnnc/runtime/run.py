@@ -136,11 +136,17 @@ def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
     return Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING)
 
 
-def run_command(command: RunCommand, warn: Callable[[Diagnostic], None] = lambda diagnostic: None) -> RunReport:
-    """Does what ``dnnc run`` does: reads, runs, writes; ``warn`` is told beforehand what slows it down. Raises DnncError."""
+def run_command(
+    command: RunCommand,
+    warn: Callable[[Diagnostic], None] = lambda diagnostic: None,
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+) -> RunReport:
+    """Does what ``dnnc run`` does: verifies, reads, runs, writes; ``warn`` is told beforehand what slows it down. Raises
+    DnncError."""
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
         raise UsageError("--repeat and --microbatches are at least 1, --warmup at least 0")
-    build = Build.open(command.build)
+    build = Build.open(command.build, progress)
+    progress("run", None)
     if command.outputs is not None:
         check_writable(command.outputs)
     if command.inputs is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,19 @@ def test_run_adds_the_measured_timeline(build: Path, capsys: pytest.CaptureFixtu
     assert titles == ["predicted", "measured"]
     dnnc(capsys, "run", build, "--trace")
     assert json_of(capsys, "check", build)["passed"], "a traced build is still whole"
+
+
+@pytest.mark.parametrize("text", ["", "[" * 5000, "{}", "fifo"])
+def test_a_trace_that_is_none(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    shutil.copytree(build, tmp_path / "b")
+    path = tmp_path / "b" / "trace.json"
+    path.unlink()
+    if text == "fifo":
+        os.mkfifo(path)
+    else:
+        path.write_text(text)
+    assert main(["run", str(tmp_path / "b"), "--trace"]) == 3
+    assert f"{path}:" in capsys.readouterr().err
 
 
 def test_check_names_the_stage_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
