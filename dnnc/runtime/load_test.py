@@ -28,7 +28,7 @@ def load_test(models: Iterable[Path], node_of: Callable[[str], str]) -> None:
     faults = []
     for model in models:
         try:
-            Program(str(model), ())
+            Program(model.read_bytes(), (), folder=str(model.parent.absolute()))
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
             text = str(error).strip().replace(f"{model}", model.name)
             reason = refusal(text) or _PREFIX.sub("", text) or type(error).__name__

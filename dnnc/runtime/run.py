@@ -118,7 +118,7 @@ class RunReport:
 
 def foreign_types(build: Build) -> tuple[str, ...]:
     """Device types of the build that are no CPU, sorted: the plan's seconds are of them, a run's of this machine's CPU."""
-    kinds = build.manifest.get("kinds", {})
+    kinds = build.files.manifest.get("kinds", {})
     return tuple(sorted({stage.device_type for stage in build.stages if kinds.get(stage.device_type, "cpu") != "cpu"}))
 
 

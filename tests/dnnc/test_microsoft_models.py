@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 
-from dnnc.backend.build import Build, read_program
+from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.shapes import is_static
@@ -95,7 +95,7 @@ def rules_on_a_mesh(
     assert result.plan.value < 0.75 * result.plan.single
     report = check_build(out, CheckOptions(samples=1))
     assert report.passed, report.error()
-    ops = [op for func in read_program(out).of_type(Func) for op in func.ops]
+    ops = [op for func in Build.open(out).program().of_type(Func) for op in func.ops]
     decided = [(op.name.rpartition(".")[2], op.facet(ShardRule)) for op in ops]
     return {(name, facet.rule) for name, facet in decided if facet is not None}
 
