@@ -26,6 +26,7 @@ __all__ = [
     "partials",
     "remove_dead",
     "remove_dead_scratch",
+    "remove_own",
     "scratch_folder",
     "temporary_directory",
     "told_of_disk",
@@ -159,7 +160,8 @@ def _mine(path: Path) -> Iterator[None]:
 
 
 @atexit.register
-def _remove_all() -> None:
+def remove_own() -> None:
+    """Removes whatever this process has made and not yet removed."""
     for path in tuple(_made):
         _remove(path)
 

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -34,10 +34,23 @@ class Terminated(SystemExit):
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
+    if _importing(frame):  # an exception in the initialisation of a C++ module aborts the process
+        again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        return
     for other in _REQUESTS:
         if signal.getsignal(other) is _raise:
             signal.signal(other, signal.SIG_IGN)  # a second request must not interrupt the cleaning up after the first
     raise Terminated(number)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager
@@ -57,17 +70,19 @@ def termination_raises() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def end_soon_after_a_request() -> None:
-    """From now on a request to end that ``termination_raises`` catches ends this process after ``GRACE`` seconds at the latest:
-    the main thread may be deep in a solver, where no exception reaches it. For a process that has nothing else to do."""
+def end_soon_after_a_request(clean: Callable[[], None]) -> None:
+    """From now on a request to end that ``termination_raises`` catches ends this process after ``GRACE`` seconds at the latest,
+    then with ``clean`` from beside: the main thread may be deep in a solver, where no exception reaches it, or in a callback
+    that swallowed it. For a process that has nothing else to do."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(read,), daemon=True).start()
+    threading.Thread(target=_watch, args=(read, clean), daemon=True).start()
 
 
-def _watch(read: int) -> None:
+def _watch(read: int, clean: Callable[[], None]) -> None:
     while (number := os.read(read, 1)[0]) not in _REQUESTS:
         pass
     time.sleep(GRACE)
+    clean()
     os._exit(128 + number)

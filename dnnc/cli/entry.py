@@ -20,6 +20,7 @@ from typer.main import get_command
 
 from dnnc.cli.streams import OUTPUT, settle_streams
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
+from ir.scratch import remove_own
 from ir.signals import Terminated, end_soon_after_a_request, termination_raises
 
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
@@ -32,7 +33,7 @@ def run(argv: Sequence[str] | None) -> int:
     if argv is not None:
         return _run(list(argv))
     settle_streams()
-    end_soon_after_a_request()
+    end_soon_after_a_request(remove_own)
     try:
         with termination_raises():
             return _run(sys.argv[1:])

@@ -7,7 +7,6 @@ node, those in branches and loops too, the shapes that it made and how long it t
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from dnnc.runtime.program import Program
 from ir.diagnostics import InvalidInput
 from ir.module import Module
 from ir.ops import Op
+from ir.scratch import scratch_folder
 from ir.types import TensorType
 from passes.base import Measurements
 
@@ -31,7 +31,7 @@ def measure(module: Module, folder: Path, feeds: Mapping[str, Any], where: str) 
     """What the entry function of ``module`` does on ``feeds`` (input name to value). ``folder``: where its weights lie;
     ``where``: how messages call the inputs. Raises InvalidInput where the weights are not there, or the run fails."""
     model, ops = labelled_model(module, folder)
-    with tempfile.TemporaryDirectory(prefix="dnnc-measure-") as scratch:
+    with scratch_folder() as scratch:
         try:
             program = Program(model, (), optimize=False, folder=str(folder.absolute()), profile=f"{scratch}/profile")
             for _ in range(2):

@@ -50,7 +50,7 @@ def test_no_socket_is_opened_and_the_user_s_folders_stay_empty(tmp_path: Path) -
     symbolic = tmp_path / "symbolic.onnx"  # its shapes are completed by onnxruntime's symbolic inference
     symbolic.write_bytes(model_of_unknown_shapes())
     commands = (
-        ("compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", build, "--quiet"),
+        ("compile", "zoo:mlp", "-t", "preset:cpu-2", "--stages", "2", "-o", build, "--quiet"),
         ("run", build, "--quiet"),
         ("check", build, "--quiet"),
         ("import", str(symbolic)),
@@ -130,7 +130,9 @@ def test_processes_that_live_on_open_none(tmp_path: Path) -> None:
     if not sockets_refused():
         pytest.skip("this system lets no process filter its system calls")
     environment, build = users_environment(tmp_path / "home"), str(tmp_path / "build")
-    assert dnnc(environment, "compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", build, "--quiet").returncode == 0
+    assert (
+        dnnc(environment, "compile", "zoo:mlp", "-t", "preset:cpu-2", "--stages", "2", "-o", build, "--quiet").returncode == 0
+    )
     command = [sys.executable, "-c", LONG, build]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=300, preexec_fn=refuse_sockets

@@ -31,7 +31,7 @@ MOMENTS = ("any", "mess")
 """``any``: after a random part of the time that the command takes; ``mess``: soon after there is something to clean up."""
 MODEL = "zoo:mlp,layers=6,hidden=1024"
 COMMANDS = {
-    "compile": ("compile", MODEL, "-t", "preset:cpu-2", "-o", "out", "--quiet"),
+    "compile": ("compile", MODEL, "-t", "preset:cpu-2", "--stages", "2", "-o", "out", "--quiet"),
     "run": ("run", "build", "-m", "300", "--outputs", "out.npz", "--trace", "--quiet"),
     "check": ("check", "build", "--samples", "20", "--quiet"),
 }
@@ -106,7 +106,7 @@ def box(kind: str, folder: Path, *, timed: bool = True) -> Box:
     for name in ("home", "tmp", "build"):
         (folder / name).mkdir(parents=True)
     if kind != "compile":
-        options = ["compile", MODEL, "-t", "preset:cpu-2", "-o", str(folder / "build"), "--quiet"]
+        options = ["compile", MODEL, "-t", "preset:cpu-2", "--stages", "2", "-o", str(folder / "build"), "--quiet"]
         subprocess.run([sys.executable, "-P", "-m", "dnnc", *options], check=True, timeout=120)
     made.wholes = {""}
     if not timed:

@@ -134,7 +134,7 @@ STUCK = """
 import hashlib
 import ir.signals
 ir.signals.GRACE = 0.5
-ir.signals.end_soon_after_a_request()
+ir.signals.end_soon_after_a_request(lambda: print('cleaned', flush=True))
 with ir.signals.termination_raises():
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
@@ -147,7 +147,30 @@ def test_a_process_deep_in_a_solver_ends_too() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)
-    assert end(process, signal.SIGTERM) == 143
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[0] == "cleaned\n"
+    assert process.returncode == 143
+
+
+IMPORTING = """
+import os, signal, sys, time
+from ir.signals import Terminated, termination_raises
+try:
+    with termination_raises():
+        import sending
+        time.sleep(20)
+except Terminated:
+    print("whole" if sending.whole else "half")
+"""
+
+
+def test_an_import_is_never_broken_off(tmp_path: Path) -> None:
+    """A module of C++ that sees an exception while it is imported aborts the process."""
+    (tmp_path / "sending.py").write_text("import os\nos.kill(os.getpid(), 15)\nfor i in range(1000): pass\nwhole = True\n")
+    command = [sys.executable, "-c", IMPORTING]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "whole\n"
 
 
 def test_a_folder_taken_for_dead_before_it_was_opened_is_made_again(tmp_path: Path) -> None:
