@@ -35,6 +35,8 @@ def open_input(
     except FileNotFoundError:
         raise InvalidInput(f"no such file; expected {what}", where=where, hint=hint) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            raise  # no fault of the file
         if not follow and getattr(error, "errno", 0) == errno.ELOOP:
             raise InvalidInput(f"found a symbolic link, expected {what}", where=where, hint=hint) from None
         reason = getattr(error, "strerror", None) or error

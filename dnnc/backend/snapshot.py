@@ -15,6 +15,7 @@ another build. ``confirm`` finds weights that were written to in place since the
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -168,6 +169,8 @@ class _Directory:
             message = "no such directory; expected a build directory"
             raise InvalidInput(message, where=str(folder), hint=REBUILD) from None
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             raise InvalidInput(f"cannot be opened: {error.strerror}", where=str(folder), hint=REBUILD) from None
         directory = cls(folder, descriptor)
         try:
@@ -192,7 +195,9 @@ class _Directory:
             except FileNotFoundError:
                 message = "no such file; expected a file of the build"
                 raise InvalidInput(message, where=str(self.folder / of_file)) from None
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                if getattr(error, "errno", None) not in (None, errno.ENOTDIR, errno.ELOOP):
+                    raise  # no fault of the build: no more descriptors, no permission
                 message = f"found no directory '{name}' (a symbolic link is none), expected a file of the build"
                 raise InvalidInput(message, where=str(self.folder / of_file)) from None
         return self._inner[name]
