@@ -35,6 +35,7 @@ def session(model: Path, cores: set[int]) -> onnxruntime.InferenceSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = len(cores)
         options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors: warnings of a model would stand between the figures
         return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     finally:
         os.sched_setaffinity(0, before)

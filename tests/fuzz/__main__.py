@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import math
 import shlex
 import sys
@@ -12,14 +10,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.fuzz import kills
 from tests.fuzz.harness import Tally, fuzz
 from tests.fuzz.surfaces import SURFACES
 
 
 def main(argv: Sequence[str]) -> int:
     """The exit code: 1 when something failed."""
-    if argv[:1] == ["kills"] and importlib.util.find_spec("tests.fuzz.kills"):
-        return int(importlib.import_module("tests.fuzz.kills").main(argv[1:]))
+    if argv[:1] == ["kills"]:
+        return kills.main(argv[1:])
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("surface", choices=[*SURFACES, "all"])
     parser.add_argument("--seconds", type=float, help="how long each surface is tried (60, unless --executions is given)")

@@ -14,7 +14,6 @@ from tests.fuzz.verdict import Result, faults_of
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.xfail(reason="what was found is being mended", strict=False)
 @pytest.mark.parametrize("name", SURFACES)
 def test_no_input_breaks_the_command(name: str, tmp_path: Path) -> None:
     """In a process of its own: workers are forked, and a process that has run tests has threads."""

