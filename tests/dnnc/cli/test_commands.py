@@ -357,7 +357,7 @@ def test_a_crash_leaves_a_reproducer_that_opt_replays(
     def crash(self: CostPass, module: object, context: object) -> object:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(CostPass, "run", crash)
         assert main(["compile", MODEL, "-t", "preset:cpu-2", "-o", str(tmp_path / "b")]) == 1

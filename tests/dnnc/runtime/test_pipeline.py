@@ -195,7 +195,7 @@ def test_a_stage_that_raises(tmp_path: Path) -> None:
     inputs = [{"i": np.array([i])} for i in (0, 2, 99, 1)]
     with pytest.raises(RuntimeFailure, match=r"stage 1 on cpu1: error: failed at microbatch 2: .*out of data bounds") as info:
         run_build(build, inputs)
-    assert info.value.exit_code is ExitCode.INTERNAL
+    assert info.value.exit_code is ExitCode.INVALID_INPUT, "onnxruntime refused what it was given"
 
 
 def test_a_stage_that_is_killed(tmp_path: Path) -> None:
