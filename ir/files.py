@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from ir.diagnostics import InvalidInput
 
-__all__ = ["open_input", "read_input", "read_input_text"]
+__all__ = ["kind_of_file", "open_input", "raise_exhausted", "read_input", "read_input_text"]
 
 
 def open_input(
@@ -26,7 +26,8 @@ def open_input(
     A relative path starts at the open ``directory`` where one is given; ``where`` then names the file in messages. With
     ``follow=False`` a symbolic link at the end of the path is refused.
 
-    Raises InvalidInput where there is none, where it is no regular file, and where it cannot be opened."""
+    Raises InvalidInput where there is none, where it is no regular file, and where it cannot be opened; OSError where the
+    process may open no more files at all."""
     where = where or str(path)
     # Without O_NONBLOCK, opening a FIFO waits for a writer.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
@@ -35,8 +36,7 @@ def open_input(
     except FileNotFoundError:
         raise InvalidInput(f"no such file; expected {what}", where=where, hint=hint) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
-        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-            raise  # no fault of the file
+        raise_exhausted(error, where)
         if not follow and getattr(error, "errno", 0) == errno.ELOOP:
             raise InvalidInput(f"found a symbolic link, expected {what}", where=where, hint=hint) from None
         reason = getattr(error, "strerror", None) or error
@@ -44,7 +44,7 @@ def open_input(
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise InvalidInput(f"found {_kind(mode)}, expected {what}", where=where, hint=hint)
+        raise InvalidInput(f"found {kind_of_file(mode)}, expected {what}", where=where, hint=hint)
     return os.fdopen(descriptor, "rb")
 
 
@@ -73,7 +73,13 @@ def read_input_text(path: str | Path, what: str, limit: int, *, hint: str = "") 
         raise InvalidInput(message, where=str(path), hint=hint) from None
 
 
-def _kind(mode: int) -> str:
+def raise_exhausted(error: Exception, where: str) -> None:
+    """Raises OSError, with the name ``where``, if ``error`` says that no file at all can be opened: this one has no fault."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise OSError(error.errno, error.strerror, where) from None
+
+
+def kind_of_file(mode: int) -> str:
     """What a path leads to, in words."""
     kinds = (
         (stat.S_ISDIR, "a folder"),

@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, TypeAlias
 from dnnc.backend.digests import Stamp, digest_file, has_digest
 from dnnc.backend.transaction import being_written
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.files import open_input
+from ir.files import open_input, raise_exhausted
 from ir.json_text import parse_json
 from ir.limits import LIMITS
 
@@ -169,8 +169,7 @@ class _Directory:
             message = "no such directory; expected a build directory"
             raise InvalidInput(message, where=str(folder), hint=REBUILD) from None
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise
+            raise_exhausted(error, str(folder))
             raise InvalidInput(f"cannot be opened: {error.strerror}", where=str(folder), hint=REBUILD) from None
         directory = cls(folder, descriptor)
         try:
@@ -196,8 +195,9 @@ class _Directory:
                 message = "no such file; expected a file of the build"
                 raise InvalidInput(message, where=str(self.folder / of_file)) from None
             except (OSError, ValueError) as error:
-                if getattr(error, "errno", None) not in (None, errno.ENOTDIR, errno.ELOOP):
-                    raise  # no fault of the build: no more descriptors, no permission
+                if isinstance(error, OSError) and error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    # No fault of the build: no more descriptors, no permission.
+                    raise OSError(error.errno, error.strerror, str(self.folder / of_file)) from None
                 message = f"found no directory '{name}' (a symbolic link is none), expected a file of the build"
                 raise InvalidInput(message, where=str(self.folder / of_file)) from None
         return self._inner[name]
@@ -322,7 +322,10 @@ def _name_fault(name: str) -> str:
 
 
 def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
-    if manifest.get("sha256") != sealed(manifest)["sha256"]:
+    if "sha256" not in manifest:
+        message = "the manifest states no digest of itself: an older dnnc wrote it, or it was edited"
+        raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
+    if manifest["sha256"] != sealed(manifest)["sha256"]:
         message = "the manifest is not what was written: its entries do not have the digest that it states of itself"
         hint = EDITED.format(plan=folder / "plan.json")
         raise InvalidInput(message, where=str(folder / MANIFEST), hint=hint)

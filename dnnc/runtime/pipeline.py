@@ -155,8 +155,10 @@ class Pipeline:
     def __enter__(self) -> Pipeline:
         try:
             self._start()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError) and error.filename is None:  # of a pipe or of memory: neither has a name
+                error.filename = str(self.build.folder)
             raise
         return self
 

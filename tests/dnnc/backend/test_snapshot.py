@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +113,21 @@ def test_any_entry_of_the_manifest_has_its_digest(folder: Path) -> None:
         refused(folder, MANIFEST, "the manifest is not what was written")
     del manifest["sha256"]
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    refused(folder, MANIFEST, "the manifest is not what was written")
+    refused(folder, MANIFEST, "the manifest states no digest of itself: an older dnnc wrote it, or it was edited")
+
+
+@pytest.mark.parametrize("left", range(5))
+def test_a_process_without_descriptors_is_no_fault_of_the_build(folder: Path, left: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(folder, os.O_RDONLY)
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, hard))
+        with pytest.raises(OSError, match="Too many open files") as raised:
+            Snapshot.open(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert str(raised.value.filename).startswith(str(folder))
 
 
 def test_files_that_nobody_lists_are_not_read(folder: Path) -> None:
