@@ -12,18 +12,21 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from ir.diagnostics import InvalidInput
+from ir.files import kind_of_file
 from ir.signals import termination_raises
 
 __all__ = [
     "PARTIAL",
     "locked_folder",
     "partials",
+    "refuse_special",
     "remove_dead",
     "remove_dead_scratch",
     "remove_own",
@@ -74,7 +77,8 @@ def remove_dead_scratch() -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """An open file that becomes ``path`` when the block ends without an exception. Raises InvalidInput where the system
-    refuses."""
+    refuses, and where something that is no file is at ``path``."""
+    refuse_special(path)
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{PARTIAL}")
     remove_dead(partials(path.parent, path.name))
     with told_of_disk(path, "free some space, or name another file"), termination_raises(), _mine(temporary):
@@ -91,6 +95,17 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fchmod(descriptor, 0o666 & ~umask())
             os.replace(temporary, path)
+
+
+def refuse_special(path: Path) -> None:
+    """Raises InvalidInput where ``path`` leads to a device, a FIFO, a socket or a folder: a file put in its place would end
+    it, ``/dev/null`` for everybody."""
+    with suppress(OSError, ValueError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            raise InvalidInput(
+                f"found {kind_of_file(mode)}, expected a file or nothing", where=str(path), hint="name another file"
+            )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from ir.diagnostics import InvalidInput
+from ir.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
     from dnnc.runtime import CheckReport, Event
@@ -32,13 +33,20 @@ def run(
     outputs: Annotated[Path | None, typer.Option("--outputs", metavar="FILE.npz", help="Write the outputs there.")] = None,
     microbatches: Annotated[
         int | None,
-        typer.Option("--microbatches", "-m", min=1, metavar="M", help="How many to make, or to split the inputs into."),
+        typer.Option(
+            "--microbatches",
+            "-m",
+            min=1,
+            max=MOST_MICROBATCHES,
+            metavar="M",
+            help="How many to make, or to split the inputs into.",
+        ),
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run all of them N times in the same processes.")] = 1,
     warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Rounds before the ones that count.")] = 0,
     threads: ThreadsOption = 1,
     timeout: TimeoutOption = 600.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random inputs.")] = 0,
     trace: Annotated[bool, typer.Option("--trace", help="Add the measured timeline to DIR/trace.json (Perfetto).")] = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
@@ -129,8 +137,8 @@ def _print_run(done: RunReport) -> None:
 def check(
     build: opt.BuildArgument,
     inputs: InputsOption = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random inputs.")] = 0,
-    samples: Annotated[int, typer.Option(min=1, metavar="N", help="How many random microbatches.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random inputs.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, max=MOST_MICROBATCHES, metavar="N", help="How many random microbatches.")] = 1,
     threads: ThreadsOption = 1,
     tolerance: Annotated[
         float | None,
@@ -189,7 +197,9 @@ def _print_check(found: CheckReport) -> None:
 
 def simulate(
     build: opt.BuildArgument,
-    microbatches: Annotated[int, typer.Option("--microbatches", "-m", min=1, metavar="M", help="Samples to follow.")] = 8,
+    microbatches: Annotated[
+        int, typer.Option("--microbatches", "-m", min=1, max=MOST_MICROBATCHES, metavar="M", help="Samples to follow.")
+    ] = 8,
     json: opt.JsonOption = False,
 ) -> None:
     """Predict the timeline of DIR: how long each device is busy while M microbatches flow through."""

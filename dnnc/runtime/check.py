@@ -30,7 +30,7 @@ from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_
 from dnnc.runtime.dataflow import precisions, random_values
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import RuntimeFailure
-from dnnc.runtime.generate import random_inputs
+from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.inputs import read_inputs
 from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
@@ -78,7 +78,7 @@ def check_build(
         )
     module = build.program()
     if options.inputs is None:
-        samples = tuple(random_inputs(build, seed=options.seed + i, module=module) for i in range(options.samples))
+        samples = tuple(RandomMicrobatches(build, options.samples, seed=options.seed, module=module))
     else:
         samples = tuple(read_inputs(options.inputs, build.inputs).items)
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]

@@ -27,7 +27,7 @@ from dnnc.runtime.elements import BY_NAME, Array, user_dtype
 from dnnc.runtime.npz import Header, read_npz
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
 from ir.ranges import MOST_MICROBATCHES
-from ir.scratch import whole_file
+from ir.scratch import refuse_special, whole_file
 
 HINT = "'dnnc inspect DIR' lists the inputs of the model"
 
@@ -54,6 +54,7 @@ def check_writable(path: Path) -> None:
         raise InvalidInput("a folder; a file was expected", where=str(path), hint="name a file in it, ending in .npz")
     if not path.parent.is_dir():
         raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
+    refuse_special(path)
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -185,3 +185,32 @@ for _ in range(150):
     processes = [subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE) for _ in range(4)]
     assert [process.communicate()[1] for process in processes] == [b""] * 4
     assert entries(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("fifo", "found a FIFO"), ("folder", "found a folder"), ("link", "found a device")]
+)
+def test_only_a_file_is_replaced(tmp_path: Path, kind: str, words: str) -> None:
+    """Else ``--outputs /dev/null`` of the superuser would put a file in the place of the device."""
+    path = tmp_path / "out"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "link":
+            path.symlink_to("/dev/null")
+    before = path.lstat()
+    with pytest.raises(InvalidInput, match=words) as caught, whole_file(path) as file:
+        file.write(b"whole")
+    assert caught.value.diagnostics[0].where == str(path)
+    assert os.path.samestat(path.lstat(), before)
+    assert entries(tmp_path) == ["out"]
+
+
+def test_a_link_to_a_file_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"old")
+    (tmp_path / "out").symlink_to("old")
+    with whole_file(tmp_path / "out") as file:
+        file.write(b"whole")
+    assert (tmp_path / "out").read_bytes() == b"whole"
