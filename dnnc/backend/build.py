@@ -24,7 +24,7 @@ Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annota
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +162,11 @@ class StageProgram:
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where the model came from: ``spec`` is ``zoo:...`` or a path relative to the build directory; ``sha256`` of that file,
-    empty where there was none."""
+    empty where there was none; ``data``: digests of its files of external data, by their names beside it."""
 
     spec: str
     sha256: str
+    data: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ def _from_manifest(files: Snapshot) -> Build:
         inputs=inputs,
         outputs=outputs,
         weights=str(manifest["weights"]),
-        source=Source(str(source["spec"]), str(source["sha256"])),
+        source=Source(str(source["spec"]), str(source["sha256"]), dict(source.get("data", {}))),
     )
 
 

@@ -78,6 +78,13 @@ def has_digest(file: BinaryIO, expected: str, progress: Callable[[float], None] 
     return digest_weights(file, progress) == expected
 
 
+def known_digest(file: BinaryIO) -> str:
+    """The digest of an open file's bytes, from memory where the file is large and was hashed before. Raises OSError."""
+    stamp = Stamp.of(file.fileno())
+    known = dict((tuple(key), digest) for key, digest in _remembered()) if stamp.size >= LARGE else {}
+    return known.get(astuple(stamp)) or digest_weights(file)
+
+
 def digest_weights(file: BinaryIO, progress: Callable[[float], None] = lambda fraction: None, *, alone: bool = False) -> str:
     """``digest_file`` of the whole file, to be remembered where it is large. ``alone``: nobody can write to the file while it
     is hashed, so that its times need only lie back when that is over."""
@@ -155,4 +162,4 @@ def _remember(digests: list[tuple[list[int], str]]) -> None:
             raise
 
 
-__all__ = ["LARGE", "Stamp", "digest_file", "digest_weights", "has_digest"]
+__all__ = ["LARGE", "Stamp", "digest_file", "digest_weights", "has_digest", "known_digest"]

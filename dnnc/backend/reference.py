@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnc.backend.build import ANNOTATED, Build
+from dnnc.backend.digests import has_digest
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.files import open_input
 from ir.names import unique
@@ -66,7 +67,9 @@ def why_not_the_original(build: Build) -> str:
             changed = _digest(file.read()) != build.source.sha256
     except InvalidInput as error:
         return f"the original model {path} is gone: {error.diagnostics[0].message}"
-    return f"the original model {path} has changed since" if changed else f"the original model {path} does not open"
+    if changed:
+        return f"the original model {path} has changed since"
+    return _weights_fault(build) or f"the original model {path} does not open"
 
 
 def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference | None:
@@ -75,14 +78,14 @@ def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference 
     spec = build.source.spec
     try:
         if spec.startswith("zoo:"):
-            return _open(_exported(spec, scratch), "protobuf", scratch, names, f"the model {spec}, made again", True)
+            return _open(_exported(spec, scratch), "protobuf", scratch, names, f"the model {spec} (made again)", True)
         path = _source_path(build)
         with open_input(path, "the original model") as file:
             data = file.read()
-        if not spec or _digest(data) != build.source.sha256:
+        if not spec or _digest(data) != build.source.sha256 or _weights_fault(build):
             return None
         if path.suffix == ".ir":
-            return _open(_exported(str(path), scratch), "protobuf", scratch, names, f"the original {path}, as ONNX", True)
+            return _open(_exported(str(path), scratch), "protobuf", scratch, names, f"the original {path} (as ONNX)", True)
         from onnx.serialization import registry
 
         format_ = registry.get_format_from_file_extension(path.suffix) or "protobuf"
@@ -95,6 +98,19 @@ def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference 
 
 def _source_path(build: Build) -> Path:
     return Path(os.path.normpath(build.folder.absolute() / build.source.spec))
+
+
+def _weights_fault(build: Build) -> str:
+    """What is wrong with the files that hold the weights of the original, for a person; empty for nothing."""
+    for name, digest in build.source.data.items():
+        path = _source_path(build).parent / name
+        try:
+            with open_input(path, "weights of the original model") as file:
+                if not has_digest(file, digest):
+                    return f"the weights of the original in {path} have changed since"
+        except InvalidInput as error:
+            return f"the weights of the original in {path} are gone: {error.diagnostics[0].message}"
+    return ""
 
 
 def _digest(data: bytes) -> str:

@@ -29,16 +29,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.branches import forget_shapes
 from dnnc.backend.build import ANNOTATED, PLAN, PROGRAM, Channel, Port
-from dnnc.backend.digests import digest_weights
+from dnnc.backend.digests import digest_weights, known_digest
 from dnnc.backend.plan_json import bare, plan_text, plan_to_json
 from dnnc.backend.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.backend.timeline import predicted
 from dnnc.backend.transaction import refuse_foreign, whole_directory
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
 from dnnc.report.trace import to_perfetto
+from dnnc.runtime.external import locations
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Inline, Module, Resource, Schedule, Stage
-from ir.scratch import PARTIAL, locked_folder, partials, remove_dead
+from ir.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
 from ir.signals import termination_raises
 from ir.topology import Topology
 from passes.analyses.memory import reads
@@ -118,7 +119,9 @@ def write_model(
     module: Module, folder: Path, out: Path, *, progress: Progress = lambda label, fraction: None
 ) -> tuple[Path, ...]:
     """Writes the entry function as one ONNX file and its larger weights to ``OUT.data`` beside it; returns what was written.
-    ``folder`` is where external resources lie. Raises InvalidInput when data is missing or the disk refuses."""
+    ``folder`` is where external resources lie. Raises InvalidInput when data is missing, the disk refuses, or
+    ``out`` is there and is no file."""
+    refuse_special(out)
     resources = module.resources
     used = [[resources[name] for name in _resource_names(module.entry) if name in resources]]
     _refuse_declared(used, "shared")
@@ -266,7 +269,7 @@ def _manifest(
     stages: tuple[Stage, ...],
     target: Path,
     weights: str,
-    source: Mapping[str, str],
+    source: Mapping[str, Any],
     cut: Mapping[int, MeshStage],
 ) -> dict[str, Any]:
     plan = plan_to_json(module)
@@ -325,13 +328,29 @@ def _versions() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _source(spec: str, out: Path) -> dict[str, str]:
-    """Where the model came from; a file is named relative to the build, so that both can move together."""
+def _source(spec: str, out: Path) -> dict[str, Any]:
+    """Where the model came from; a file is named relative to the build, so that both can move together. ``data``: digests of
+    the files beside it that hold its weights."""
     if not spec or spec.startswith("zoo:"):
         return {"spec": spec, "sha256": ""}
     path = Path(os.path.abspath(spec))
     digest = _digest(path) if path.is_file() else ""
-    return {"spec": Path(os.path.relpath(path, os.path.abspath(out))).as_posix(), "sha256": digest}
+    data = {name: _known_digest(path.parent / name) for name in _weights_beside(path)} if digest else {}
+    named = Path(os.path.relpath(path, os.path.abspath(out))).as_posix()
+    return {"spec": named, "sha256": digest, **({"data": data} if data else {})}
+
+
+def _weights_beside(model: Path) -> tuple[str, ...]:
+    """The files in which an ONNX model has external data, by the names that it gives them; absent ones are left out."""
+    try:
+        return tuple(name for name in locations(model.read_bytes()) if (model.parent / name).is_file())
+    except ValueError:  # text
+        return ()
+
+
+def _known_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return known_digest(file)
 
 
 def _write_json(path: Path, data: Any, compact: bool = False) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dnnc.backend import digests
-from dnnc.backend.digests import LARGE, has_digest
+from dnnc.backend.digests import LARGE, has_digest, known_digest
 
 
 @pytest.fixture
@@ -49,6 +49,20 @@ def test_a_large_file_is_read_once(weights: Path, cache: Path) -> None:
     assert cache.stat().st_mode & 0o777 == 0o600
     assert cache.parent.stat().st_mode & 0o777 == 0o700
     assert os.listdir(cache.parent) == ["digests.json"]
+
+
+def test_a_digest_is_known_where_the_file_is_as_it_was(weights: Path, cache: Path) -> None:
+    with weights.open("rb") as file:
+        assert known_digest(file) == ZEROS
+        assert file.tell() == LARGE
+        file.seek(0)
+        assert known_digest(file) == ZEROS
+        assert file.tell() == 0
+    with weights.open("r+b") as file:
+        file.write(b"1")
+        file.flush()
+        file.seek(0)
+        assert known_digest(file) == sha(b"1" + bytes(LARGE - 1))
 
 
 def test_small_files_are_not_remembered(tmp_path: Path, cache: Path) -> None:

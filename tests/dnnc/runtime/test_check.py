@@ -88,7 +88,7 @@ def test_shared_models(tmp_path: Path, name: str, stages: int) -> None:
 def test_zoo_models_are_made_again(tmp_path: Path, spec: str) -> None:
     report = check_build(compiled(spec, tmp_path / "build", 2))
     assert report.passed, report.error()
-    assert report.reference == f"the model {spec}, made again"
+    assert report.reference == f"the model {spec} (made again)"
 
 
 def break_stage(build: Build, stage: int) -> Build:

@@ -12,7 +12,7 @@ import pytest
 from dnnc.cli import main
 from dnnc.runtime import CheckOptions, check_build
 from ir.diagnostics import CheckFailed
-from tests.dnnc.runtime.test_check import break_stage, chain, compiled, save
+from tests.dnnc.runtime.test_check import CHAIN, break_stage, chain, compiled, save, weights
 
 NOTHING = {
     "random": ("g (float[4,8] x) => (float[4,8] y) { r = RandomNormalLike(x)  y = Add(x, r) }", "depends on random"),
@@ -87,6 +87,28 @@ def test_the_build_is_held_against_itself(tmp_path: Path, capsys: pytest.Capture
     assert not fields["original"]
     assert fields["verdict"] == last
     assert {c["reference"] for c in fields["comparisons"]} == {"build"}
+
+
+@pytest.mark.parametrize("fate", ["there", "changed", "gone"])
+def test_weights_beside_the_original_belong_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], fate: str) -> None:
+    """Other weights beside the same model file are another model, and no fault of the build."""
+    model = save(tmp_path, CHAIN.replace(" <float[8,8] w1, float[8,8] w2, float[8,8] w3>", ""), **weights("w1", "w2", "w3"))
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="model.data", size_threshold=0)
+    build = compiled(model, tmp_path / "build", 2)
+    assert list(build.source.data) == ["model.data"]
+    data = tmp_path / "model.data"
+    if fate == "changed":
+        data.write_bytes(bytes(data.stat().st_size))
+    elif fate == "gone":
+        data.unlink()
+    assert main(["check", str(build.folder)]) == 0
+    captured = capsys.readouterr()
+    if fate == "there":
+        assert captured.out.splitlines()[-1].startswith("passed: ")
+        return
+    reason = "have changed since" if fate == "changed" else "are gone: no such file"
+    assert f"the weights of the original in {data} {reason}" in captured.err
+    assert "passed" not in captured.out
 
 
 def test_ir_text_is_an_original_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
