@@ -1,9 +1,9 @@
 """Structural checks of an ONNX model, in the words of the person who has to repair it.
 
-Checked here: opset imports, operators that exist, arity and required attributes of standard operators, one definition per
-value, no use without a definition, no cycle. Repaired here, silently, because ONNX's own tools do: nodes out of order are
-sorted (stable: first by what they need, then by their place in the file); trailing empty outputs are dropped and other empty
-outputs named; a graph output that is listed twice is kept once, with a warning. Value types are the business of ``shapes``.
+Checked here: opset imports, operators that exist, arity and attributes of standard operators, one definition per value, no
+use without a definition, no cycle. Repaired here, silently, because ONNX's own tools do: nodes out of order are sorted (stable:
+first by what they need, then by their place in the file); trailing empty outputs are dropped and other empty outputs named; a
+graph output that is listed twice is kept once, with a warning. Value types are the business of ``shapes``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
+from dnnc.frontends.attribute_values import value_faults
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import ELEMENT_TYPES
 from dnnc.frontends.opdefs import MICROSOFT, STANDARD_DOMAINS
@@ -312,6 +313,10 @@ class _Checker:
             close = difflib.get_close_matches(name[:_LONG_NAME], sorted(found.attributes), 1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has: {', '.join(sorted(found.attributes)) or 'none'}"
             surplus(f"{node.op_type} has no attribute '{name}' in opset {self.versions[node.domain]}", place, hint)
+        if not found.domain:
+            values = {attribute.name: _plain_value(attribute) for attribute in node.attribute}
+            for fault in value_faults(node.op_type, len(node.input), values):
+                self.error(fault, place)
 
     def report_custom(self) -> None:
         for (domain, op_type), count in sorted(self.custom.items()):
@@ -322,6 +327,13 @@ class _Checker:
             self.sink.warn(message, where=self.where)
         if self.faults > _MOST_FAULTS:
             self.sink.error(f"{self.faults - _MOST_FAULTS} more faults are not shown", where=self.where)
+
+
+def _plain_value(attribute: onnx.AttributeProto) -> int | str | None:
+    """The value of an attribute that is an integer or a text."""
+    if attribute.type == attribute.INT:
+        return int(attribute.i)
+    return attribute.s.decode(errors="replace") if attribute.type == attribute.STRING else None
 
 
 def _changed_operators(graph: GraphProto, version: int) -> set[str]:

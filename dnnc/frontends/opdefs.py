@@ -8,10 +8,12 @@ that its table does not list, and those that it lists may have further attribute
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
+from dnnc.frontends.attribute_values import value_faults
 from ir.attributes import AttrKind
 from ir.opdefs import ELEMENTWISE, PURE, RANDOM, AttrDef, OpDef, register_provider
+from ir.ops import Op
 
 MICROSOFT = "com.microsoft"
 """ONNX Runtime's own domain, whose only version gains operators, attributes and operands with its releases."""
@@ -112,7 +114,12 @@ def _definition(name: str, domain: str, op_type: str, version: int) -> OpDef | N
         tuple(regions),
         _traits(domain, op_type, bool(regions)),
         extensible=grows,
+        check=None if domain else partial(_value_faults, op_type),
     )
+
+
+def _value_faults(op_type: str, op: Op) -> list[str]:
+    return value_faults(op_type, len(op.operands), {key: attribute.value for key, attribute in op.attributes})
 
 
 def _limit(count: int) -> int | None:

@@ -13,7 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from dnnc.cli import main
-from dnnc.frontends import import_model
+from dnnc.frontends import import_model, load_model
+from dnnc.frontends.attribute_values import value_faults
 from dnnc.frontends.evaluate import OnnxEvaluator, evaluate_node
 from dnnc.frontends.model_file import parse_text
 from dnnc.frontends.wellformed import check_form
@@ -43,6 +44,10 @@ def simple(*nodes: onnx.NodeProto, x: tuple[int, list[object]] = (1, [4]), **val
 
 
 RELU = helper.make_node("Relu", ["x"], ["y"])
+
+
+def info(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, 1, [4])
 
 
 def doubling(levels: int) -> onnx.ModelProto:
@@ -180,6 +185,36 @@ def test_an_attribute_that_stands_twice(tmp_path: Path) -> None:
     proto = simple(helper.make_node("Flatten", ["x"], ["y"], axis=0))
     proto.graph.node[0].attribute.append(helper.make_attribute("axis", 1))
     assert "has the attribute 'axis' twice" in refused(save(proto, tmp_path))
+
+
+@pytest.mark.parametrize("equation", ["a-b,ab->a", "a.b,b->a", "ab,....->a", "a\u202eb,...->a", "......,ab", "a...b...,ab"])
+def test_an_equation_that_onnx_never_comes_to_the_end_of(tmp_path: Path, equation: str) -> None:
+    """Inference holds Python's lock meanwhile: not even a request to end would end it."""
+    node = helper.make_node("Einsum", ["x", "x"], ["y"], name="n", equation=equation)
+    message = refused(save(simple(node), tmp_path))
+    assert "node 'n' (Einsum): error: found the equation '" in message
+
+
+@pytest.mark.parametrize("equation", ["i,i->i", "i , i", "...i,i...->...", "ab...,bC->a...C", "->", ""])
+def test_equations_that_pass(equation: str) -> None:
+    assert not value_faults("Einsum", 2, {"equation": equation})
+
+
+@pytest.mark.parametrize("count", [0, -1, 3, 1 << 40, -(1 << 63)])
+def test_a_scan_over_more_inputs_than_it_has(tmp_path: Path, count: int) -> None:
+    body = helper.make_graph([helper.make_node("Relu", ["a"], ["b"])], "body", [info("a")], [info("b")])
+    node = helper.make_node("Scan", ["x"], ["y"], name="n", body=body, num_scan_inputs=count)
+    assert f"node 'n' (Scan): error: found num_scan_inputs = {count}, expected 1 to" in refused(save(simple(node), tmp_path))
+
+
+def test_the_same_values_in_ir_text(tmp_path: Path) -> None:
+    path = tmp_path / "m.ir"
+    path.write_text(
+        "module @m {opset.onnx = 20} {\n  func @main(%x : tensor<4xf32>) -> (%y : tensor<4xf32>) {\n"
+        '    %y = onnx.Einsum(%x) {equation = "a.b->a"} : tensor<4xf32>\n  }\n}\n'
+    )
+    with pytest.raises(InvalidInput, match=r"found the equation 'a\.b->a'"):
+        load_model(str(path), {}, DiagnosticSink())
 
 
 @pytest.mark.parametrize(
