@@ -21,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ir.diagnostics import InvalidInput
 from ir.limits import LIMITS
@@ -236,11 +237,13 @@ def _femtoseconds(link: Link) -> int:
     return round(link.latency * 1e15)
 
 
+@lru_cache(maxsize=2)
 def network(topology: Topology) -> Network:
-    """The network of a topology, as an analysis."""
+    """The network of a topology, as an analysis; asked for again, the same one with the routes found so far."""
     return Network(topology)
 
 
+@lru_cache(maxsize=2)
 def device_classes(topology: Topology) -> tuple[tuple[str, ...], ...]:
     """Devices in classes such that exchanging any two of one class changes nothing but names: same type, memory and host,
     and links alike under the exchange. Classes and their members in order of devices.
