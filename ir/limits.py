@@ -60,6 +60,19 @@ class Limits:
     all_shape_bytes: int = 8 << 20
     """The same within arithmetic on shapes."""
 
+    topology_points: int = 20_000
+    """Devices, hosts and switches of a topology: planning for 20,000 devices on one bus takes about 6 s, and a slip in a
+    pattern would fill the memory."""
+
+    topology_links: int = 1 << 17
+    """Links of a topology; a slip in a mesh would fill the memory."""
+
+    topology_ends: int = 1 << 18
+    """The ends of all links together, likewise for a bus."""
+
+    topology_names: int = 10_000_000
+    """Names that the globs of a topology, and its ``devices of``, are compared with, all together."""
+
     route_steps: int = 2_000_000
     """Points looked at for the routes of a topology, about 10 s of search: 2,048 devices in 256 hosts take 1.6 million."""
 

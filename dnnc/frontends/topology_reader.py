@@ -17,16 +17,13 @@ from dnnc.frontends.positions import Path
 from dnnc.frontends.topology_document import Document, file_syntax, parse_document, read_file
 from dnnc.frontends.topology_names import expand, match_points
 from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.limits import LIMITS
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.verifier.machines import MOST_CORES
 
 VERSION = 1
-MAX_POINTS = 100_000
-"""Of devices, hosts and switches together; so that a slip in a pattern does not fill the memory."""
-MAX_LINKS, MAX_ENDS = 1 << 17, 1 << 18
-"""Links, and their ends together: a slip in a mesh or a bus would fill the memory."""
-MAX_LOOKED = 10_000_000
-"""Names that globs and ``devices of`` are compared with, all together."""
+MAX_POINTS, MAX_LINKS, MAX_ENDS = LIMITS.topology_points, LIMITS.topology_links, LIMITS.topology_ends
+MAX_LOOKED = LIMITS.topology_names
 MAX_DEPTH = 8
 """Of files that include files."""
 _SHOWN = 12
@@ -78,7 +75,7 @@ class Reader:
     ends: int = 0
     looked: int = 0
     points: dict[str, str] = field(default_factory=dict)  # name -> what it is
-    full: bool = False
+    incomplete: bool = False
 
     def topology(self, doc: Document, name: str) -> Topology:
         doc.faults = self.faults
@@ -317,9 +314,11 @@ class Reader:
         if not pattern:
             return []
         count = doc.whole((*path, "count"), table, most=MAX_POINTS)
-        if count is None:
+        if count is None and "count" in table:
+            self.incomplete = True
+        elif count is None:
             return self.expanded(doc, (*path, "name"), pattern)
-        if "{" in pattern:
+        elif "{" in pattern:
             doc.fault((*path, "count"), f"both a count and a pattern, {pattern!r}, say how many", hint="keep one of them")
         else:
             return [f"{pattern}{number}" for number in range(count)]
@@ -330,6 +329,7 @@ class Reader:
             return expand(pattern, MAX_POINTS)
         except ValueError as error:
             doc.fault(path, str(error))
+            self.incomplete = True
             return []
 
     def add_point(self, name: str, what: str, doc: Document, path: Path) -> bool:
@@ -338,9 +338,9 @@ class Reader:
                             "names of devices, hosts and switches differ")  # fmt: skip
             return False
         if len(self.points) >= MAX_POINTS:
-            if not self.full:
+            if not self.incomplete:
                 doc.fault(path, f"more than {MAX_POINTS} devices, hosts and switches")
-            self.full = True
+            self.incomplete = True
             return False
         self.points[name] = what
         return True
@@ -348,6 +348,8 @@ class Reader:
     # wires: links and routes
 
     def read_wires(self, doc: Document, base: Path, table: Mapping[str, Any], scope: _Scope) -> None:
+        if self.incomplete:  # what names the points that are lacking would be told as unknown
+            return
         for number, link in enumerate(doc.tables((*base, "links"), table)):
             path: Path = (*base, "links", number)
             doc.keys(path, link, _LINK, "a link")
