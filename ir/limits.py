@@ -60,8 +60,8 @@ class Limits:
     all_shape_bytes: int = 8 << 20
     """The same within arithmetic on shapes."""
 
-    topology_points: int = 20_000
-    """Devices, hosts and switches of a topology: planning for 20,000 devices on one bus takes about 6 s, and a slip in a
+    topology_points: int = 50_000
+    """Devices, hosts and switches of a topology: planning for 50,000 devices on one bus takes about 6 s, and a slip in a
     pattern would fill the memory."""
 
     topology_links: int = 1 << 17
