@@ -29,7 +29,7 @@ from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.runtime.dataflow import precisions, random_values
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.errors import RuntimeFailure
+from dnnc.runtime.errors import failure_for, machine_hint
 from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.inputs import read_inputs
 from dnnc.runtime.locate import first_wrong
@@ -143,9 +143,11 @@ class _State:
                 self._run_model(stage, specs, alone, chained)
         except Exception as error:  # onnxruntime's; a stage that cannot run is named like one that dies in a run
             member = f" member {error.member} on {stage.devices[error.member]}" if isinstance(error, MemberError) else ""
-            raise RuntimeFailure(
-                f"it does not run, though the unsplit model does: {one_line(error)}",
+            said = one_line(error) or type(error).__name__  # a MemoryError says nothing
+            raise failure_for(said)(
+                f"it does not run, though the unsplit model does: {said}",
                 where=f"stage {index}{member or f' on {stage.device}'}",
+                hint=machine_hint(said),
             ) from error
         outputs = {port.name: port.type for port in stage.outputs}
         types = {**{channel.tensor: channel.type for channel in stage.sends}, **outputs}

@@ -49,6 +49,11 @@ def of_onnxruntime(error: str) -> bool:
     return "[ONNXRuntimeError]" in error or "Error in execution: " in error  # the second from a run with bindings
 
 
+def failure_for(said: str) -> type[RuntimeFailure]:
+    """What a stage's failure is, by what it said: a fault of ours, unless the machine or onnxruntime refused."""
+    return StageStopped if machine_hint(said) or of_onnxruntime(said) else RuntimeFailure
+
+
 def refusal(error: str) -> str:
     """In plain words what an error of onnxruntime says stands in the way of running a model; empty for any other error."""
     if found := _NO_KERNEL.search(error):

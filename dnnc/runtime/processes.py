@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from dnnc.runtime.edges import config_text
-from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, machine_hint, of_onnxruntime, refusal
+from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, failure_for, machine_hint, refusal
 from dnnc.runtime.worker import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
@@ -57,8 +57,7 @@ def raise_said(stage: StageProcess, error: str, microbatch: int) -> NoReturn:
     """Raises what a stage said: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
     if reason := "" if stage.ready else refusal(error):
         raise InvalidInput(f"its model cannot be run: {reason}", where=stage.label, hint=REFUSED_HINT)
-    machine = machine_hint(error)
-    failure = StageStopped if machine or of_onnxruntime(error) else RuntimeFailure
+    machine, failure = machine_hint(error), failure_for(error)
     if stage.ready:
         hint = machine or "run 'dnnc check' on the build; is every input what the model accepts?"
         raise failure(f"failed at microbatch {microbatch}: {error}", where=stage.label, hint=hint + last_words(stage))
