@@ -123,8 +123,10 @@ class Snapshot:
         changed = []
         for name, file in self.weights.items():
             now = Stamp.of(file.descriptor)
-            # A file that was renamed or deleted has another stamp, but the same bytes.
-            if now != file.stamp and file.digest() != self.manifest["files"][name]["sha256"]:
+            # A file that was renamed or deleted has another time of change, but the same bytes. Written ones may be as they
+            # were by now, and were not when they were read.
+            written = (now.size, now.modified) != (file.stamp.size, file.stamp.modified)
+            if written or (now != file.stamp and file.digest() != self.manifest["files"][name]["sha256"]):
                 changed.append(Diagnostic("the file was changed while it was used", where=self.where(name)))
         if changed:
             raise InvalidInput(changed)

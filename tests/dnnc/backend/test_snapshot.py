@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,18 @@ def test_weights_that_change_while_they_are_used(folder: Path) -> None:
     with path.open("r+b") as file:
         file.write(b"other")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(InvalidInput, match=r"weights\.data: error: the file was changed while it was used"):
+        files.confirm()
+
+
+def test_weights_that_were_others_for_a_while(folder: Path) -> None:
+    """What was read in between is not known."""
+    files = Snapshot.open(folder)
+    path = folder / "stages/weights.data"
+    data = path.read_bytes()
+    time.sleep(0.02)
+    path.write_bytes(bytes(len(data)))
+    path.write_bytes(data)
     with pytest.raises(InvalidInput, match=r"weights\.data: error: the file was changed while it was used"):
         files.confirm()
 
