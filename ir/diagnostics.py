@@ -34,6 +34,9 @@ def visible_json(text: str) -> str:
     return _RAW.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+_NEWLINE_OF_A_NAME = re.compile(r"\n(?!  )")
+"""A newline in a message that is of a name: those of dnnc are followed by an indented line."""
+
 _LONGEST = 4000
 """Characters of one message that are shown; a name may have millions."""
 
@@ -86,8 +89,7 @@ class Diagnostic:
         place = _cut(visible(self.where))
         if self.span:
             place = f"{place or '<text>'}:{self.span.line}:{self.span.column}"
-        # A name in a message may hold a newline: what follows must not look like a message of its own.
-        message = _cut(visible(self.message, lines=True)).replace("\n", "\n  ")
+        message = _cut(_NEWLINE_OF_A_NAME.sub(r"\\n", visible(self.message, lines=True)))
         lines = [f"{place}: {self.severity.value}: {message}" if place else f"{self.severity.value}: {message}"]
         if self.span and self.span.source_line:
             source = self.span.source_line.replace("\t", " ")
@@ -97,7 +99,7 @@ class Diagnostic:
             behind = visible(source[column + self.span.length : start + 160])
             lines += [f"  {ahead}{marked}{behind}", "  " + " " * len(ahead) + "^" * max(1, len(marked))]
         if self.hint:
-            lines.append(f"  hint: {_cut(visible(self.hint, lines=True))}")
+            lines.append(f"  hint: {_cut(visible(self.hint))}")
         return "\n".join(lines)
 
 

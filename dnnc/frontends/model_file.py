@@ -116,8 +116,15 @@ def parse_text(text: str, where: str) -> onnx.ModelProto:
     except MemoryError:
         raise
     except Exception as error:  # beside its own errors, whatever C++'s number parsing and protobuf throw (IndexError: stoll)
-        reason = str(error).strip() if isinstance(error, parser.ParseError) else f"a number or a name in it ({error})"
+        reason = _parser_words(error) if isinstance(error, parser.ParseError) else f"a number or a name in it ({error})"
         raise InvalidInput(f"not valid ONNX text: {reason}", where=where) from None
+
+
+def _parser_words(error: Exception) -> str:
+    """What onnx's parser says, which it gives as bytes: the position, and the text around it on lines of its own."""
+    words = error.args[0] if error.args else ""
+    text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+    return text.strip().replace("\n", "\n  ")
 
 
 def _nesting(text: str) -> int:

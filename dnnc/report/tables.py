@@ -74,5 +74,6 @@ def columns(text: str) -> tuple[Column, ...]:
 
 def key_values(pairs: Sequence[tuple[str, str]]) -> str:
     """``key  value`` lines with the values in one column."""
-    width = max((len(key) for key, _ in pairs), default=0)
-    return "".join(f"{key.ljust(width)}  {visible(value)}".rstrip() + "\n" for key, value in pairs)
+    shown = [(visible(key), visible(value)) for key, value in pairs]
+    width = max((len(key) for key, _ in shown), default=0)
+    return "".join(f"{key.ljust(width)}  {value}".rstrip() + "\n" for key, value in shown)

@@ -130,6 +130,16 @@ def test_quoting_keeps_the_meaning(text: str) -> None:
     assert json.loads(visible_json(json.dumps([text], ensure_ascii=False))) == [text]
 
 
+def test_a_name_never_begins_a_line() -> None:
+    """Neither in a message, which may have lines of its own, nor in a hint."""
+    found = Diagnostic("no 'a\nerror: forged'; it has:\n  b", "w\nerror: forged", hint="did you mean 'a\nerror: forged'?")
+    assert str(found).splitlines() == [
+        r"w\nerror: forged: error: no 'a\nerror: forged'; it has:",
+        "  b",
+        r"  hint: did you mean 'a\nerror: forged'?",
+    ]
+
+
 def test_the_caret_stands_under_what_it_means() -> None:
     line = "ab\x1bcd\u202eef = wrong"
     told = str(Diagnostic("no", "x", Span(1, line.index("wrong") + 1, 5, line))).splitlines()

@@ -207,6 +207,14 @@ def test_a_scan_over_more_inputs_than_it_has(tmp_path: Path, count: int) -> None
     assert f"node 'n' (Scan): error: found num_scan_inputs = {count}, expected 1 to" in refused(save(simple(node), tmp_path))
 
 
+def test_what_the_parser_of_onnx_text_says_is_text() -> None:
+    with pytest.raises(InvalidInput) as raised:
+        parse_text(HEAD + "g (float[2] x) => (float[2] y) { y = Relu(x", "m.onnxtxt")
+    message = str(raised.value)
+    assert message.startswith("m.onnxtxt: error: not valid ONNX text: [ParseError at position")
+    assert "\n  Expected character ) not found." in message
+
+
 def test_the_same_values_in_ir_text(tmp_path: Path) -> None:
     path = tmp_path / "m.ir"
     path.write_text(
