@@ -76,6 +76,7 @@ def test_every_plan_verifies_and_none_beats_brute_force(tmp_path_factory: pytest
         assert check(folder, result) == []
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), training=st.booleans())
 @settings(max_examples=20)
 def test_the_order_and_the_names_of_a_file_do_not_matter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,11 +22,15 @@ def assert_round_trip(module: Module) -> None:
     assert print_module(again) == text
 
 
-@settings(max_examples=100, suppress_health_check=SLOW_TO_DRAW)
-@given(strategies.modules())
-def test_modules(module: Module) -> None:
-    assert verify(module) == []
-    assert_round_trip(module)
+@pytest.mark.parametrize("examples", [25, pytest.param(150, marks=pytest.mark.slow)])
+def test_modules(examples: int) -> None:
+    @settings(max_examples=examples, suppress_health_check=SLOW_TO_DRAW)
+    @given(strategies.modules())
+    def check(module: Module) -> None:
+        assert verify(module) == []
+        assert_round_trip(module)
+
+    check()
 
 
 @settings(max_examples=200)

@@ -122,6 +122,7 @@ def _round_trips(case: Any) -> str:
     return "ran"
 
 
+@pytest.mark.slow
 def test_a_sample_of_onnx_node_tests_round_trips() -> None:
     outcomes = [_round_trips(case) for case in _cases()[::15]]
     assert outcomes.count("ran") > 70

@@ -201,6 +201,7 @@ def test_a_stopped_process_leaves_nothing(tmp_path: Path, number: signal.Signals
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_leaves_goes_with_the_next_write_but_not_while_another_writes(tmp_path: Path) -> None:
     process = start(tmp_path / "out")
     process.kill()
@@ -246,6 +247,7 @@ def test_a_disk_that_takes_no_more_is_an_input_fault_and_leaves_nothing(tmp_path
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_compile_that_is_stopped_while_it_writes(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """The command itself, stopped while 170 MB of weights are being generated: no build appears."""

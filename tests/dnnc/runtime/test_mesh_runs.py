@@ -155,6 +155,7 @@ def test_a_member_that_hangs_is_named(tmp_path: Path) -> None:
     assert "still running microbatch 0 after 1 s" in caught.value.diagnostics[0].message
 
 
+@pytest.mark.slow
 def test_interrupted_and_killed_starters_leave_nothing(tmp_path: Path) -> None:
     """Ctrl-C in the starter, and SIGKILL of it, in the middle of a run."""
     folder = pair(tmp_path, 4, slow=2_000_000)

@@ -171,6 +171,7 @@ def widened(stage: StageProgram) -> StageProgram:
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10**6), st.integers(4, 12), st.sampled_from([*SHAPES, (2, 2, 2)]), st.booleans())
 def test_nothing_is_raced_for(seed: int, ops: int, shape: tuple[int, ...], wide: bool) -> None:

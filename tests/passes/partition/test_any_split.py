@@ -67,6 +67,7 @@ def test_never_worse_than_contiguous(seed: int, comm: str) -> None:
     assert solve_any(problem, PATIENT).value <= contiguous.value * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(SEEDS, SEEDS)
 def test_order_and_names_play_no_part(seed: int, other: int) -> None:

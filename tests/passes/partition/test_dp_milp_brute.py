@@ -114,6 +114,7 @@ def test_bounds_hold_whatever_stops_the_search(seed: int, comm: str, contiguous:
         assert math.isinf(optimum)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(SEEDS, st.sampled_from(COMM))
 def test_kinds_may_come_in_any_order(seed: int, comm: str) -> None:

@@ -87,7 +87,11 @@ def test_part_is_no_dearer(seed: int, comm: str, rng) -> None:  # type: ignore[n
     assert brute_force(part) <= brute_force(problem)
 
 
-@pytest.mark.parametrize("problem", [encoder_decoder(6), experts(16, layers=2)], ids=["encoder-decoder", "experts"])
+@pytest.mark.parametrize(
+    "problem",
+    [pytest.param(encoder_decoder(6), marks=pytest.mark.slow), experts(16, layers=2)],
+    ids=["encoder-decoder", "experts"],
+)
 def test_contractions_bound_what_cannot_be_walked(problem: Problem) -> None:
     """Plans are feasible and no better than the bounds; the bounds are near."""
     start = solve(problem)

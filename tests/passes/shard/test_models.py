@@ -125,6 +125,7 @@ def test_copies_are_searched_once() -> None:
     assert len(searches[0].plain_nodes) == len(searches[1].plain_nodes)
 
 
+@pytest.mark.slow
 def test_memory_between_the_least_and_the_most() -> None:
     given = problem_of(ZOO[1], (8,), training=True)
     problem = given.problem

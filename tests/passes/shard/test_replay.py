@@ -307,7 +307,7 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: stage(d).update(ops=["h", "a", "y"]), "stages[0].ops", "expected an object, found list"),
         (lambda d: stage(d).update(ops={}), "stages[0].ops", "the stage has no op"),
         (lambda d: stage(d)["mesh"]["axes"].update(x=3), "stage 0", "its mesh 3 has 3 places for 4 devices"),
-        (lambda d: stage(d)["mesh"]["axes"].update(x=10**30), "stage 0", "axis 'x' of its mesh: expected a name, and from"),
+        (lambda d: stage(d)["mesh"]["axes"].update(x=10**30), "stages[0].mesh.axes", "expected 'x' as a whole number"),
         (lambda d: stage(d)["mesh"]["axes"].update(x=-4), "stages[0].mesh.axes", "expected 'x' as a whole number, found -4"),
         (
             lambda d: stage(d)["mesh"].update(shares={"x": [1, 1, 1, 5000]}),
