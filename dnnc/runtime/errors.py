@@ -54,12 +54,20 @@ def failure_for(said: str) -> type[RuntimeFailure]:
     return StageStopped if machine_hint(said) or of_onnxruntime(said) else RuntimeFailure
 
 
+def refused_operator(error: str) -> str:
+    """The operator (``domain.Type``) that an error of onnxruntime says is unknown or has no kernel; else empty."""
+    found = _UNKNOWN.search(error) or _NO_KERNEL.search(error)
+    if found is None:
+        return ""
+    return found[1] if found.re is _NO_KERNEL else ".".join(filter(None, found.groups()))
+
+
 def refusal(error: str) -> str:
     """In plain words what an error of onnxruntime says stands in the way of running a model; empty for any other error."""
     if found := _NO_KERNEL.search(error):
         return f"onnxruntime has no CPU kernel for {found[1]} (version {found[2]}) with the element types it has here"
-    if found := _UNKNOWN.search(error):
-        return f"onnxruntime does not know the operator {'.'.join(filter(None, found.groups()))}"
+    if _UNKNOWN.search(error):
+        return f"onnxruntime does not know the operator {refused_operator(error)}"
     if found := _TYPE.search(error):
         return f"{found[2]} does not take {found[1]} in the model's opset"
     return ""

@@ -10,15 +10,13 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dnnc.runtime.errors import refusal
+from dnnc.runtime.errors import refusal, refused_operator
 from dnnc.runtime.program import Program
 from ir.diagnostics import Diagnostic, InvalidInput
 
 HINT = "onnxruntime runs the programs; --no-load-test writes them without asking it"
 _STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?\.onnx")
 _NODE = re.compile(r"""node with name '([^']+)'|Node:? ?\(([^)]+)\)|In Node, \("([^"]+)\"""")
-_UNKNOWN = re.compile(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op")
-_NO_KERNEL = re.compile(r"Could not find an implementation for ([\w.]+)\(")
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed: ?)?")
 
 
@@ -29,12 +27,14 @@ def load_test(models: Iterable[Path], node_of: Callable[[str], str]) -> None:
     for model in models:
         try:
             Program(model.read_bytes(), (), folder=str(model.parent.absolute()))
+        except OSError:  # the machine's fault: no more descriptors
+            raise
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
             text = str(error).strip().replace(f"{model}", model.name)
             reason = refusal(text) or _PREFIX.sub("", text) or type(error).__name__
             node = next(filter(None, found.groups()), "") if (found := _NODE.search(text)) else ""
-            if not node and (operator := _UNKNOWN.search(text) or _NO_KERNEL.search(text)):
-                node = node_of(".".join(filter(None, operator.groups())))
+            if not node and (operator := refused_operator(text)):
+                node = node_of(operator)
             reason += f" (node {node})" if node and node not in reason else ""
             faults.append(Diagnostic(f"onnxruntime refuses its program: {reason}", where=_label(model)))
     if faults:
