@@ -7,7 +7,7 @@ ONNX file. Importing this module imports no third-party library.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ir import dims as dimensions
@@ -19,6 +19,8 @@ from ir.types import MapType, OptionalType, SeqType, TensorType, Type
 
 IR_SUFFIX = ".ir"
 WORKLOAD_SUFFIXES = (".json", ".txt")
+_SHOWN = 20
+"""Dimensions without a number that are told, each in a message of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +158,11 @@ def require_static(module: Module, where: str = "") -> None:
             Diagnostic(
                 f"dimension '{name}' ({place}) has no number; one is needed here", where, None, f"add --dim {name}=NUMBER"
             )
-            for name, place in symbols.items()
+            for name, place in list(symbols.items())[:_SHOWN]
         ]
         last = diagnostics[-1]
+        if len(symbols) > _SHOWN:
+            last = replace(last, message=f"{last.message} (and {len(symbols) - _SHOWN} more dimensions)")
         hint = f"for example: {dim_flags(func)} (name=other makes two dimensions the same)"
         diagnostics[-1] = Diagnostic(last.message, last.where, None, hint)
         raise InvalidInput(diagnostics)

@@ -20,7 +20,7 @@ from typing import Any
 from onnx import ModelProto, TensorProto, TypeProto
 
 from dnnc.frontends import schemas
-from dnnc.frontends.model_dims import graphs
+from dnnc.frontends.model_dims import graphs, model_symbols
 from dnnc.frontends.onnx_types import RANK_LIMIT
 from dnnc.ort import load_symbolic_shape_inference
 from ir.diagnostics import InvalidInput
@@ -33,6 +33,9 @@ _LONG_VECTOR = 1 << 16
 
 _TERMS = 200
 """Terms of a dimension as onnxruntime computes it; those of real models have about ten."""
+
+_SYMBOLS = 1_000
+"""Names of dimensions in a model; to add up so many takes onnxruntime a second, and four times that for twice as many."""
 
 _ALL_TERMS = 1_000_000
 """Terms of all dimensions and elements that onnxruntime computes; they take some seconds."""
@@ -100,9 +103,11 @@ class Inference:
         return inferred
 
     def infer_symbolic(self, model: ModelProto) -> ModelProto | None:
-        """A copy of the model with the types that onnxruntime's inference finds; None where it gives up, and where a vector of
-        integers is so long that it would not survive writing it out as a shape."""
-        if any(_is_long_vector(value.type) for graph in graphs(model.graph) for value in (*graph.input, *graph.value_info)):
+        """A copy of the model with the types that onnxruntime's inference finds; None where it gives up, where a vector of
+        integers is so long that it would not survive writing it out as a shape, and where names of dimensions are too many."""
+        if len(model_symbols(model)) > _SYMBOLS or any(
+            _is_long_vector(value.type) for graph in graphs(model.graph) for value in (*graph.input, *graph.value_info)
+        ):
             return None
         try:
             symbolic_shape_inference = _of_small_expressions(load_symbolic_shape_inference())

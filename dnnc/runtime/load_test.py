@@ -1,7 +1,8 @@
 """Opens every model of a build in onnxruntime, one after another, before the build counts as done.
 
-What is opened is what a run would open, with the same options; each session is given up before the next one is made, so the
-memory needed is that of the largest model.
+What is opened is what a run would open, with the same options but for large constants, which are not computed: a model of 400
+bytes can ask for gigabytes of them. Each session is given up before the next one is made, so the memory needed is that of the
+largest model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from dnnc.runtime.errors import refusal, refused_operator
 from dnnc.runtime.program import Program
 from ir.diagnostics import Diagnostic, InvalidInput
+from ir.limits import LIMITS
 
 HINT = "onnxruntime runs the programs; --no-load-test writes them without asking it"
 _STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?\.onnx")
@@ -26,7 +28,7 @@ def load_test(models: Iterable[Path], node_of: Callable[[str], str]) -> None:
     faults = []
     for model in models:
         try:
-            Program(model.read_bytes(), (), folder=str(model.parent.absolute()))
+            Program(model.read_bytes(), (), folder=str(model.parent.absolute()), folded_bytes=LIMITS.folded_bytes)
         except OSError:  # the machine's fault: no more descriptors
             raise
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base

@@ -36,10 +36,12 @@ class Program:
         optimize: bool = True,
         folder: str = "",
         profile: str = "",
+        folded_bytes: int = 0,
     ) -> None:
         """``weights``: open files that hold the external data, by the locations that the model names; without them it lies in
-        ``folder``. ``profile``: begin of the path of a profile to write. Raises what onnxruntime raises, and ValueError for a
-        location that is not among ``weights``."""
+        ``folder``. ``profile``: begin of the path of a profile to write. ``folded_bytes``: the largest constant that
+        onnxruntime may compute when it loads the model; 0 leaves that to it. Raises what onnxruntime raises, and ValueError
+        for a location that is not among ``weights``."""
         ort = load_onnxruntime()
         self.turn = 0
 
@@ -51,6 +53,8 @@ class Program:
             made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
             if not optimize:
                 made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            if folded_bytes:
+                made.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(folded_bytes))
             if profile:
                 made.enable_profiling, made.profile_file_prefix = True, profile
             if folder and weights is None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import onnx
 import pytest
+from onnx import helper
 
-from ir.diagnostics import UsageError
-from tests.dnnc.frontends.models import load, model
+from dnnc.frontends import import_model, require_static
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from tests.dnnc.frontends.models import load, model, save
 
 DECODER = """decoder (float[batch, seq, 8] x, float[batch, past, 8] cache, float[batch, total] mask)
 => (float[batch, seq, 8] y) {
@@ -115,3 +118,18 @@ def test_what_an_exporter_noted_of_outputs_contradicts_nothing(tmp_path: Path, n
     module = load(proto, tmp_path, {"x.0": 2})
     assert str(module.entry.args[0].type) == "tensor<2x3xf32>"
     assert str(module.entry.ops[0].results[0].type) == "tensor<2x3xf32>"
+
+
+def test_thousands_of_names(tmp_path: Path) -> None:
+    """Their sum alone would take onnxruntime's inference minutes; not all of them are told."""
+    names = [f"x{index}" for index in range(4000)]
+    inputs = [helper.make_tensor_value_info(name, 1, [f"d{name}", 2]) for name in names]
+    graph = helper.make_graph([helper.make_node("Concat", names, ["y"], axis=0)], "g", inputs, [onnx.ValueInfoProto(name="y")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    start = time.process_time()
+    module = import_model(save(proto, tmp_path), dims={}, sink=DiagnosticSink()).module
+    with pytest.raises(InvalidInput) as raised:
+        require_static(module, "m.onnx")
+    assert time.process_time() - start < 20
+    assert len(raised.value.diagnostics) == 20
+    assert "(and 3980 more dimensions)" in str(raised.value)

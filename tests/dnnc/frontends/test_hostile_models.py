@@ -431,3 +431,23 @@ def test_inference_that_follows_values_stays_in_its_memory(tmp_path: Path) -> No
     *codes, peak = map(int, ran.stdout.split())
     assert codes == [0] * len(models), ran.stderr[-2000:]
     assert peak < 700
+
+
+def test_a_load_test_computes_no_large_constants(tmp_path: Path) -> None:
+    """onnxruntime would fold all of it when the model is opened: 2.6 GB from 400 bytes."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Squeeze", ["s"], ["n"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["k"]),
+        helper.make_node("Mul", ["k", "k"], ["k2"]),
+        helper.make_node("Concat", ["k2", "k2"], ["y"], axis=0),
+    ]
+    values = {"zero": np.array(0), "one": np.array(1)}
+    path = save(simple(*nodes, x=(TensorProto.INT64, [100_000_000]), **values), tmp_path)
+    code = (
+        "import resource, sys; from pathlib import Path; from dnnc.runtime.load_test import load_test;"
+        "load_test([Path(sys.argv[1])], lambda operator: '');"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, timeout=60)
+    assert int(told.stdout) < 1_000_000, "KiB"
