@@ -40,7 +40,9 @@ def command(rng: Random) -> list[str]:
         case 1:
             return ["import", "m.ir", "--passes", rng.choice(PIPELINES)]
         case 2:
-            shape = rng.choice(([], ["--mesh", "2"], ["--objective", "latency", "--pieces", "2"], ["--split", "any"]))
+            shape = rng.choice(
+                ([], ["--mesh", "2"], ["--objective", "latency", "--pieces", "2"], ["--split", "any", "--time-limit", "5"])
+            )
             return ["compile", "m.ir", "-t", "preset:cpu-2", *shape, "--plan-only", "-o", "out"]
         case 3:
             return ["opt", "m.ir", *machines]

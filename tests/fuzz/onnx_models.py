@@ -122,7 +122,7 @@ def command(rng: Random, name: str) -> list[str]:
             ]
         case 2:
             return ["inspect", name, *dims, *rng.choice(([], ["--json"]))]
-    shape = rng.choice(([], [], ["--mesh", "2"], ["--split", "any"], ["--objective", "latency"]))
+    shape = rng.choice(([], [], ["--mesh", "2"], ["--split", "any", "--time-limit", "5"], ["--objective", "latency"]))
     return [
         "compile",
         name,

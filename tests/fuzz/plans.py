@@ -17,7 +17,7 @@ PLANS: tuple[tuple[str, ...], ...] = (
     (MLP, "-t", "preset:cpu-3", "--replicas", "2"),
     (MLP, "-t", "preset:cpu-2", "--objective", "latency", "--pieces", "2"),
     (MLP, "-t", "preset:cpu-2", "--split", "any"),
-    (BERT, "-t", "preset:cpu-2", "--stages", "3"),
+    (BERT, "-t", "preset:cpu-3", "--stages", "3"),
     (BERT, "-t", "preset:h100x4", "--mesh", "2x2"),
     (BERT, "-t", "preset:cpu-4", "--mesh", "2", "--stages", "2"),
     (BERT, "-t", "preset:h100x4", "--mesh", "2", "--stages", "2", "--objective", "training"),

@@ -90,7 +90,7 @@ def command(rng: Random, name: str) -> list[str]:
             ["--mesh", "auto"],
             ["--objective", "latency", "--pieces", "2"],
             ["--replicas", "2"],
-            ["--split", "any"],
+            ["--split", "any", "--time-limit", "5"],
         )
     )
     return ["compile", rng.choice(MODELS), "-t", name, "-o", "out", *shape, *rng.choice(([], ["--plan-only"]))]

@@ -84,7 +84,7 @@ def command(rng: Random, name: str, profile: bool) -> list[str]:
         (
             [],
             [],
-            ["--split", "any"],
+            ["--split", "any", "--time-limit", "5"],
             ["--replicas", "2"],
             ["--compare"],
             ["--json"],
@@ -126,7 +126,11 @@ def machines(rng: Random, folder: Path, base: Path) -> list[str]:
     strange = rng.choice((-1, 65537, 10**9, 10**30, 1e300, 2.5, "2", None, True, [], float("nan")))
     data = chain([1.0, 2.0, 3.0]) | {rng.choice(("maxFPGAs", "maxCPUs", "maxSizePerFPGA")): strange}
     (folder / "w.json").write_text(text_of(data), encoding="utf-8")
-    return ["solve", "w.json", *rng.choice(([], ["--objective", "latency"], ["--split", "any"], ["--replicas", "1024"]))]
+    return [
+        "solve",
+        "w.json",
+        *rng.choice(([], ["--objective", "latency"], ["--split", "any", "--time-limit", "5"], ["--replicas", "1024"])),
+    ]
 
 
 def deep(rng: Random, folder: Path, base: Path) -> list[str]:
