@@ -96,7 +96,7 @@ floats32 = st.one_of(st.floats(width=32), st.just(math.nan), st.sampled_from([0.
     lambda v: math.nan if math.isnan(v) else v
 )
 seconds = st.one_of(st.sampled_from([0.0, 1.5e-6, 0.1, 1 / 3]), st.floats(1e-30, 1e9))
-counts = st.one_of(st.integers(0, 9), st.integers(0, 1 << 62))
+counts = st.one_of(st.integers(0, 9), st.integers(0, (1 << 62) - 1))
 
 
 def symbols(taken: set[str]) -> st.SearchStrategy[str]:

@@ -329,7 +329,6 @@ class Reader:
             return expand(pattern, MAX_POINTS)
         except ValueError as error:
             doc.fault(path, str(error))
-            self.incomplete = True
             return []
 
     def add_point(self, name: str, what: str, doc: Document, path: Path) -> bool:

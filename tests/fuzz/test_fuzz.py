@@ -63,6 +63,7 @@ print(tally.executions, sorted(tally.failures))
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_one_case(tmp_path: Path) -> None:
     """The case is kept as a failure, and the others are run."""
     done = subprocess.run([sys.executable, "-c", DYING, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True)

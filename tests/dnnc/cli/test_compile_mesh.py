@@ -270,6 +270,7 @@ def test_an_edited_plan_is_replayed_and_checked(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_by_name_in_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Megatron inside stages: pairs are whole in a stage, and the stages compute what the model does."""
     arguments = (BERT, "-t", FOUR, "-o", tmp_path / "b", "--stages", "2", "--strategy", "megatron")

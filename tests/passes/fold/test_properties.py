@@ -105,6 +105,7 @@ def test_any_module_comes_back(module: Module) -> None:
     round_trip(module)
 
 
+@pytest.mark.slow
 @given(strategies.modules(machines=False), st.integers(2, 3))
 @settings(max_examples=40)
 def test_repeated_random_ops_come_back(module: Module, times: int) -> None:

@@ -59,6 +59,7 @@ def test_equals_brute_force(seed: int, comm: str) -> None:
     assert solution.bound <= optimum * (1 + 1e-7)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(SEEDS, st.sampled_from(COMM))
 def test_never_worse_than_contiguous(seed: int, comm: str) -> None:

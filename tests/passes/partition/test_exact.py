@@ -173,6 +173,7 @@ def test_answer_ignores_order_and_names() -> None:
         assert solve(other).value == pytest.approx(solve(problem).value, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_reductions_keep_the_optimum() -> None:
     """Also with limits that bind, cuts and kinds that cannot run a node; and they do reduce something."""
     smaller = 0

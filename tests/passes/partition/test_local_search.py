@@ -51,6 +51,7 @@ def test_value_of_the_kernel_is_that_of_the_definition(seed: int, comm: str, cap
         assert value == pytest.approx(value_of(problem, assignment), abs=1e-9)
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_a_load_of_two_sides(seed: int) -> None:
     """The kernel's value is the largest of the one side plus the largest of the other, and no plan is better than the best."""

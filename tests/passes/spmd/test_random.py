@@ -69,6 +69,7 @@ def test_stages(seed: int, ops: int, shapes: list[tuple[int, ...]]) -> None:
     check_runs(module, decided, Path(), seed)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 20), st.sampled_from([*SHAPES, (8,), (2, 4), (2, 2, 2)]))
 def test_the_count_is_the_bill(seed: int, ops: int, sizes: tuple[int, ...]) -> None:
