@@ -55,10 +55,10 @@ class Limits:
     """Bytes of all constants that one round of folding makes: a thousand ops can ask for the largest each."""
 
     shape_bytes: int = 1 << 16
-    """The same within arithmetic on shapes: a vector of positions is as large as it gets."""
+    """``folded_bytes`` for arithmetic on shapes, whose largest values are vectors of positions."""
 
     all_shape_bytes: int = 8 << 20
-    """The same within arithmetic on shapes."""
+    """``all_folded_bytes`` for arithmetic on shapes."""
 
     topology_points: int = 50_000
     """Devices, hosts and switches of a topology: planning for 50,000 devices on one bus takes about 6 s, and a slip in a
