@@ -250,18 +250,18 @@ def _read(directory: _Directory, progress: Progress) -> Snapshot:
         if not right:
             faults.append(Diagnostic("its bytes are not those that were written", where=str(directory.folder / name)))
     if faults:
-        raise InvalidInput(_told(faults, directory.folder, EDITED if manifest.get("stages") else EDITED_PLAN))
+        raise InvalidInput(_told(faults, directory.folder, edited=EDITED if manifest.get("stages") else EDITED_PLAN))
     return Snapshot(directory.folder, manifest, contents, weights)
 
 
-def _told(faults: list[Diagnostic], folder: Path, hint: str) -> list[Diagnostic]:
-    """The first of the faults, and under the last what to do."""
+def _told(faults: list[Diagnostic], folder: Path, edited: str) -> list[Diagnostic]:
+    """The first of the faults, and under the last what to do: ``edited`` where a plan is among them, which people edit."""
+    plan = next((fault.where for fault in faults if fault.where in map(str, (folder / "plan.json", folder / "plan.ir"))), "")
     if len(faults) > _SHOWN:
         more = f"and {len(faults) - _SHOWN + 1} more files are missing or differ"
         faults = [*faults[: _SHOWN - 1], Diagnostic(more, where=str(folder))]
     last = faults[-1]
-    plan = next((fault.where for fault in faults if Path(fault.where).name == "plan.ir"), str(folder / "plan.json"))
-    return [*faults[:-1], Diagnostic(last.message, last.where, hint=hint.format(plan=plan))]
+    return [*faults[:-1], Diagnostic(last.message, last.where, hint=edited.format(plan=plan) if plan else REBUILD)]
 
 
 def _read_manifest(directory: _Directory) -> dict[str, Any]:
@@ -329,8 +329,7 @@ def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
         raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
     if manifest["sha256"] != sealed(manifest)["sha256"]:
         message = "the manifest is not what was written: its entries do not have the digest that it states of itself"
-        hint = EDITED.format(plan=folder / "plan.json")
-        raise InvalidInput(message, where=str(folder / MANIFEST), hint=hint)
+        raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
 
 
-__all__ = ["EDITED", "MANIFEST", "REBUILD", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]
+__all__ = ["MANIFEST", "REBUILD", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]

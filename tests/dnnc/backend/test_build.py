@@ -60,7 +60,7 @@ def test_changed_bytes_are_found(folder: Path) -> None:
     (fault,) = raised.value.diagnostics
     assert fault.where == str(folder / "stages/weights.data")
     assert "not those that were written" in fault.message
-    assert "--plan" in fault.hint
+    assert "make it again" in fault.hint
 
 
 def swap_channel(data: dict[str, Any]) -> None:

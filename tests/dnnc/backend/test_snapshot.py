@@ -27,13 +27,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def refused(folder: Path, name: str, words: str) -> None:
-    """The build is refused for this file."""
+def refused(folder: Path, name: str, words: str) -> str:
+    """The build is refused for this file; what the message says to do."""
     with pytest.raises(InvalidInput) as raised:
         Build.open(folder)
     assert [d.where for d in raised.value.diagnostics] == [str(folder / name)]
     assert words in raised.value.diagnostics[0].message
     assert raised.value.diagnostics[0].hint
+    return raised.value.diagnostics[0].hint
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan.ir", "annotated.onnx", "stages/stage1.onnx", "stages/weights.data"])
@@ -41,7 +42,8 @@ def test_one_changed_bit_is_found_in_every_file(folder: Path, name: str) -> None
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 2] ^= 1
     (folder / name).write_bytes(data)
-    refused(folder, name, "not those that were written")
+    hint = refused(folder, name, "not those that were written")
+    assert ("--plan" in hint) == name.startswith("plan.")  # only a plan is edited; all else is made again
 
 
 def link(path: Path) -> None:
