@@ -45,6 +45,9 @@ class Limits:
     """Memory of one run of shape inference, and 32 bytes more for each byte of the graph; a graph of 10,000 nodes takes
     about 10 MB. onnx holds about 200 bytes per element of a vector of integers that it follows."""
 
+    inference_seconds: int = 60
+    """Seconds of the shape inference of a model; that of 10,000 nodes takes a few."""
+
     sparse_bytes: int = 64 << 20
     """Bytes of the dense form of one sparse tensor of a model."""
 
@@ -83,7 +86,7 @@ class Limits:
     """Or to so many bytes, where that is more: inputs of zeros and ones compress to a thousandth."""
 
 
-OPTIONS = ("inlined_nodes", "inference_bytes", "sparse_bytes")
+OPTIONS = ("inlined_nodes", "inference_bytes", "inference_seconds", "sparse_bytes")
 """The limits that a real model could meet: ``--limit NAME=NUMBER`` sets them, written with a dash."""
 
 LIMITS = Limits()

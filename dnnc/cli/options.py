@@ -104,7 +104,7 @@ LimitOption = Annotated[
         "--limit",
         metavar="NAME=NUMBER",
         help="Accept more of MODEL than by default. inlined-nodes: nodes that its functions may expand to; inference-bytes: "
-        "memory of shape inference; sparse-bytes: one sparse tensor written out. Repeatable.",
+        "memory of shape inference; inference-seconds: its time; sparse-bytes: one sparse tensor written out. Repeatable.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

@@ -16,6 +16,7 @@ from onnx import ModelProto, ValueInfoProto
 from dnnc.frontends.model_dims import bind_dims, graphs
 from dnnc.frontends.shapes import infer_shapes
 from ir.diagnostics import Diagnostic, DiagnosticSink, UsageError
+from ir.limits import Limits
 
 _BRANCH = re.compile(r"\(op_type:If\b")
 
@@ -49,14 +50,25 @@ def _copies(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
     return found
 
 
-def refuse_contradiction(model: ModelProto, ports: Ports, bindings: Mapping[str, int | str], where: str) -> None:
+def refuse_contradiction(
+    model: ModelProto, ports: Ports, bindings: Mapping[str, int | str], where: str, limits: Limits
+) -> None:
     """Raises UsageError where what inference finds wrong with the bound model comes from the bindings.
 
     ``ports``: of the model before ``bindings``, as names of dimensions."""
-    fault = _fault(model, ports, bindings) if bindings else ""
-    if not fault or _BRANCH.search(fault) or _fault(model, ports, {}):
+
+    def fault_of(some: Mapping[str, int | str]) -> str:
+        copy = ports.put_back(model)
+        try:
+            bind_dims(copy, some)
+        except UsageError:  # what is left is an alias of a name that only an omitted binding knows
+            return "not bound"
+        return infer_shapes(copy, where, DiagnosticSink(), limits)
+
+    fault = fault_of(bindings) if bindings else ""
+    if not fault or _BRANCH.search(fault) or fault_of({}):
         return
-    guilty = [name for name in bindings if not _fault(model, ports, {key: bindings[key] for key in bindings if key != name})]
+    guilty = [name for name in bindings if not fault_of({key: bindings[key] for key in bindings if key != name})]
     names = guilty or list(bindings)
     flags = " ".join(f"--dim {name}={bindings[name]}" for name in names)
     if len(names) == 1:
@@ -65,15 +77,6 @@ def refuse_contradiction(model: ModelProto, ports: Ports, bindings: Mapping[str,
         message = f"these dimensions contradict each other: {fault}"
     hint = "in a decoder with a cache, the length of its attention mask is that of the cache and the new tokens together"
     raise UsageError([Diagnostic(message, f"{where}: {flags}", None, hint if len(names) > 1 else "give another number")])
-
-
-def _fault(model: ModelProto, ports: Ports, bindings: Mapping[str, int | str]) -> str:
-    copy = ports.put_back(model)
-    try:
-        bind_dims(copy, bindings)
-    except UsageError:  # what is left is an alias of a name that only an omitted binding knows
-        return "not bound"
-    return infer_shapes(copy, "", DiagnosticSink())
 
 
 __all__ = ["Ports", "refuse_contradiction"]

@@ -103,7 +103,7 @@ def import_proto(
     sink.raise_errors()
     remarks = DiagnosticSink()
     if shapes.infer_shapes(model, where, remarks, limits):
-        refuse_contradiction(model, ports, bindings, where)
+        refuse_contradiction(model, ports, bindings, where, limits)
     check_types(model, where, sink)
     sink.raise_errors()  # they are what inference failed at, and told better
     for remark in remarks.diagnostics:

@@ -1,9 +1,9 @@
-"""Shape inference by onnx and by onnxruntime, in bounded memory.
+"""Shape inference by onnx and by onnxruntime, in bounded memory and time.
 
 Both follow the values of integer tensors, element by element, and build shapes as long as a tensor has elements: a model of 200
-bytes can ask for any amount of memory. How much a model will ask for is only known once it was inferred, so the process may
-take no more than ``limit`` bytes while they run (RLIMIT_AS, where the system has it). What would take more is inferred without
-following values; where even that takes more, the model is refused.
+bytes can ask for any amount of memory; onnx's C++ holds Python's lock while it works, however long that takes, and can
+overflow its stack. What a model will ask for is only known once it was inferred, so both run in a child process with limits.
+What would take more memory is inferred without following values; where even that takes more, the model is refused.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, TypeProto
 
 from dnnc.frontends import schemas
@@ -24,6 +24,8 @@ from dnnc.frontends.model_dims import graphs, model_symbols
 from dnnc.frontends.onnx_types import RANK_LIMIT
 from dnnc.ort import load_symbolic_shape_inference
 from ir.diagnostics import InvalidInput
+from ir.forked import CallFailedError, CallKilledError, call_in_child
+from ir.limits import Limits
 
 _PER_BYTE = 32
 """Bytes of memory per byte of a serialised graph that inference may take beside its limit: messages, copies, results."""
@@ -51,17 +53,21 @@ class InferenceFailed(Exception):
 @dataclass(slots=True)
 class Inference:
     """The inference of one model. ``follow``: whether values of integers are followed; once that took too much memory, they
-    are not any more."""
+    are not any more. ``end``: when its time is over."""
 
     where: str
-    limit: int
+    limits: Limits
     follow: bool = True
+    end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.end = time.monotonic() + self.limits.inference_seconds
 
     def infer(self, model: ModelProto, *, strict: bool) -> ModelProto:
         """A copy of the model with the types that onnx infers. ``strict``: the first node that cannot be inferred is a fault;
         else it is passed over.
 
-        Raises InferenceFailed, and InvalidInput where inference would take more memory than the limit."""
+        Raises InferenceFailed, and InvalidInput where inference takes more memory or time than the limits say, or crashes."""
         data = model.SerializeToString()
         operators = {(node.domain, node.op_type) for graph in graphs(model.graph) for node in graph.node}
         versions = {entry.domain: entry.version for entry in model.opset_import}
@@ -71,7 +77,7 @@ class Inference:
                     inferred = self._run(data, strict)
             except MemoryError:
                 if not self.follow:
-                    message = f"shape inference would take more than {self.limit} bytes of memory"
+                    message = f"shape inference would take more than {self.limits.inference_bytes} bytes of memory"
                     hint = "does a shape come from a tensor of very many elements? --limit inference-bytes=NUMBER allows more"
                     raise InvalidInput(message, where=self.where, hint=hint) from None
                 self.follow = False
@@ -92,15 +98,27 @@ class Inference:
 
         inferred = ModelProto()
         try:
-            with _bounded_memory(self.limit + _PER_BYTE * len(data)):
-                # What `onnx.shape_inference.infer_shapes` calls, without what that does in Python.
-                result = shape_inference.infer_shapes(data, False, strict, self.follow)
+            # What `onnx.shape_inference.infer_shapes` calls, without what that does in Python.
+            result = self._bounded(lambda: bytes(shape_inference.infer_shapes(data, False, strict, self.follow)), len(data))
             inferred.ParseFromString(result)
-        except MemoryError:
-            raise
-        except Exception as error:  # its InferenceError, and whatever else C++ throws on a broken model
+        except CallKilledError as error:
+            message = f"onnx's shape inference of this model was ended by {error}"
+            hint = "are its graphs or types nested very deep? If not, please report it to onnx"
+            raise InvalidInput(message, where=self.where, hint=hint) from None
+        except (CallFailedError, DecodeError) as error:  # its InferenceError, and whatever else C++ throws on a broken model
             raise InferenceFailed(_first_line(error)) from None
         return inferred
+
+    def _bounded(self, call: Callable[[], bytes], size: int) -> bytes:
+        """What the call on a model of ``size`` bytes returns. Raises InvalidInput for one that takes too long, MemoryError,
+        CallFailedError, CallKilledError."""
+        try:
+            memory = self.limits.inference_bytes + _PER_BYTE * size
+            return call_in_child(call, seconds=self.end - time.monotonic(), memory=memory)
+        except TimeoutError:
+            message = f"shape inference took more than {self.limits.inference_seconds} s"
+            hint = "real models take a few seconds; --limit inference-seconds=NUMBER allows more"
+            raise InvalidInput(message, where=self.where, hint=hint) from None
 
     def infer_symbolic(self, model: ModelProto) -> ModelProto | None:
         """A copy of the model with the types that onnxruntime's inference finds; None where it gives up, where a vector of
@@ -113,13 +131,12 @@ class Inference:
             symbolic_shape_inference = _of_small_expressions(load_symbolic_shape_inference())
         except ImportError:
             return None
-        copy = ModelProto()
-        copy.CopyFrom(model)
-        logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
-        level = logger.level
-        logger.setLevel(logging.CRITICAL)
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), _bounded_memory(self.limit + _PER_BYTE * model.ByteSize()):
+
+        def infer() -> bytes:
+            logging.getLogger("onnxruntime.tools.symbolic_shape_infer").setLevel(logging.CRITICAL)
+            copy = ModelProto()
+            copy.CopyFrom(model)
+            with contextlib.redirect_stdout(io.StringIO()):
                 # What its static `infer_shapes` does, which however writes a file into the working directory when it gives up.
                 inference = symbolic_shape_inference(2**31 - 1, True, False, 0)
                 inference._preprocess(copy)
@@ -129,12 +146,14 @@ class Inference:
                         break
                     complete = inference._infer_impl()
                 inference._update_output_from_vi()
-                result = inference.out_mp_
-        except Exception:  # it raises bare Exception, AssertionError, AttributeError... on models that it does not understand
+            result = inference.out_mp_
+            return bytes(result.SerializeToString()) if complete and isinstance(result, ModelProto) else b""
+
+        try:
+            result = self._bounded(infer, model.ByteSize())
+        except (CallFailedError, CallKilledError, MemoryError):  # it raises anything on models that it does not understand
             return None
-        finally:
-            logger.setLevel(level)
-        return result if complete and isinstance(result, ModelProto) else None
+        return ModelProto.FromString(result) if result else None
 
 
 def _of_small_expressions(inference: Any) -> Any:
@@ -181,31 +200,6 @@ def _is_long_vector(type_: TypeProto) -> bool:
         and len(tensor.shape.dim) == 1
         and tensor.shape.dim[0].dim_value > _LONG_VECTOR
     )
-
-
-_WINDOW = threading.Lock()
-"""One limit at a time: the limit is the process's."""
-
-
-@contextlib.contextmanager
-def _bounded_memory(size: int) -> Iterator[None]:
-    """Within it, the process gets at most ``size`` bytes more than it has: what asks for more raises MemoryError. Without a
-    limit where the system tells no process's size (anything but Linux)."""
-    try:
-        import resource
-
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):
-        yield
-        return
-    with _WINDOW:
-        before = resource.getrlimit(resource.RLIMIT_AS)
-        most = min((limit for limit in before if limit != resource.RLIM_INFINITY), default=used + size)
-        resource.setrlimit(resource.RLIMIT_AS, (min(used + size, most), before[1]))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _first_line(error: Exception) -> str:

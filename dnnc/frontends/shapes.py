@@ -65,9 +65,9 @@ def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink, limits: Li
     """Annotates every value that inference reaches, in place. What stays unknown is reported by the import.
 
     Returns the first node that inference failed at and why; empty where it failed at none. Raises InvalidInput where inference
-    would take more memory than ``limits`` say."""
+    would take more memory or time than ``limits`` say."""
     known = frozenset(model_symbols(model))
-    inference = Inference(where, limits.inference_bytes)
+    inference = Inference(where, limits)
     inferred, fault = _infer(model, inference, sink)
     _forget(inferred, known)
     types = graph_types(inferred.graph)

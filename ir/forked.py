@@ -1,0 +1,176 @@
+"""A call in a child process of its own, bounded in time and memory: for libraries that an input can make run for ever with
+Python's lock held, fill the memory or crash.
+
+The child is a fork, so the call sees the memory of this process as it is. It does nothing but the call, and ends itself: at
+the time limit by an alarm of the system, which needs no lock, and on Linux with the thread that waits for it, whatever ends
+that. This process meanwhile waits for bytes, where signals are heard.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+__all__ = ["CallFailedError", "CallKilledError", "call_in_child"]
+
+_RETURNED, _RAISED, _NO_MEMORY = range(3)
+_HEADER = 9  # bytes in front of an answer: what it is, and its length
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+class CallFailedError(Exception):
+    """The call raised; the text is that of its exception."""
+
+
+class CallKilledError(Exception):
+    """A signal ended the call; the text is the name of the signal."""
+
+
+def call_in_child(call: Callable[[], bytes], *, seconds: float, memory: int) -> bytes:
+    """What ``call`` returns.
+
+    Raises TimeoutError where it takes longer than ``seconds``; MemoryError where it takes more than ``memory`` bytes beside
+    what this process has (where the system tells that: Linux); CallKilledError; CallFailedError for whatever else it raises.
+    Where there is no fork (Windows) the call is made here, without bounds."""
+    if not hasattr(os, "fork"):
+        return _opened(*_made(call))
+    if seconds <= 0:
+        raise TimeoutError
+    tie = _death_tie()
+    read, write = os.pipe()
+    child = 0
+    # Blocked until the child has its own handlers: those of this process would tell this process of the child's signals.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with (
+            warnings.catch_warnings()
+        ):  # of threads whose locks stay locked in a child: it takes none but malloc's, which is safe
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if not child:
+            _be_the_child(call, seconds, memory, tie, write, mask)
+        os.close(write)
+        write = -1
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        kind, answer = _received(read)
+        if kind is not None:
+            return _opened(kind, answer)
+        number, child = _status(child), 0
+        if number == signal.SIGALRM:
+            raise TimeoutError
+        raise CallKilledError({known.value: known.name for known in signal.Signals}.get(number, "the system"))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(read)
+        if write >= 0:
+            os.close(write)
+        if child:
+            os.kill(child, signal.SIGKILL)
+            _status(child)
+
+
+def _status(child: int) -> int:
+    """Waits for the end of the child; returns the signal that ended it, 0 for none."""
+    with suppress(ChildProcessError):  # where SIGCHLD is ignored nothing is left to wait for
+        _, status = os.waitpid(child, 0)
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return 0
+
+
+def _received(read: int) -> tuple[int | None, bytes]:
+    """What the child answered; (None, b"") where it ended before."""
+    data = bytearray()
+    while len(data) < _HEADER or len(data) < _HEADER + int.from_bytes(data[1:_HEADER], "little"):
+        part = os.read(read, 1 << 20)
+        if not part:
+            return None, b""
+        data += part
+    return data[0], bytes(memoryview(data)[_HEADER:])
+
+
+def _opened(kind: int, answer: bytes) -> bytes:
+    if kind == _NO_MEMORY:
+        raise MemoryError
+    if kind == _RAISED:
+        raise CallFailedError(answer.decode())
+    return answer
+
+
+def _made(call: Callable[[], bytes]) -> tuple[int, bytes]:
+    try:
+        return _RETURNED, call()
+    except MemoryError:
+        return _NO_MEMORY, b""
+    except Exception as error:
+        return _RAISED, (str(error) or type(error).__name__).encode(errors="backslashreplace")
+
+
+def _death_tie() -> Callable[[], None]:
+    """What makes the system kill a process when its parent ends; nothing where it cannot."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    import ctypes
+
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def tie() -> None:
+        prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before
+            os._exit(1)
+
+    return tie
+
+
+def _be_the_child(
+    call: Callable[[], bytes], seconds: float, memory: int, tie: Callable[[], None], write: int, mask: set[int | signal.Signals]
+) -> NoReturn:
+    """The child's whole life. ``mask``: the signals that this process blocked before the fork."""
+    try:
+        tie()
+        _take_default_handlers()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        lift = _limit_memory(memory)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        kind, answer = _made(call)
+        lift()
+        data = memoryview(bytes([kind]) + len(answer).to_bytes(_HEADER - 1, "little") + answer)
+        while data:
+            data = data[os.write(write, data) :]
+    finally:
+        os._exit(0)
+
+
+def _take_default_handlers() -> None:
+    """Signals end this process as they end any other; what is ignored stays ignored."""
+    signal.set_wakeup_fd(-1)
+    faulthandler.disable()
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _limit_memory(size: int) -> Callable[[], None]:
+    """From now on this process gets at most ``size`` bytes more than it has, and leaves no image of its memory when it crashes.
+    Returns what lifts the limit."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    try:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return lambda: None
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    most = min((limit for limit in before if limit != resource.RLIM_INFINITY), default=used + size)
+    resource.setrlimit(resource.RLIMIT_AS, (min(used + size, most), before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, before)
