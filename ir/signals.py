@@ -1,7 +1,10 @@
-"""Requests to end: SIGTERM and SIGHUP become an exception, so that every ``with`` and ``finally`` on the way cleans up.
+"""Requests to end: SIGTERM and SIGHUP become an exception, as Ctrl-C does, so that every ``with`` and ``finally`` on the way
+cleans up.
 
 The exit code is 128 + the signal's number, as a shell has it for a process that the signal ended. A signal that the process
-was started with as ignored (``nohup``) stays ignored.
+was started with as ignored (``nohup``) stays ignored. All three wait where an exception would be lost or do harm: in the
+import of a module (C++ that is initialised aborts the process), and in llvmlite, which calls Python from C while it compiles
+and goes on with half of its work when that raises.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from types import FrameType
 __all__ = ["GRACE", "Terminated", "end_soon_after_a_request", "termination_raises"]
 
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_LLVMLITE = f"{os.sep}llvmlite{os.sep}"
 GRACE = 5.0
 """Seconds to clean up in, once a request to end has come."""
 
@@ -34,20 +38,23 @@ class Terminated(SystemExit):
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    if _importing(frame):  # an exception in the initialisation of a C++ module aborts the process
+    if _must_wait(frame):
         again = threading.Timer(0.05, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
         return
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     for other in _REQUESTS:
         if signal.getsignal(other) is _raise:
             signal.signal(other, signal.SIG_IGN)  # a second request must not interrupt the cleaning up after the first
     raise Terminated(number)
 
 
-def _importing(frame: FrameType | None) -> bool:
+def _must_wait(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        file = frame.f_code.co_filename
+        if file.startswith("<frozen importlib") or _LLVMLITE in file:
             return True
         frame = frame.f_back
     return False
@@ -55,19 +62,20 @@ def _importing(frame: FrameType | None) -> bool:
 
 @contextmanager
 def termination_raises() -> Iterator[None]:
-    """While inside, a request to end is raised as ``Terminated``. Does nothing outside the main thread, and for signals that
-    somebody handles already."""
+    """While inside, a request to end is raised as ``Terminated``, and Ctrl-C as KeyboardInterrupt. Does nothing outside the
+    main thread, and for signals that somebody handles already."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    mine = [number for number in _REQUESTS if signal.getsignal(number) is signal.SIG_DFL]
+    defaults = {**dict.fromkeys(_REQUESTS, signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
+    mine = {number: default for number, default in defaults.items() if signal.getsignal(number) is default}
     for number in mine:
         signal.signal(number, _raise)
     try:
         yield
     finally:
-        for number in mine:
-            signal.signal(number, signal.SIG_DFL)
+        for number, default in mine.items():
+            signal.signal(number, default)
 
 
 def end_soon_after_a_request(clean: Callable[[], None]) -> None:

@@ -1,4 +1,5 @@
-"""Ctrl-C while a compiled kernel runs: numba tells it as a SystemError, caused by the KeyboardInterrupt."""
+"""Ctrl-C while a compiled kernel runs: numba tells it as a SystemError, which the KeyboardInterrupt caused, perhaps by way of
+other SystemErrors."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
+        cause: BaseException | None = error
+        while isinstance(cause, SystemError):
+            cause = cause.__cause__
+        if isinstance(cause, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise
 

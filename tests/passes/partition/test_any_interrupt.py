@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from passes.partition.interrupts import interruptible
+
 CHILD = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,3 +51,19 @@ def test_an_interrupt_ends_with_the_plan_and_its_bound(phase: str, nodes: int) -
     assert (status, interrupted, broken) == ("feasible", True, [])
     assert 0 < bound < value
     assert err == ""
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_an_interrupt_that_numba_wraps_is_an_interrupt(steps: int) -> None:
+    error: BaseException = KeyboardInterrupt()
+    for _ in range(steps):
+        wrapped = SystemError("returned a result with an exception set")
+        wrapped.__cause__ = error
+        error = wrapped
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        raise error
+
+
+def test_a_system_error_of_another_cause_stays_one() -> None:
+    with pytest.raises(SystemError), interruptible():
+        raise SystemError("a fault of C") from ValueError("another")
