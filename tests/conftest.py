@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import compiled_kernels
+
 REPO = Path(__file__).resolve().parent.parent
 
 # A slow machine is no fault of the code under test, and CI must give one answer to one commit.
@@ -24,11 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts background jobs with Ctrl-C ignored, and children inherit that: then no test could interrupt one.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Background jobs of a shell ignore Ctrl-C, those of nohup SIGHUP, and so does what they start: no test could end it.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if config.getoption("--update-golden") and in_ci():
         raise pytest.UsageError("--update-golden is refused under CI=true: golden files are updated and reviewed by a person")
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):  # once, before workers start
+        compiled_kernels.fill()
 
 
 def in_ci() -> bool:

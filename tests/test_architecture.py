@@ -7,6 +7,7 @@ linter and the type checker are run by ``.ci/run``.
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ def files_of_tests() -> list[Path]:
     return sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))
 
 
+@functools.cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
 
