@@ -201,4 +201,4 @@ def judge(folder: Path, base: Path, result: Result) -> str:
     return "" if same else "ran, with other numbers"
 
 
-SURFACE = Surface("build", _case(None), tuple(map(_case, TAMPERS)), prepare, judge, quick=24)
+SURFACE = Surface("build", _case(None), tuple(map(_case, TAMPERS)), prepare, judge, quick=12)
