@@ -22,7 +22,7 @@ from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.topology import Topology
-from passes.base import Pass, PassContext
+from passes.framework.base import Pass, PassContext
 
 if TYPE_CHECKING:
     from passes.shard import Alternative, Layer
@@ -171,8 +171,8 @@ def compile_model(
     from dnnc.frontends import free_symbols, load_model, load_topology, require_static
     from dnnc.given import GivenInputs
     from passes.fold import expand
-    from passes.manager import PassManager
-    from passes.pipeline import pipeline_text
+    from passes.framework.manager import PassManager
+    from passes.framework.pipeline import pipeline_text
 
     sink = sink if sink is not None else DiagnosticSink()
     pipeline = build_pipeline(options)
@@ -297,7 +297,7 @@ def check_time_limit(seconds: float | None) -> None:
 def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     """The passes that the options ask for. Raises UsageError for options that contradict each other or need a pass that is
     not there."""
-    from passes.pipeline import parse_pipeline
+    from passes.framework.pipeline import parse_pipeline
 
     check_time_limit(options.time_limit)
     if options.plan is not None:
@@ -428,7 +428,7 @@ _FLAGS = {
 def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     """The pipeline with what the plan states in the place of the search. Raises UsageError, InvalidInput."""
     from dnnc.backend import read_plan
-    from passes.pipeline import parse_pipeline
+    from passes.framework.pipeline import parse_pipeline
 
     assert options.plan is not None
     given = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from dnnc.frontends import Arrays, ImportedModel
 from ir.module import Module
-from passes.base import Measurements
+from passes.framework.base import Measurements
 
 
 @dataclass(frozen=True, slots=True)

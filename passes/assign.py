@@ -24,8 +24,8 @@ from ir.ops import Op
 from ir.topology import Topology
 from passes.analyses.identity import problem_digest
 from passes.analyses.network import Network, network
-from passes.base import Pass, PassContext
 from passes.fold import on_expanded
+from passes.framework.base import Pass, PassContext
 from passes.lower import describe, insert_symbols, listing, stage_members
 
 COMM = ("sum", "overlap", "duplex")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ir.module import Func, Module
-from passes.base import Pass, PassContext
 from passes.fold import expand, is_block
+from passes.framework.base import Pass, PassContext
 
 
 @dataclass(frozen=True)

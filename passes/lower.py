@@ -32,8 +32,8 @@ from ir.topology import Topology
 from ir.types import type_bytes
 from passes.analyses.memory import reads
 from passes.analyses.sizes import sized_results
-from passes.base import Pass, PassContext
 from passes.fold import on_expanded
+from passes.framework.base import Pass, PassContext
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""

@@ -44,8 +44,8 @@ from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace
 from passes.analyses.network import Network, network
 from passes.analyses.seconds import func_seconds
 from passes.analyses.sizes import assessed
-from passes.base import Pass, PassContext
 from passes.fold import on_expanded
+from passes.framework.base import Pass, PassContext
 from passes.lower import Cut, cuts_of, listing, stage_members
 from passes.placement import Message, Placement, PlacementProblem, search, shared_loads, turns
 from passes.sharded import sharded_workload

@@ -35,8 +35,8 @@ from typing import ClassVar
 
 from ir.module import Action, Module, Plan, Schedule
 from passes.analyses.memory import SLOTS
-from passes.base import Pass, PassContext
 from passes.fold import on_expanded
+from passes.framework.base import Pass, PassContext
 from passes.lower import insert_symbols
 from passes.place import largest_load, workload
 from passes.simulate import BACKWARD, COMPUTE, SYNC, Workload, run_rows, unrolled

@@ -25,8 +25,8 @@ from dnnc.frontends import import_model, load_model, load_topology
 from ir import load_module, parse_module, print_module
 from ir.diagnostics import Diagnostic, DiagnosticSink, DnncError, Severity, UsageError
 from ir.module import Module
-from passes.manager import PassManager
-from passes.pipeline import parse_pipeline
+from passes.framework.manager import PassManager
+from passes.framework.pipeline import parse_pipeline
 
 ROOT = Path(__file__).resolve().parent.parent / "golden"
 _RUN = re.compile(r"\s*(?://|#)\s*RUN:\s*(?P<command>.*\S)\s*")

@@ -52,8 +52,8 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits
     from ir.facets import Cost
     from ir.module import Func
     from passes.fold import expand
-    from passes.manager import PassManager
-    from passes.pipeline import parse_pipeline
+    from passes.framework.manager import PassManager
+    from passes.framework.pipeline import parse_pipeline
 
     module = load_model(subject, dims, sink, allow_missing_weights=True, limits=limits).module
     if module.first(Func) is None:

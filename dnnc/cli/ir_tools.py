@@ -30,8 +30,8 @@ def import_(
 ) -> None:
     """Print MODEL as IR text."""
     from dnnc.frontends import load_model
-    from passes.manager import PassManager
-    from passes.pipeline import parse_pipeline
+    from passes.framework.manager import PassManager
+    from passes.framework.pipeline import parse_pipeline
 
     pipeline = parse_pipeline(passes)
     sink = DiagnosticSink()
@@ -78,8 +78,8 @@ def opt_(
     """Run passes on IR text and print the result; replays a reproducer as it is."""
     from dnnc.driver import pass_context
     from ir import load_module
-    from passes.manager import PassManager, pipeline_of
-    from passes.pipeline import parse_pipeline
+    from passes.framework.manager import PassManager, pipeline_of
+    from passes.framework.pipeline import parse_pipeline
 
     tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
     text, where = _read(file)
@@ -110,7 +110,7 @@ def opt_(
 
 def passes_(json: opt.JsonOption = False) -> None:
     """List the passes with their options, and the named pipelines."""
-    from passes.registry import PASSES, PIPELINES, describe
+    from passes.framework.registry import PASSES, PIPELINES, describe
 
     infos = [describe(name) for name in PASSES]
     if json:

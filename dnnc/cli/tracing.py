@@ -28,8 +28,8 @@ class Tracing:
         cls, before: Iterable[str] | None, after: Iterable[str] | None, on_change: bool, folder: Path | None, verify: bool
     ) -> Tracing:
         """From the options as given. Raises UsageError for a name that is no pass."""
-        from passes.pipeline import near
-        from passes.registry import PASSES
+        from passes.framework.pipeline import near
+        from passes.framework.registry import PASSES
 
         for option, names in (("--print-before", before), ("--print-after", after)):
             for name in names or ():

@@ -42,7 +42,7 @@ _KNOWN_SINCE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "Resize": 13, "U
 
 
 class OnnxEvaluator:
-    """The ``ConstantEvaluator`` of ``passes.base`` for ONNX operators."""
+    """The ``ConstantEvaluator`` of ``passes.framework.base`` for ONNX operators."""
 
     def __init__(self, limit: int = LIMITS.folded_bytes) -> None:
         self.limit = limit

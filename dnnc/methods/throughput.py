@@ -15,7 +15,7 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     """The pass ``partition``: exact dynamic programming over ideals."""
     from dnnc.driver import pass_context
     from dnnc.report import stage_seconds
-    from passes.manager import PassManager
+    from passes.framework.manager import PassManager
     from passes.partition import PartitionPass
 
     takes(options, "--hierarchy", "--replicas")

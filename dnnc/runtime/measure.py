@@ -19,7 +19,7 @@ from ir.module import Module
 from ir.ops import Op
 from ir.scratch import scratch_folder
 from ir.types import TensorType
-from passes.base import Measurements
+from passes.framework.base import Measurements
 
 _SUFFIX = "_kernel_time"
 _DIGITS = 3

@@ -14,8 +14,8 @@ from ir.limits import LIMITS
 from ir.names import ABSENT
 from ir.ops import Op
 from ir.types import TensorType, Type, UnknownType, type_bytes
-from passes.base import ConstantEvaluator
 from passes.canonicalize.constants import Constants, constant_dense, first_value, holds, ints_dense
+from passes.framework.base import ConstantEvaluator
 
 Types = dict[str, Type]
 Answer = Dense | int | float

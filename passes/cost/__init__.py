@@ -26,11 +26,11 @@ from ir.ranges import COUNTED
 from ir.types import TensorType, Type
 from passes.analyses.sizes import sized_results
 from passes.analyses.sizes import sizes as unknown_sizes
-from passes.base import Pass, PassContext
 from passes.cost import contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.cost.measured import with_measurements, with_seconds
 from passes.fold import on_expanded
+from passes.framework.base import Pass, PassContext
 
 FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS, **microsoft.FORMULAS}
 """The formula of each operator, by the op's full name."""

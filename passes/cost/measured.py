@@ -15,7 +15,7 @@ from ir.ops import Op
 from ir.topology import Topology
 from ir.types import TensorType
 from passes.analyses.seconds import may_fuse, op_seconds
-from passes.base import Measurements
+from passes.framework.base import Measurements
 
 
 def with_measurements(module: Module, measured: Measurements) -> Module:

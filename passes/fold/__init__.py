@@ -29,7 +29,6 @@ from ir.collector import collector_paused
 from ir.diagnostics import UsageError
 from ir.module import Func, Module, Stage, Symbol
 from ir.ops import Op
-from passes.base import Pass, PassContext
 from passes.fold.marks import CALL, CALLEE, GROUPS, NAMES, PLACES, copies_of, is_block
 from passes.fold.names import assigned, locations
 from passes.fold.outline import outline
@@ -47,6 +46,7 @@ from passes.fold.structure import (
     find_repeats,
     folding,
 )
+from passes.framework.base import Pass, PassContext
 
 P = TypeVar("P", bound=Pass)
 

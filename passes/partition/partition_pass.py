@@ -28,8 +28,8 @@ from ir.topology import Topology
 from passes.analyses.identity import problem_digest
 from passes.analyses.memory import states_bytes
 from passes.analyses.network import Network, network
-from passes.base import Pass, PassContext
 from passes.fold import on_expanded
+from passes.framework.base import Pass, PassContext
 from passes.lower import cuts_of, insert_symbols
 from passes.partition.any_split import AnySolution, solve_any
 from passes.partition.bounds import best_bound, lower_bound, prices

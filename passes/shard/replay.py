@@ -32,8 +32,8 @@ from ir.verifier.machines import MOST_SHARE
 from passes.analyses.memory import reads
 from passes.analyses.network import Network, network
 from passes.assign import SHOWN, StatedPass, shortened
-from passes.base import PassContext
 from passes.fold import expand, folding
+from passes.framework.base import PassContext
 from passes.lower import listing, stage_members
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import SEPARATOR, WHOLE, ShardInput, build, possible

@@ -27,8 +27,8 @@ from ir.topology import Topology
 from passes.analyses.memory import live_bytes
 from passes.analyses.network import Network, network
 from passes.analyses.seconds import op_seconds
-from passes.base import Pass, PassContext
 from passes.fold import folding, on_expanded
+from passes.framework.base import Pass, PassContext
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter

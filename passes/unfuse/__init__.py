@@ -23,8 +23,8 @@ from ir.names import ABSENT, unique
 from ir.ops import Op, Value
 from ir.types import Dim, DType, TensorType
 from passes.analyses.memory import reads
-from passes.base import Pass, PassContext
 from passes.fold import on_expanded
+from passes.framework.base import Pass, PassContext
 from passes.unfuse.chains import Chain, Part, Surroundings, chain_from
 from passes.unfuse.parts import part_data
 

@@ -33,8 +33,8 @@ from ir.module import Func, Module
 from ir.ops import Op, Value
 from ir.types import TensorType
 from passes.analyses.seconds import body_seconds, epilogues, op_seconds, rate_of
-from passes.base import PassContext
 from passes.cost import CostPass
+from passes.framework.base import PassContext
 from tests.bench.machine import header
 
 SPECS = ("resnet50", "bert-base", "gpt2")

@@ -18,8 +18,8 @@ import ir
 from ir.facets import Group, ShardRule, StageSet
 from ir.module import Module
 from ir.ops import Op
-from passes.base import PassContext
 from passes.fold import FoldPass, expand, folding
+from passes.framework.base import PassContext
 from tests.bench.machine import header
 from tests.passes.fold.graphs import Net, attention, encoder_layer, transformer
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dnnc.driver import CompileOptions, compile_model
+from passes.framework.pipeline import parse_pipeline, pipeline_text
 from passes.partition import PartitionPass
-from passes.pipeline import parse_pipeline, pipeline_text
 from tests.bench.machine import header
 
 CASES = (

@@ -12,13 +12,13 @@ from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
 from ir.diagnostics import DiagnosticSink
 from passes.analyses.network import network
+from passes.framework.pipeline import parse_pipeline
 from passes.partition.coarsen import coarsen
 from passes.partition.colocation import colocation
 from passes.partition.from_ir import problem_of
 from passes.partition.problem import Problem
 from passes.partition.reduce import ordered, quotient, reduce
 from passes.partition.throughput import solve
-from passes.pipeline import parse_pipeline
 from tests.passes.partition.instances import encoder_decoder, experts, series_parallel
 from tests.passes.partition.test_workloads import FOLDER, OPTIMA, read
 

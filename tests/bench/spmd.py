@@ -19,9 +19,9 @@ from dnnc.frontends import load_model
 from dnnc.frontends.topology import load_topology
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module, Stage
-from passes.base import Pass
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
+from passes.framework.base import Pass
 from passes.lower import LowerPass
 from passes.shard import ShardPass
 from passes.spmd import count, local_program

@@ -12,7 +12,7 @@ from dnnc.frontends import load_model, load_topology
 from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.module import Plan, Schedule, Stage
 from ir.topology import Topology
-from passes.pipeline import parse_pipeline, pipeline_text
+from passes.framework.pipeline import parse_pipeline, pipeline_text
 
 MODEL = "zoo:mlp,hidden=16,batch=2"
 

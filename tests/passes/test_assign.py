@@ -13,7 +13,7 @@ from ir.module import Func, Module, Plan
 from ir.ops import Location
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from passes.assign import AssignPass
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.partition import PartitionPass
 from passes.place import PlacePass
 from tests.passes.staging import chain, devices, op, value

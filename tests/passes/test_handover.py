@@ -13,7 +13,7 @@ from ir.facets import Cost, StageSet
 from ir.module import Module, Plan
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.partition.partition_pass import PartitionPass
 from passes.place import PlacePass
 

@@ -11,7 +11,7 @@ from ir.facets import StageSet
 from ir.module import Func, Module, Plan, Schedule
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.verifier import verify
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.lower import LowerPass
 from passes.partition import PartitionPass
 from passes.place import PlacePass

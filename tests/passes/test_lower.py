@@ -12,7 +12,7 @@ from ir.diagnostics import InvalidInput
 from ir.facets import StageSet
 from ir.module import Declared, Func, Module, Resource, Stage
 from ir.ops import Location, Op
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.lower import LowerPass, cuts_of, stage_function
 from tests.passes.staging import VECTOR, chain, devices, entry_outputs, op, planned, staged_modules, staged_outputs, value
 

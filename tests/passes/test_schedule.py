@@ -7,7 +7,7 @@ import pytest
 from ir.diagnostics import InvalidInput
 from ir.module import Module, Schedule
 from ir.topology import Link
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
 from passes.simulate import simulate

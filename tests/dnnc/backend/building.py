@@ -11,7 +11,7 @@ from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import DType, TensorType
 from passes.assign import AssignPass
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.lower import LowerPass
 from passes.place import PlacePass
 from passes.schedule import SchedulePass

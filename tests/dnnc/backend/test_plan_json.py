@@ -13,7 +13,7 @@ from dnnc.backend.plan_json import plan_from_json, plan_to_json, read_plan, repl
 from ir.diagnostics import InvalidInput
 from ir.facets import StageSet
 from ir.module import Module, Plan
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.place import PlacePass
 from tests.dnnc.backend.building import lowered, model
 from tests.passes.staging import devices

@@ -14,8 +14,8 @@ from ir.layout_rules import LayoutRule, Strategy, coverage, rules
 from ir.module import Module
 from ir.ops import Op
 from ir.types import Partial, Placement, Replicate, Shard
-from passes.base import PassContext
 from passes.canonicalize import CanonicalizePass
+from passes.framework.base import PassContext
 from passes.unfuse import UnfusePass
 from tests.ir.layout_rules.test_backward import LINEAR, SMOOTH
 

@@ -12,8 +12,8 @@ from ir.builder import Builder, FuncBuilder
 from ir.module import Declared, Func, Module, Resource
 from ir.ops import Location, Op, Region, Value
 from ir.types import DType, TensorType
-from passes.base import PassContext
 from passes.fold import Folding, FoldPass, expand, folding
+from passes.framework.base import PassContext
 
 STREAM = TensorType(DType.F32, (8, 64))
 MATRIX = TensorType(DType.F32, (64, 64))

@@ -17,9 +17,9 @@ from dnnc.zoo import build
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module
 from ir.types import DType, TensorType
-from passes.base import PassContext
 from passes.fold import FoldPass, expand
-from passes.pipeline import parse_pipeline
+from passes.framework.base import PassContext
+from passes.framework.pipeline import parse_pipeline
 from tests.passes.fold.graphs import of, op_names, round_trip
 from tests.passes.running import Arrays, assert_same_bits, run
 

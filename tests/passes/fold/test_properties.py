@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import ir
 from ir.module import Func, Module
-from passes.base import PassContext
 from passes.fold import Folding, FoldPass, expand
+from passes.framework.base import PassContext
 from tests import strategies
 from tests.passes.fold.graphs import Net, encoder, encoder_layer, of, renamed, round_trip, shuffled, summary, transformer
 

@@ -19,10 +19,10 @@ from ir.facets import DECISIONS, Facet, Group, Recompute, ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.ops import Op, Value
 from ir.types import Layout, Replicate, Shard, TensorType
-from passes.base import PassContext
 from passes.fold import FoldPass, expand, fold, folding
-from passes.manager import PassManager
-from passes.pipeline import parse_pipeline
+from passes.framework.base import PassContext
+from passes.framework.manager import PassManager
+from passes.framework.pipeline import parse_pipeline
 from tests.passes.fold.graphs import Net, of, round_trip, summary, transformer
 
 LAYER = 22

@@ -20,7 +20,7 @@ from ir.module import Module
 from ir.ops import Op
 from ir.types import TensorType
 from passes.fold import Folding
-from passes.pipeline import parse_pipeline
+from passes.framework.pipeline import parse_pipeline
 from passes.unfuse import UnfusePass
 from tests.passes.fold.graphs import changed, of, retyped, round_trip
 

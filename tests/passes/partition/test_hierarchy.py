@@ -20,7 +20,7 @@ from ir.ops import Op, Value
 from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
 from ir.types import DType, TensorType
 from passes.analyses.network import network
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.lower import cuts_of
 from passes.partition import PartitionPass
 from passes.partition.from_ir import problem_of

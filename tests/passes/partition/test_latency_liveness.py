@@ -19,7 +19,7 @@ from ir.topology import Topology
 from ir.types import DType, TensorType
 from passes.analyses.memory import stage_workspace
 from passes.analyses.network import network
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.partition import PartitionPass
 from passes.partition.from_ir import problem_of
 from passes.partition.latency import LatencyProblem, Piece, kernels, latency_problem

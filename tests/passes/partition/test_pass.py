@@ -13,8 +13,8 @@ from ir.module import Func, Module, Plan, Resource, Splat
 from ir.ops import Location
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
-from passes.base import PassContext
 from passes.contract import ContractPass
+from passes.framework.base import PassContext
 from passes.partition import Budget, PartitionPass, Problem, Solution, solve
 from passes.partition.limits import LEAST_SECONDS
 from passes.partition.partition_pass import SOLVERS

@@ -18,7 +18,7 @@ from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from ir.verifier import verify
 from passes.analyses.network import network
-from passes.base import PassContext
+from passes.framework.base import PassContext
 from passes.lower import LowerPass
 from passes.partition import PartitionPass
 from passes.partition.from_ir import problem_of

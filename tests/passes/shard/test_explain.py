@@ -12,7 +12,7 @@ from dnnc.report.sharding import comparison_rows
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module, Plan
 from passes import parse_pipeline
-from passes.manager import PassManager
+from passes.framework.manager import PassManager
 from passes.shard import alternatives, layers, typical_block, undecided
 
 WIDE = "zoo:bert-base,layers=3,hidden=64,heads=8,vocab=128,seq=16,batch=8"

@@ -20,7 +20,7 @@ from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, InvalidInput
 from ir.module import Module, Plan
 from passes import parse_pipeline, pipeline_text
 from passes.cost import CostPass
-from passes.manager import PassManager
+from passes.framework.manager import PassManager
 from passes.shard import ReplayPass, ShardPass, price, stage_parts, undecided
 from tests.passes.shard.test_stages import MASKED, costed
 

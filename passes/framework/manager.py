@@ -21,8 +21,8 @@ from typing import TextIO
 import ir
 from ir.diagnostics import Diagnostic, DnncError, InvalidInput, InvariantError, Span
 from ir.module import Func, Module, Stage
-from passes.base import Pass, PassContext
-from passes.pipeline import pass_text, pipeline_text
+from passes.framework.base import Pass, PassContext
+from passes.framework.pipeline import pass_text, pipeline_text
 
 _RUN_LINE = re.compile(r"// RUN: dnnc opt %s --passes (?P<passes>.+)")
 

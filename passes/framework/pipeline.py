@@ -1,8 +1,7 @@
 """Pipeline text: ``cost,fold{min-support=2},partition{cut=[%a,%b]}`` to passes and back (``grammars/pipeline.lark``).
 
-Options are the fields of the pass's dataclass, their types taken from its annotations: ``str``, ``int``, ``float``, ``bool``,
-``tuple[str | int | float, ...]``, or one of these ``| None`` (spelled ``none``). Field ``min_support`` is option
-``min-support``. All faults of a text are reported at once, each with its place and the nearest known name.
+Options are the fields of the pass's dataclass (``options``). All faults of a text are reported at once, each with its place
+and the nearest known name.
 
 Invariant: ``parse_pipeline(pipeline_text(passes)) == passes``.
 """
@@ -11,18 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
-import re
-import types
 from collections.abc import Iterable, Sequence
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import grammars
 from ir.diagnostics import Diagnostic, DiagnosticSink, Span, UsageError
-from passes.base import Pass
-from passes.registry import PASSES, PIPELINES, default_of
-
-_WORD = re.compile(r'[^\s,{}\[\]"=]+\Z')
+from passes.framework.base import Pass
+from passes.framework.options import default_of, option_name, option_value, value_text
+from passes.framework.registry import PASSES, PIPELINES
 
 
 def parse_pipeline(text: str, where: str = "--passes") -> tuple[Pass, ...]:
@@ -52,37 +47,6 @@ def pass_text(step: Pass) -> str:
         if value != default or type(value) is not type(default):
             options.append(f"{option_name(field.name)}={value_text(value)}")
     return f"{step.name}{{{','.join(options)}}}" if options else step.name
-
-
-def option_name(field: str) -> str:
-    return field.replace("_", "-")
-
-
-def value_text(value: object) -> str:
-    """How pipeline text spells an option's value."""
-    match value:
-        case None:
-            return "none"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case float():
-            return repr(value)
-        case tuple():
-            return f"[{','.join(map(value_text, value))}]"
-        case str() if _WORD.match(value) and value != "none":
-            return value
-    return json.dumps(str(value), ensure_ascii=False)
-
-
-def type_text(hint: Any) -> str:
-    """An option's type for a person: ``int``, ``list of str``, ``float or none``."""
-    if get_origin(hint) is tuple:
-        return f"list of {type_text(get_args(hint)[0])}"
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(map(type_text, get_args(hint)))
-    return "none" if hint is type(None) else str(hint.__name__)
 
 
 def near(word: str, known: Iterable[str]) -> str:
@@ -179,7 +143,7 @@ class _Reader:
                 self.fault(token, f"option '{token}' is given twice")
             else:
                 try:
-                    values[fields[key]] = _convert(value, hints[fields[key]])
+                    values[fields[key]] = option_value(value, hints[fields[key]])
                 except ValueError as error:
                     at = value if value is not None and not hasattr(value, "children") else token
                     self.fault(at, f"option '{token}' of '{name}': {error}")
@@ -190,34 +154,3 @@ class _Reader:
         except ValueError as error:
             self.fault(options[0].children[0], f"pass '{name}': {error}")
             return []
-
-
-def _convert(value: Any, hint: Any) -> object:
-    """The Python value of type ``hint`` that a token or a list of them spells. Raises ValueError: expected, found."""
-    if get_origin(hint) in (Union, types.UnionType):
-        choices = get_args(hint)
-        if value == "none" and type(None) in choices:
-            return None
-        (hint,) = (choice for choice in choices if choice is not type(None))
-    if get_origin(hint) is tuple:
-        # One value is a list of one: `dims=batch=8` needs no brackets.
-        items = value.children if hasattr(value, "children") else [value]
-        return tuple(_convert(item, get_args(hint)[0]) for item in items if item is not None)
-    if value is None:
-        if hint is bool:
-            return True
-        raise ValueError(f"expected {_WANTED[hint]}, found nothing")
-    if hasattr(value, "children"):
-        raise ValueError(f"expected {_WANTED[hint]}, found a list")
-    text = json.loads(value) if value.startswith('"') else str(value)
-    if hint is str:
-        return text
-    try:
-        if hint is bool:
-            return {"true": True, "false": False}[text]
-        return int(text) if hint is int else float(text)
-    except (KeyError, ValueError):
-        raise ValueError(f"expected {_WANTED[hint]}, found '{text}'") from None
-
-
-_WANTED = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import passes.registry as registry
+import passes.framework.registry as registry
 from ir import Module
 from ir.diagnostics import UsageError
 from passes import PASSES, PIPELINES, Pass, PassContext, describe, parse_pipeline, pipeline_text

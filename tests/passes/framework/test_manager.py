@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-import passes.registry as registry
+import passes.framework.registry as registry
 from ir import Func, Module, attr, parse_module, print_module
 from ir.diagnostics import InvalidInput, InvariantError
 from passes import AnalysisCache, Pass, PassContext, PassCrash, PassManager, parse_pipeline, pipeline_of

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from passes.base import Pass
+from passes.framework.base import Pass
+from passes.framework.options import default_of, option_name, type_text, value_text
 
 _WHERE: dict[str, str] = {
     "canonicalize": "passes.canonicalize:CanonicalizePass",
@@ -83,8 +84,6 @@ class PassInfo:
 
 def describe(name: str) -> PassInfo:
     """Help and options of the pass called ``name``. Raises KeyError."""
-    from passes.pipeline import option_name, type_text, value_text
-
     cls = PASSES[name]
     hints = get_type_hints(cls)
     options = tuple(
@@ -92,11 +91,3 @@ def describe(name: str) -> PassInfo:
         for field in dataclasses.fields(cls)
     )
     return PassInfo(name, (cls.__doc__ or "").strip().split("\n")[0], options)
-
-
-def default_of(field: dataclasses.Field[object]) -> object:
-    """The default of a pass's field. Every option has one: a pass's name alone is valid pipeline text."""
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    assert field.default_factory is not dataclasses.MISSING, f"option {field.name} has no default"
-    return field.default_factory()
