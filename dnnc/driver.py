@@ -170,9 +170,9 @@ def compile_model(
     from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import free_symbols, load_model, load_topology, require_static
     from dnnc.given import GivenInputs
-    from passes.fold import expand
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import pipeline_text
+    from passes.model.folding import expand
 
     sink = sink if sink is not None else DiagnosticSink()
     pipeline = build_pipeline(options)

@@ -3,7 +3,7 @@
 Reads nothing but the entry function and the topology; writes what ``partition`` writes: ``StageSet`` on every entry op, and a
 ``Plan`` whose stages hold the devices asked for (``place`` keeps those and computes seconds and memory; it also is what finds a
 device too small). Its bound holds for every plan of this model on this topology, whoever made it: the one that the plan states,
-where that was proven for the same problem (``passes/analyses/identity.py``) and is higher than what takes no search.
+where that was proven for the same problem (``passes/model/digest.py``) and is higher than what takes no search.
 
 A faulty plan raises InvalidInput with every fault found: an op that is unknown, ambiguous, listed twice in one stage or not at
 all; a device that is unknown or used twice; replicas that are not alike; a value that would travel to an earlier stage.
@@ -22,11 +22,12 @@ from ir.facets import StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.ops import Op
 from ir.topology import Topology
-from passes.analyses.identity import problem_digest
-from passes.analyses.network import Network, network
-from passes.fold import on_expanded
 from passes.framework.base import Pass, PassContext
-from passes.lower import describe, insert_symbols, listing, stage_members
+from passes.framework.expanded import on_expanded
+from passes.framework.symbols import insert_symbols
+from passes.model.digest import problem_digest
+from passes.model.graph import describe, listing, stage_members
+from passes.model.network import Network, network
 
 COMM = ("sum", "overlap", "duplex")
 OBJECTIVES = ("throughput", "latency")

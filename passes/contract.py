@@ -26,9 +26,9 @@ from ir.diagnostics import InvalidInput
 from ir.facets import Group
 from ir.module import Module
 from ir.topology import Topology
-from passes.analyses.network import network
-from passes.fold import on_expanded
 from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.model.network import network
 from passes.partition.coarsen import Coarse, TooLarge, coarsen
 from passes.partition.colocation import colocation
 from passes.partition.from_ir import problem_of

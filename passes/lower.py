@@ -18,26 +18,20 @@ Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from ir.attributes import attributes
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import ShardRule, StageSet
-from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage, Symbol
+from ir.facets import ShardRule
+from ir.module import Func, Module, Plan, Stage
 from ir.names import unique
-from ir.ops import Op, Value
-from ir.topology import Topology
-from ir.types import type_bytes
-from passes.analyses.memory import reads
-from passes.analyses.sizes import sized_results
-from passes.fold import on_expanded
+from ir.ops import Op
 from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.framework.symbols import insert_symbols
+from passes.model.graph import Cut, cuts_of, reads, stage_members
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
-_ORDER: tuple[type[Symbol], ...] = (Resource, Func, Topology, Mesh, Stage, Schedule, Plan)
 
 
 @dataclass(frozen=True)
@@ -100,72 +94,6 @@ def is_sharded(module: Module) -> bool:
     return any(op.facet(ShardRule) is not None for op in module.entry.ops)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A tensor that crosses from stage ``source`` to stage ``target``; its channel is its position in ``cuts_of``."""
-
-    tensor: Value
-    source: int
-    target: int
-    nbytes: int | None
-    """Bytes per microbatch, measured ones where the type does not tell; None where nothing does."""
-
-
-def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
-    """The stages of each op of ``func``, in the ops' order.
-
-    Raises InvalidInput when an op has none, when a number below the highest is used by no op, or for a value that is made
-    only in stages after one that reads it."""
-    members = tuple(op.facet(StageSet, StageSet(())).stages for op in func.ops)
-    problems = [
-        Diagnostic("the op is in no stage", where=describe(op), hint="run 'partition' (or replay a plan) before 'lower'")
-        for op, stages in zip(func.ops, members, strict=True)
-        if not stages
-    ]
-    used = sorted({index for stages in members for index in stages})
-    for before, after in pairwise((-1, *used)):
-        if after > before + 1:
-            holes = f"stage {before + 1} has" if after == before + 2 else f"stages {before + 1} to {after - 1} have"
-            message = f"{holes} no op, but stage {used[-1]} has"
-            problems.append(Diagnostic(message, where=func.name, hint="number the stages without holes"))
-    made: dict[str, tuple[Op, tuple[int, ...]]] = {}
-    for op, stages in zip(func.ops, members, strict=True):
-        for name in reads(op) if stages else ():
-            producer, holders = made.get(name, (None, ()))
-            if producer is not None and holders and min(holders) > min(stages):
-                problems.append(
-                    Diagnostic(
-                        f"stage {min(stages)} reads {name}, which stage {min(holders)} makes ({describe(producer)})",
-                        where=describe(op),
-                        hint="move one of the two ops: what a stage reads comes from stages of lower number",
-                    )
-                )
-        made.update((value.name, (op, stages)) for value in op.results)
-    if problems:
-        raise InvalidInput(problems)
-    return members
-
-
-def cuts_of(func: Func) -> tuple[Cut, ...]:
-    """Every tensor that crosses from one stage to another, by producer in ``func``'s order, then by receiver. Raises as
-    ``stage_members``."""
-    members = stage_members(func)
-    targets: dict[str, dict[int, int]] = {}
-    made: dict[str, tuple[int, ...]] = {}
-    for op, stages in zip(func.ops, members, strict=True):
-        for name in reads(op):
-            for stage in stages:
-                if name in made and stage not in made[name]:
-                    targets.setdefault(name, {})[stage] = max(holder for holder in made[name] if holder < stage)
-        made.update((value.name, stages) for value in op.results)
-    return tuple(
-        Cut(value, source, target, type_bytes(sized.type))
-        for op in func.ops
-        for value, sized in zip(op.results, sized_results(op), strict=True)
-        for target, source in sorted(targets.get(value.name, {}).items())
-    )
-
-
 def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
     """The programs of ``func``'s stages, on no device yet; ``cuts`` are its ``cuts_of``."""
     members = stage_members(func)
@@ -218,25 +146,3 @@ def stage_function(stage: Stage) -> Func:
         if op.name == "comm.send":
             results.setdefault(op.operands[0], made[op.operands[0]])
     return Func(stage.name, (*stage.args, *received), tuple(results.values()), ops, stage.attributes)
-
-
-def describe(op: Op) -> str:
-    """How diagnostics name an op: its graph path and node, else its id."""
-    node = "/".join(part for part in (op.location.path, op.location.node) if part)
-    return f"{node} ({op.id})" if op.location.node else op.id
-
-
-def listing(names: Iterable[str]) -> str:
-    """Names for a message; a long list is cut."""
-    names = list(names)
-    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
-
-
-def insert_symbols(module: Module, symbols: Iterable[Symbol]) -> Module:
-    """The module with ``symbols``, all of one class, behind those of its class and the classes printed before it."""
-    added = tuple(symbols)
-    if not added:
-        return module
-    rank = _ORDER.index(type(added[0]))
-    position = 1 + max((i for i, symbol in enumerate(module.symbols) if _ORDER.index(type(symbol)) <= rank), default=-1)
-    return replace(module, symbols=(*module.symbols[:position], *added, *module.symbols[position:]))

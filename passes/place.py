@@ -40,16 +40,16 @@ from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import Transfer
 from ir.module import Func, Module, Plan, PlanStage
 from ir.topology import Device, Topology
-from passes.analyses.memory import SLOTS, reads, resource_bytes, stage_workspace, stated_bytes
-from passes.analyses.network import Network, network
-from passes.analyses.seconds import func_seconds
-from passes.analyses.sizes import assessed
-from passes.fold import on_expanded
 from passes.framework.base import Pass, PassContext
-from passes.lower import Cut, cuts_of, listing, stage_members
+from passes.framework.expanded import on_expanded
+from passes.model.graph import Cut, cuts_of, listing, reads, stage_members
+from passes.model.liveness import SLOTS, edge_slots, resource_bytes, stage_workspace, stated_bytes
+from passes.model.network import Network, network
+from passes.model.op_time import func_seconds
+from passes.model.sizes import assessed
 from passes.placement import Message, Placement, PlacementProblem, search, shared_loads, turns
 from passes.sharded import sharded_workload
-from passes.simulate import Wire, Workload, edge_slots
+from passes.simulate import Wire, Workload
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""

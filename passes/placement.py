@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from ir.topology import Link, Topology
-from passes.analyses.network import Network, device_classes
+from passes.model.network import Network, device_classes
 from passes.partition.problem import load as combined
 
 SLACK = 1e-12

@@ -34,10 +34,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ir.module import Action, Module, Plan, Schedule
-from passes.analyses.memory import SLOTS
-from passes.fold import on_expanded
 from passes.framework.base import Pass, PassContext
-from passes.lower import insert_symbols
+from passes.framework.expanded import on_expanded
+from passes.framework.symbols import insert_symbols
+from passes.model.liveness import SLOTS
 from passes.place import largest_load, workload
 from passes.simulate import BACKWARD, COMPUTE, SYNC, Workload, run_rows, unrolled
 

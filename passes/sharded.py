@@ -23,9 +23,9 @@ from ir.names import quote_symbol
 from ir.shares import Shares, equal, largest
 from ir.topology import Topology
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
-from passes.analyses.memory import SLOTS, reads
-from passes.analyses.network import Network, network
-from passes.lower import cuts_of
+from passes.model.graph import cuts_of, reads
+from passes.model.liveness import SLOTS
+from passes.model.network import Network, network
 from passes.simulate import Wire, Workload
 
 SEPARATOR = "; "

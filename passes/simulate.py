@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import InvalidInput
 from ir.module import Action, Module, Plan, Schedule
+from passes.model.liveness import edge_slots
 
 COMPUTE = "F"
 BACKWARD = "B"
@@ -92,14 +93,6 @@ class Workload:
         takers = self.takers
         turns = math.lcm(len(takers[wire.source]), len(takers[wire.target]))
         return turns * edge_slots(self.comm, wire.source, wire.target, self.slots)
-
-
-def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
-    """Buffers of an edge: one for each phase that can work on a message of it at the same time, or the edge would hold up the
-    stages between its ends. With one lane a stage is one phase; with lanes for transfers it is three (the message is made,
-    sent, received, read)."""
-    skipped = target - source - 1
-    return slots + skipped if comm == "sum" else 2 * slots + 3 * skipped
 
 
 class DeadlockError(Exception):
@@ -306,7 +299,6 @@ __all__ = [
     "Event",
     "Wire",
     "Workload",
-    "edge_slots",
     "lane_of",
     "run_rows",
     "simulate",

@@ -222,7 +222,7 @@ class Build:
     def program(self) -> Module:
         """The module of ``plan.ir``, expanded. Raises InvalidInput."""
         from ir import parse_module
-        from passes.fold import expand
+        from passes.model.folding import expand
 
         return expand(parse_module(self.files.text(PROGRAM), self.files.where(PROGRAM)))
 

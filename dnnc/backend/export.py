@@ -29,7 +29,7 @@ from ir.module import Declared, External, Func, Inline, Module, Resource, Stage
 from ir.names import unique
 from ir.ops import Op, Region, Value
 from ir.types import DType, MapType, OptionalType, SeqType, TensorType, Type
-from passes.fold import expand, is_block
+from passes.model.folding import expand, is_block
 
 Tensors: TypeAlias = Callable[[Resource], onnx_ir.TensorProtocol]
 

@@ -59,7 +59,7 @@ from ir.module import Module, Plan, PlanStage
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
 from passes.assign import AssignPass
-from passes.lower import cuts_of
+from passes.model.graph import cuts_of
 from passes.place import workload
 from passes.sharded import SEPARATOR, read_placements
 
@@ -193,7 +193,7 @@ def read_plan(path: str | Path) -> AssignPass | ReplayPass:
 def _stated_in_text(path: Path) -> dict[str, Any]:
     """What plan.json would say of the module in a plan.ir: its stages, devices and layouts. Raises InvalidInput."""
     from ir import load_module, read_text
-    from passes.fold import expand
+    from passes.model.folding import expand
 
     module = expand(load_module(read_text(path), str(path)))
     if module.first(Plan) is None:

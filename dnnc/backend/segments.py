@@ -21,8 +21,7 @@ from ir.module import Func, Mesh, Module, Stage
 from ir.names import unique
 from ir.ops import Op, Value
 from ir.types import Partial, TensorType, Type
-from passes.analyses.memory import reads
-from passes.lower import cuts_of
+from passes.model.graph import cuts_of, reads
 from passes.spmd import Exchange, LocalProgram, Message, coordinates, placements_of
 from passes.spmd import Part as LocalPart
 from passes.spmd.local import local_programs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dnnc.backend.plan_json import bare
 from dnnc.report.trace import TraceEvent
 from ir.module import Module, Plan, Stage
-from passes.lower import cuts_of
+from passes.model.graph import cuts_of
 from passes.simulate import COMPUTE, lane_of, simulate
 
 COLLECTIVE = "collective"

@@ -42,8 +42,8 @@ from ir.module import Declared, External, Func, Inline, Module, Resource, Schedu
 from ir.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
 from ir.signals import termination_raises
 from ir.topology import Topology
-from passes.analyses.memory import reads
-from passes.lower import cuts_of, stage_function
+from passes.lower import stage_function
+from passes.model.graph import cuts_of, reads
 
 if TYPE_CHECKING:
     from dnnc.backend.segments import MeshStage
@@ -159,7 +159,7 @@ def is_build(folder: Path) -> bool:
 
 def _write_plan(module: Module, target: Path) -> None:
     from ir import print_module
-    from passes.fold import fold
+    from passes.model.folding import fold
 
     (target / PROGRAM).write_text(print_module(fold(module)), encoding="utf-8")
     (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")

@@ -51,9 +51,9 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits
     from dnnc.frontends import load_model
     from ir.facets import Cost
     from ir.module import Func
-    from passes.fold import expand
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
+    from passes.model.folding import expand
 
     module = load_model(subject, dims, sink, allow_missing_weights=True, limits=limits).module
     if module.first(Func) is None:
@@ -95,7 +95,7 @@ def _print_module(module: Module, costed: Module | None, json: bool) -> None:
 
 def _plan_json(module: Module) -> dict[str, Any]:
     from dnnc.backend import plan_to_json
-    from passes.fold import expand
+    from passes.model.folding import expand
 
     return plan_to_json(expand(module))
 

@@ -22,7 +22,7 @@ from dnnc.frontends.opdefs import MICROSOFT, STANDARD_DOMAINS
 from dnnc.frontends.schemas import is_listed, schema
 from ir.diagnostics import DiagnosticSink
 from ir.names import unique
-from passes.analyses.order import topological
+from passes.model.graph import topological
 
 OLDEST_OPSET = 7
 _MOST_FAULTS = 20

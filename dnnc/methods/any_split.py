@@ -26,7 +26,7 @@ ANY_SECONDS = 120.0
 
 def any_throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Any assignment of nodes to devices: local search above, mixed-integer programmes below."""
-    from passes.analyses.network import network
+    from passes.model.network import network
     from passes.partition import plan_costs
     from passes.partition.any_split import solve_any
     from passes.partition.from_ir import problem_of

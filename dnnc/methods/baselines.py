@@ -160,7 +160,7 @@ def _given(path: str, module: Module, case: Case) -> Stages:
 
 def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case, dict[str, object]]:
     """What baselines see of the module, and what else defines the objective (as the exact methods say it)."""
-    from passes.analyses.network import network
+    from passes.model.network import network
     from passes.partition.baselines import latency_case, pipedream_case, throughput_case, training_case
     from passes.partition.colocation import colocation
     from passes.partition.from_ir import problem_of

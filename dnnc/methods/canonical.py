@@ -12,8 +12,8 @@ from ir.module import Module
 
 def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
     """The module with its ops in an order that depends on no name and no place in the file, and the place of each before."""
-    from passes.analyses.memory import value_bytes
-    from passes.analyses.network import network
+    from passes.model.liveness import value_bytes
+    from passes.model.network import network
     from passes.partition.canonical import canonical_order
     from passes.partition.colocation import FORWARD
     from passes.partition.from_ir import problem_of

@@ -26,7 +26,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     First the search with every link as fast as inside: its value is a lower bound. Then plans along its order that know both
     speeds (``passes/partition/hierarchy.py``), then the exact search over ideals and groups (``grouped``). Nodes are numbered
     canonically first, so that nothing depends on the order of the file."""
-    from passes.analyses.network import network
+    from passes.model.network import network
     from passes.partition.canonical import canonical_order
     from passes.partition.colocation import colocation
     from passes.partition.explain import explain

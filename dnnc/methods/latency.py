@@ -53,7 +53,7 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
 def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltLatency]:
     """The problem of throughput for the same nodes and devices, and that of latency. Raises UsageError for options that make no
     sense."""
-    from passes.analyses.network import network
+    from passes.model.network import network
     from passes.partition.from_ir import problem_of
     from passes.partition.from_workload import color_classes
     from passes.partition.latency import latency_problem

@@ -65,7 +65,7 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
 
 def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:
     """The graph and the schedule. Raises UsageError for options that make no sense, and without backward nodes."""
-    from passes.analyses.network import network
+    from passes.model.network import network
     from passes.partition.from_workload import training_graph_of
 
     schedule = options.schedule or "1f1b"

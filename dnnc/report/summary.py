@@ -18,7 +18,7 @@ from ir.facets import DECISIONS, Cost
 from ir.module import Func, Module, Resource
 from ir.ops import Op, Value
 from ir.types import TensorType, type_bytes, without_layout
-from passes.fold import copies_of, expand, expanded_bodies
+from passes.model.folding import copies_of, expand, expanded_bodies
 
 
 @dataclass(frozen=True, slots=True)

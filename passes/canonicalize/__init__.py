@@ -23,12 +23,13 @@ from ir.ops import Op, Region, Value
 from ir.types import TensorType, Type
 from passes.canonicalize.bind import bind_types
 from passes.canonicalize.constants import Constants
-from passes.canonicalize.dead import equal_constants, live_ops, renamed, used_symbols
+from passes.canonicalize.dead import equal_constants, live_ops, used_symbols
 from passes.canonicalize.folding import Answer, folded, static
 from passes.canonicalize.merged import unmerged
 from passes.canonicalize.noops import passed_through
-from passes.fold import on_expanded
 from passes.framework.base import ConstantEvaluator, Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.model.graph import renamed
 
 _ROUNDS = 8  # each round needs one that removed a reader before it; real models need two
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ir.module import Func, Inline, Module, Resource, ResourceData, Splat, Stage
-from ir.ops import Op, Region, Value
+from ir.ops import Op
 from ir.types import Type, type_bytes
-from passes.analyses.memory import reads
+from passes.model.graph import reads
 
 MERGED_BYTES = 1024
 """Equal constants up to this size become one; larger ones may be weights that only happen to be equal."""
@@ -58,20 +58,3 @@ def equal_constants(resources: Iterable[Resource]) -> dict[str, str]:
             if kept != resource.name:
                 found[resource.name] = kept
     return found
-
-
-def renamed(ops: Iterable[Op], names: dict[str, str]) -> tuple[Op, ...]:
-    """``ops`` with names replaced where they are read and where they are defined, in regions too."""
-    return tuple(_renamed(op, names) for op in ops)
-
-
-def _renamed(op: Op, names: dict[str, str]) -> Op:
-    operands = tuple(names.get(name, name) for name in op.operands)
-    results = tuple(Value(names[v.name], v.type) if v.name in names else v for v in op.results)
-    regions = tuple(
-        (key, Region(region.args, renamed(region.ops, names), tuple(names.get(name, name) for name in region.results)))
-        for key, region in op.regions
-    )
-    if operands == op.operands and results == op.results and regions == op.regions:
-        return op
-    return replace(op, operands=operands, results=results, regions=regions)

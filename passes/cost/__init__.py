@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ir.diagnostics import Diagnostic, InvalidInput
@@ -24,13 +24,14 @@ from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.ranges import COUNTED
 from ir.types import TensorType, Type
-from passes.analyses.sizes import sized_results
-from passes.analyses.sizes import sizes as unknown_sizes
 from passes.cost import contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.cost.measured import with_measurements, with_seconds
-from passes.fold import on_expanded
 from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.model.op_time import COST_PARTS, total_cost
+from passes.model.sizes import sized_results
+from passes.model.sizes import sizes as unknown_sizes
 
 FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS, **microsoft.FORMULAS}
 """The formula of each operator, by the op's full name."""
@@ -207,9 +208,9 @@ class _Coster:
             totals.append(total_cost(costed.ops))
         trips = self.trips(op)
         if op.name == "onnx.If":
-            parts = {name: max(getattr(total, name) for total in totals) for name in _PARTS}
+            parts = {name: max(getattr(total, name) for total in totals) for name in COST_PARTS}
         else:
-            parts = {name: trips * sum(getattr(total, name) for total in totals) for name in _PARTS}
+            parts = {name: trips * sum(getattr(total, name) for total in totals) for name in COST_PARTS}
         return replace(op, regions=tuple(regions)).with_facets(Cost(**parts, kind="control"))
 
     def trips(self, op: Op) -> int:
@@ -237,21 +238,12 @@ def _counts(work: Work) -> tuple[int | None, ...]:
 
 def _check_total(func: Func) -> None:
     """Raises InvalidInput where the numbers of all ops, which plans add up, would not fit 63 bits: names the dearest op."""
-    for name, value in ((name, getattr(total_cost(func.ops), name)) for name in _PARTS):
+    for name, value in ((name, getattr(total_cost(func.ops), name)) for name in COST_PARTS):
         if value >= _MOST:
             op = max(func.ops, key=lambda op: int(getattr(op.facet(Cost, Cost()), name)))
             share = getattr(op.facet(Cost, Cost()), name)
             message = f"{name} of all ops is {value:.3g}, {share:.3g} of it {op.name}'s; at most {_MOST:.3g} can be planned"
             raise InvalidInput(message, where=op.id, hint="is a dimension, or an attribute of this op, larger than meant?")
-
-
-_PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")
-
-
-def total_cost(ops: Iterable[Op]) -> Cost:
-    """The sum of the ops of a body, part by part."""
-    costs = [op.facet(Cost, Cost()) for op in ops]
-    return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in _PARTS})
 
 
 def _cost(facts: OpFacts, work: Work) -> Cost:
@@ -340,4 +332,4 @@ class _Sizes:
             )
 
 
-__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage", "total_cost"]
+__all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage"]

@@ -14,8 +14,8 @@ from ir.module import Module
 from ir.ops import Op
 from ir.topology import Topology
 from ir.types import TensorType
-from passes.analyses.seconds import may_fuse, op_seconds
 from passes.framework.base import Measurements
+from passes.model.op_time import may_fuse, op_seconds
 
 
 def with_measurements(module: Module, measured: Measurements) -> Module:

@@ -22,7 +22,7 @@ _WHERE: dict[str, str] = {
     "unfuse": "passes.unfuse:UnfusePass",
     "cost": "passes.cost:CostPass",
     "fold": "passes.fold:FoldPass",
-    "expand": "passes.expand:ExpandPass",
+    "expand": "passes.fold:ExpandPass",
     "contract": "passes.contract:ContractPass",
     "shard": "passes.shard:ShardPass",
     "partition": "passes.partition:PartitionPass",

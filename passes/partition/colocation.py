@@ -25,7 +25,8 @@ from ir.facets import Color, Phase
 from ir.module import Module
 from ir.ops import Value
 from ir.types import BytesType, DType, TensorType
-from passes.analyses.memory import reads, resource_bytes
+from passes.model.graph import reads
+from passes.model.liveness import resource_bytes
 
 SPAN = 8
 """Most ops that a shared weight may pull together."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Func
 from ir.topology import Topology
-from passes.analyses.memory import reads
+from passes.model.graph import reads
 
 
 def _near(name: str, names: Iterable[str]) -> str:

@@ -16,10 +16,11 @@ import numpy as np
 from ir.facets import Transfer
 from ir.module import Module
 from ir.topology import Topology
-from passes.analyses.memory import live_bytes, reads, resource_bytes, stated_bytes, value_bytes
-from passes.analyses.network import Network
-from passes.analyses.seconds import body_seconds
-from passes.analyses.sizes import sized_results
+from passes.model.graph import reads
+from passes.model.liveness import live_bytes, resource_bytes, stated_bytes, value_bytes
+from passes.model.network import Network
+from passes.model.op_time import body_seconds
+from passes.model.sizes import sized_results
 from passes.partition.problem import Kind, Problem
 
 

@@ -12,8 +12,9 @@ from ir.diagnostics import InvalidInput
 from ir.facets import BackwardTime, Color, Phase, Time
 from ir.module import Func, Module
 from ir.topology import DeviceType, Topology
-from passes.analyses.memory import reads, value_bytes
-from passes.analyses.network import Network
+from passes.model.graph import reads
+from passes.model.liveness import value_bytes
+from passes.model.network import Network
 from passes.partition.colocation import FORWARD
 from passes.partition.from_ir import problem_of
 from passes.partition.pipedream import Profile

@@ -25,8 +25,8 @@ from ir.diagnostics import Infeasible
 from ir.facets import StageSet
 from ir.module import Module, Plan, PlanStage
 from ir.topology import Topology
-from passes.analyses.network import Network
-from passes.lower import cuts_of
+from passes.model.graph import cuts_of
+from passes.model.network import Network
 from passes.partition.dp import Stages
 from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups
 from passes.partition.hierarchy import Hierarchy, best_along

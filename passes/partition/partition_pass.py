@@ -25,12 +25,13 @@ from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
 from ir.topology import Topology
-from passes.analyses.identity import problem_digest
-from passes.analyses.memory import states_bytes
-from passes.analyses.network import Network, network
-from passes.fold import on_expanded
 from passes.framework.base import Pass, PassContext
-from passes.lower import cuts_of, insert_symbols
+from passes.framework.expanded import on_expanded
+from passes.framework.symbols import insert_symbols
+from passes.model.digest import problem_digest
+from passes.model.graph import cuts_of
+from passes.model.liveness import states_bytes
+from passes.model.network import Network, network
 from passes.partition.any_split import AnySolution, solve_any
 from passes.partition.bounds import best_bound, lower_bound, prices
 from passes.partition.colocation import colocation

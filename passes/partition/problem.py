@@ -11,7 +11,7 @@ Each tensor counts once per stage and direction, whatever its number of readers 
 the three add up (``load``). The objective, throughput, is to minimise the largest load.
 
 The memory of a stage, in bytes: weights (each once, even when several nodes read it) + the largest ``live`` of its
-nodes + ``slots(comm)`` times the bytes of what it receives (``passes/analyses/memory.py`` says why).
+nodes + ``slots(comm)`` times the bytes of what it receives (``passes/model/liveness.py`` says why).
 
 Constraints besides memory: ``seconds`` inf (unsupported, or pinned elsewhere), ``forced`` tensors whose maker and
 readers must lie in different stages, ``stages`` when their number is prescribed (else at most one per device).
@@ -33,7 +33,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.analyses.memory import SLOTS
+from passes.model.liveness import SLOTS
 from passes.partition.arrays import Ints, csr
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -18,7 +18,7 @@ import numpy as np
 from ir.module import Func
 from ir.ops import Value
 from ir.types import Replicate
-from passes.analyses.memory import reads
+from passes.model.graph import reads
 from passes.shard.build import ShardInput
 from passes.shard.layouts import Placements
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode

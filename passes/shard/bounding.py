@@ -25,10 +25,10 @@ from ir.module import Module
 from ir.ops import Op
 from ir.topology import DeviceType, Topology
 from ir.types import type_bytes
-from passes.analyses.memory import value_bytes
-from passes.analyses.network import Network
-from passes.analyses.seconds import fused_seconds, op_seconds
-from passes.fold import Folding
+from passes.model.folding import Folding
+from passes.model.liveness import value_bytes
+from passes.model.network import Network
+from passes.model.op_time import fused_seconds, op_seconds
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build
 from passes.shard.chains import Chain, Parts, parts_of

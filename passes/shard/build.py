@@ -6,7 +6,7 @@ is kept; other layouts are made from it in every run. A result may leave in any 
 
 What is free: arguments arrive in whatever layouts are asked for, and small constants stand on every device.
 
-Seconds of an op under a choice: those of ``passes.analyses.seconds`` for a member's own shard, flops and bytes, on its own type
+Seconds of an op under a choice: those of ``passes.model.op_time`` for a member's own shard, flops and bytes, on its own type
 of device; of the members the longest. An epilogue is fused where no layout is between (``fused``), so one device costs what
 ``partition`` says. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and
 twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they are, and
@@ -45,9 +45,9 @@ from ir.opdefs import module_opsets
 from ir.ops import Op
 from ir.shares import Shares, nested_cut, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
-from passes.analyses.memory import reads
-from passes.analyses.seconds import fused_seconds, is_head, op_seconds
-from passes.fold import Folding
+from passes.model.folding import Folding
+from passes.model.graph import reads
+from passes.model.op_time import fused_seconds, is_head, op_seconds
 from passes.shard.cells import cells_of
 from passes.shard.fused import Epilogue, chains_of
 from passes.shard.layouts import Layouts, Placements, coherent, fullest, layouts_of, part

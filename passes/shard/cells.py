@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from passes.fold import Folding
+from passes.model.folding import Folding
 
 
 def cells_of(folding: Folding, weights: Mapping[str, int]) -> tuple[tuple[tuple[int, ...], ...], ...]:

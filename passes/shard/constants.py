@@ -16,8 +16,8 @@ from typing import TypeVar
 from ir.module import Func
 from ir.names import unique
 from ir.ops import Op, Value
-from passes.analyses.memory import reads
-from passes.analyses.seconds import epilogues, is_head, may_fuse
+from passes.model.graph import reads
+from passes.model.op_time import epilogues, is_head, may_fuse
 from passes.shard.staged import Staged
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ir.topology import Topology
 from ir.types import type_bytes
-from passes.analyses.network import FREE, Network
+from passes.model.network import FREE, Network
 from passes.shard.build import ShardInput
 from passes.shard.problem import Floats
 from passes.shard.submeshes import Block

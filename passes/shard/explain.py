@@ -23,9 +23,9 @@ from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, S
 from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import Replicate, TensorType, Type
-from passes.analyses.memory import reads
-from passes.analyses.network import network
-from passes.fold import Folding, folding
+from passes.model.folding import Folding, folding
+from passes.model.graph import reads
+from passes.model.network import network
 from passes.shard.build import SEPARATOR, WHOLE, build
 from passes.shard.decide import decisions_of
 from passes.shard.footprint import footprint

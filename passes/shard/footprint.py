@@ -2,7 +2,7 @@
 
 The stage is walked as lowering writes it (``passes.spmd.lowering``): each value in the layout in which it is made, what brings
 it to another layout before the first op that reads it there, step by step, each step's result until its last reader; arguments
-are whole, and parts are cut from them. Alive is what ``passes.analyses.memory`` says; what is received lies in its buffer. In
+are whole, and parts are cut from them. Alive is what ``passes.model.liveness`` says; what is received lies in its buffer. In
 training that is the forward pass, beside what is saved; a backward pass has gradients of what is alive in their place.
 
 Bytes are those of the fullest member, in bytes of the smallest device (``build``).
@@ -18,8 +18,8 @@ from ir.module import Func, Module, Plan
 from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import BytesType, Replicate, Type, type_bytes
-from passes.analyses.memory import live_bytes
-from passes.canonicalize.dead import renamed
+from passes.model.graph import renamed
+from passes.model.liveness import live_bytes
 from passes.shard.layouts import Placements, part
 from passes.shard.staged import Staged
 from passes.shard.ways import Ways

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ir.facets import Cost, Time
 from ir.module import Func
 from ir.topology import DeviceType
-from passes.analyses.seconds import epilogues, fuses, op_seconds
+from passes.model.op_time import epilogues, fuses, op_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Mesh
 from ir.shares import Shares, equal, foremost
 from ir.topology import Device, DeviceType, Topology
-from passes.analyses.network import Network, Unreachable
+from passes.model.network import Network, Unreachable
 
 AXIS_NAMES = ("x", "y", "z")
 

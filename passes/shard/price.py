@@ -18,8 +18,8 @@ from ir.module import Func, Module
 from ir.ops import Op
 from ir.shares import cut
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
-from passes.analyses.memory import reads
-from passes.analyses.seconds import FUSED, HEADS, fused_seconds, op_seconds
+from passes.model.graph import reads
+from passes.model.op_time import FUSED, HEADS, fused_seconds, op_seconds
 from passes.shard.mesh import DeviceMesh, Member
 from passes.shard.ways import FREE, Lies, Ways
 

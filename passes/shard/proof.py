@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ir.facets import OptimizerState
 from ir.layout_rules import rules
 from ir.module import Module, Plan, Resource
-from passes.analyses.identity import problem_digest
+from passes.model.digest import problem_digest
 from passes.shard.mesh import DeviceMesh
 
 

@@ -29,12 +29,11 @@ from ir.shares import Shares, equal
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType, Type
 from ir.verifier.machines import MOST_SHARE
-from passes.analyses.memory import reads
-from passes.analyses.network import Network, network
 from passes.assign import SHOWN, StatedPass, shortened
-from passes.fold import expand, folding
 from passes.framework.base import PassContext
-from passes.lower import listing, stage_members
+from passes.model.folding import expand, folding
+from passes.model.graph import listing, reads, stage_members
+from passes.model.network import Network, network
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import SEPARATOR, WHOLE, ShardInput, build, possible
 from passes.shard.constants import constants_of

@@ -18,7 +18,7 @@ import numpy as np
 
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
-from passes.analyses.network import Network
+from passes.model.network import Network
 from passes.shard.borders import Border, Cutter, StageInput
 from passes.shard.bounding import Bounding, Form
 from passes.shard.chains import Chain

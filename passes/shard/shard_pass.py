@@ -24,11 +24,12 @@ from typing import ClassVar
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Module, Plan
 from ir.topology import Topology
-from passes.analyses.memory import live_bytes
-from passes.analyses.network import Network, network
-from passes.analyses.seconds import op_seconds
-from passes.fold import folding, on_expanded
 from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.model.folding import folding
+from passes.model.liveness import live_bytes
+from passes.model.network import Network, network
+from passes.model.op_time import op_seconds
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter

@@ -20,7 +20,7 @@ from ir.layout_rules import rules
 from ir.module import Module
 from ir.shares import Shares, equal
 from ir.topology import Topology
-from passes.analyses.seconds import op_seconds
+from passes.model.op_time import op_seconds
 
 Along = tuple[Shares, ...]
 """Shares along each axis; empty where all are equal."""

@@ -32,8 +32,8 @@ import numpy as np
 
 from ir.module import Module
 from ir.topology import Topology
-from passes.analyses.network import Network
-from passes.fold import Folding
+from passes.model.folding import Folding
+from passes.model.network import Network
 from passes.shard.bounding import Bounding
 from passes.shard.named import UnfitError
 from passes.shard.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from ir.diagnostics import InvalidInput
 from ir.topology import Topology
-from passes.analyses.network import Network
+from passes.model.network import Network
 from passes.shard.mesh import DeviceMesh, mesh_of, shapes
 
 

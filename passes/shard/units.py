@@ -19,8 +19,8 @@ from itertools import pairwise
 
 from ir.module import Func
 from ir.types import type_bytes
-from passes.analyses.memory import reads
-from passes.fold import Folding
+from passes.model.folding import Folding
+from passes.model.graph import reads
 from passes.shard.build import ShardInput
 from passes.shard.constants import constants_of
 

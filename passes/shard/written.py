@@ -26,9 +26,10 @@ from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, S
 from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import Layout, Partial, Replicate, TensorType, Type
-from passes.analyses.memory import SLOTS, reads
-from passes.analyses.sizes import assessed
-from passes.lower import cuts_of, insert_symbols
+from passes.framework.symbols import insert_symbols
+from passes.model.graph import cuts_of, reads
+from passes.model.liveness import SLOTS, edge_slots
+from passes.model.sizes import assessed
 from passes.place import largest_load, workload
 from passes.schedule import step
 from passes.shard.build import SEPARATOR
@@ -39,7 +40,6 @@ from passes.shard.price import price
 from passes.shard.proof import proven_for
 from passes.shard.staged import Staged
 from passes.sharded import message_bytes, parties
-from passes.simulate import edge_slots
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""

@@ -21,7 +21,7 @@ from ir.module import Mesh, Module, Stage
 from ir.ops import Op
 from ir.topology import Topology
 from ir.types import Placement, Replicate, Shard, TensorType
-from passes.analyses.network import Network, Unreachable, network
+from passes.model.network import Network, Unreachable, network
 from passes.spmd.boxes import Placements, axis_number, box, members_along, placements_of
 
 KINDS = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")

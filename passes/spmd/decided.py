@@ -22,7 +22,7 @@ from ir.opdefs import module_opsets
 from ir.ops import Op, Value
 from ir.shares import Shares, none_empty, proportional
 from ir.types import DType, Layout, Partial, Replicate, Shard, TensorType, Type
-from passes.lower import describe, stage_members
+from passes.model.graph import describe, stage_members
 from passes.shard.build import WHOLE
 from passes.sharded import SEPARATOR, kept_layouts, read_placements
 from passes.spmd.boxes import Placements, placements_of, reduction_of, shape_of

@@ -21,8 +21,7 @@ from ir.opdefs import module_opsets
 from ir.ops import Op, Value
 from ir.shares import Shares, nested_cut
 from ir.types import DType, Replicate, Shard, TensorType, Type
-from passes.analyses.memory import reads
-from passes.canonicalize.dead import renamed
+from passes.model.graph import reads, renamed
 from passes.shard.build import WHOLE
 from passes.sharded import SEPARATOR, kept_layouts
 from passes.spmd.boxes import (

@@ -29,10 +29,8 @@ from ir.module import Mesh, Module, Stage
 from ir.ops import Location, Op, Value
 from ir.topology import Topology
 from ir.types import Partial, Replicate, Shard, Type
-from passes.analyses.memory import reads
-from passes.analyses.network import network
-from passes.canonicalize.dead import renamed
-from passes.lower import Cut, describe
+from passes.model.graph import Cut, describe, reads, renamed
+from passes.model.network import network
 from passes.shard.mesh import DeviceMesh, mesh_over
 from passes.shard.ways import Step, Ways
 from passes.spmd.boxes import Placements

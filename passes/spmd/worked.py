@@ -21,10 +21,10 @@ from ir.diagnostics import InvalidInput
 from ir.module import Func, Module, Resource, Stage
 from ir.ops import Op, Value
 from ir.topology import Topology
-from passes.analyses.seconds import body_seconds
-from passes.canonicalize.dead import renamed
 from passes.cost import CostPass
 from passes.framework.base import PassContext
+from passes.model.graph import renamed
+from passes.model.op_time import body_seconds
 from passes.spmd.local import local_programs
 from passes.spmd.program import LocalProgram
 

@@ -32,9 +32,9 @@ from ir.facets import Cost
 from ir.module import Func, Module
 from ir.ops import Op, Value
 from ir.types import TensorType
-from passes.analyses.seconds import body_seconds, epilogues, op_seconds, rate_of
 from passes.cost import CostPass
 from passes.framework.base import PassContext
+from passes.model.op_time import body_seconds, epilogues, op_seconds, rate_of
 from tests.bench.machine import header
 
 SPECS = ("resnet50", "bert-base", "gpt2")

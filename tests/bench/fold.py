@@ -18,10 +18,11 @@ import ir
 from ir.facets import Group, ShardRule, StageSet
 from ir.module import Module
 from ir.ops import Op
-from passes.fold import FoldPass, expand, folding
+from passes.fold import FoldPass
 from passes.framework.base import PassContext
+from passes.model.folding import expand, folding
 from tests.bench.machine import header
-from tests.passes.fold.graphs import Net, attention, encoder_layer, transformer
+from tests.passes.model.folding.graphs import Net, attention, encoder_layer, transformer
 
 TARGET = 10.0
 """Seconds to find the repeats of 100,000 ops."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from dnnc.frontends.workloads import Machines, lower, read_profile
 from ir.diagnostics import DiagnosticSink
 from ir.topology import Topology
-from passes.analyses.network import network
+from passes.model.network import network
 from passes.partition.from_ir import problem_of
 from passes.partition.from_workload import color_classes
 from passes.partition.latency import LatencyBudget, LatencyProblem, faults, latency_problem, solve_latency

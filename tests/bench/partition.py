@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
 from ir.diagnostics import DiagnosticSink
-from passes.analyses.network import network
 from passes.framework.pipeline import parse_pipeline
+from passes.model.network import network
 from passes.partition.coarsen import coarsen
 from passes.partition.colocation import colocation
 from passes.partition.from_ir import problem_of

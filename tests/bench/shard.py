@@ -11,7 +11,7 @@ import time
 
 from ir.module import Module
 from ir.topology import DeviceType
-from passes.fold import folding
+from passes.model.folding import folding
 from passes.shard import Axis, DeviceMesh, ShardInput, build, solve
 from passes.shard.search import FoldedSearch
 from tests.bench.machine import header

@@ -19,9 +19,9 @@ from dnnc.frontends.topology import load_topology
 from ir.diagnostics import DiagnosticSink, DnncError
 from ir.module import Module, Plan
 from ir.topology import Topology
-from passes.analyses.network import network
-from passes.fold import folding
-from passes.lower import insert_symbols
+from passes.framework.symbols import insert_symbols
+from passes.model.folding import folding
+from passes.model.network import network
 from passes.shard import ShardPass, shapes
 from passes.shard.stages import StageSearch
 from passes.shard.submeshes import submeshes

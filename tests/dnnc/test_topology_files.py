@@ -18,7 +18,7 @@ from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
 from ir.limits import Limits
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.types import DType
-from passes.analyses import network
+from passes.model import network
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "topology"
 VALID = ("two_hosts", "unequal", "mesh")

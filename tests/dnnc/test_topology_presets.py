@@ -10,7 +10,7 @@ import pytest
 from dnnc.costs import local_cores, local_memory
 from dnnc.frontends import load_topology, read_topology
 from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
-from passes.analyses.network import Network, device_classes
+from passes.model.network import Network, device_classes
 
 
 def load(name: str):  # type: ignore[no-untyped-def]

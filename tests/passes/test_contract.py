@@ -12,9 +12,9 @@ from ir.facets import Group
 from ir.module import Func, Module, Plan, Resource, Splat
 from ir.ops import Op, Value
 from ir.types import DType, SeqType, TensorType
-from passes.analyses.memory import reads
 from passes.contract import ContractPass
 from passes.framework.base import PassContext
+from passes.model.graph import reads
 from passes.partition import PartitionPass
 from passes.partition.colocation import SPAN, colocation
 from tests.passes.staging import VECTOR, chain, devices, op, value

@@ -13,7 +13,8 @@ from ir.facets import StageSet
 from ir.module import Declared, Func, Module, Resource, Stage
 from ir.ops import Location, Op
 from passes.framework.base import PassContext
-from passes.lower import LowerPass, cuts_of, stage_function
+from passes.lower import LowerPass, stage_function
+from passes.model.graph import cuts_of
 from tests.passes.staging import VECTOR, chain, devices, entry_outputs, op, planned, staged_modules, staged_outputs, value
 
 

@@ -16,8 +16,8 @@ from ir.facets import Transfer
 from ir.module import Func, Module, Plan, Resource, Splat
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
-from passes.analyses.network import network
 from passes.framework.base import PassContext
+from passes.model.network import network
 from passes.place import PlacePass
 from passes.placement import BranchAndBound, Message, PlacementProblem, host_classes, search
 from tests.passes.staging import chain, devices, op, planned, value

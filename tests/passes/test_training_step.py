@@ -15,8 +15,8 @@ from ir import parse_module, print_module, verify
 from ir.diagnostics import DiagnosticSink
 from ir.module import Action, Module, Plan, Schedule
 from ir.types import TensorType
-from passes.analyses.network import network
-from passes.lower import insert_symbols
+from passes.framework.symbols import insert_symbols
+from passes.model.network import network
 from passes.place import workload
 from passes.schedule import step
 from passes.shard import Bill, build, decisions_of, mesh_of, named_plan, price

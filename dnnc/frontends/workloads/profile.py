@@ -22,7 +22,7 @@ from ir.names import unique
 from ir.ops import Location
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import BytesType
-from passes.analyses.order import topological
+from passes.model.graph import topological
 
 ACCELERATOR, CPU = "accelerator", "cpu"
 """Names of the two device types; devices are ``acc0``, ``acc1``... and ``cpu0``..."""

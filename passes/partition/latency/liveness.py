@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ir.module import Func
-from passes.analyses.memory import live_bytes, reads, value_bytes
-from passes.analyses.sizes import sized_results
+from passes.model.graph import reads
+from passes.model.liveness import live_bytes, value_bytes
+from passes.model.sizes import sized_results
 from passes.partition.arrays import Ints
 
 

@@ -30,7 +30,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.analyses.order import topological as order_of
+from passes.model.graph import topological as order_of
 from passes.partition.arrays import distinct, rows_of
 from passes.partition.colocation import acyclic, components
 from passes.partition.problem import Floats, Ints, Kind, crowding

@@ -24,7 +24,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Module, Resource, Stage
 from ir.ops import Op, Region, Value
 from ir.types import DType, TensorType
-from passes.fold import expand
+from passes.model.folding import expand
 from tests.dnnc.backend.building import lowered, model, run, session_of
 from tests.dnnc.report.test_timeline import overlaps
 

@@ -16,7 +16,7 @@ import pytest
 from dnnc.cli import main
 from ir import parse_module, print_module, verify
 from ir.module import Func, Plan
-from passes.fold import expand, is_block
+from passes.model.folding import expand, is_block
 from tests.dnnc.sealing import refresh
 
 MODEL = "zoo:mlp,hidden=32,batch=4"

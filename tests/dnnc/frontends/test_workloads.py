@@ -21,7 +21,7 @@ from ir.facets import BackwardTime, Color, Phase, Time, Transfer
 from ir.module import Module
 from ir.ops import Op
 from ir.topology import Topology
-from passes.analyses.network import network
+from passes.model.network import network
 from passes.partition.from_ir import problem_of
 from passes.partition.problem import Problem
 from tests.dnnc.workload_files import PROFILE, chain, edge, node, placement, random_placement, text_of

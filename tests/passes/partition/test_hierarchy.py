@@ -19,9 +19,9 @@ from ir.module import Func, Module, Plan
 from ir.ops import Op, Value
 from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
 from ir.types import DType, TensorType
-from passes.analyses.network import network
 from passes.framework.base import PassContext
-from passes.lower import cuts_of
+from passes.model.graph import cuts_of
+from passes.model.network import network
 from passes.partition import PartitionPass
 from passes.partition.from_ir import problem_of
 from passes.partition.hierarchy import Hierarchy, plan_value, plans_along

@@ -17,9 +17,9 @@ from ir.module import Declared, Func, Module, Plan, Resource
 from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import DType, TensorType
-from passes.analyses.memory import stage_workspace
-from passes.analyses.network import network
 from passes.framework.base import PassContext
+from passes.model.liveness import stage_workspace
+from passes.model.network import network
 from passes.partition import PartitionPass
 from passes.partition.from_ir import problem_of
 from passes.partition.latency import LatencyProblem, Piece, kernels, latency_problem

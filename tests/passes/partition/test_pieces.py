@@ -17,9 +17,9 @@ from ir.module import Func, Module, Plan, Resource, Schedule, Splat
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from ir.verifier import verify
-from passes.analyses.network import network
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
+from passes.model.network import network
 from passes.partition import PartitionPass
 from passes.partition.from_ir import problem_of
 from passes.partition.pieces import pieces

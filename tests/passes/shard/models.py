@@ -9,7 +9,7 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Module
 from ir.topology import DeviceType
 from passes.cost import CostPass
-from passes.fold import Folding, folding
+from passes.model.folding import Folding, folding
 from passes.shard import Axis, DeviceMesh, ShardInput, build
 from tests.ir.layout_rules.test_models import canonical, imported
 

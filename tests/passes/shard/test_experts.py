@@ -17,7 +17,7 @@ from ir.layout_rules import rules
 from ir.module import Module
 from ir.types import Shard
 from passes.cost import CostPass
-from passes.fold import folding
+from passes.model.folding import folding
 from passes.shard import Decisions, build, decisions_of, solve
 from passes.unfuse import UnfusePass
 from tests.ir.layout_rules.test_models import canonical, imported

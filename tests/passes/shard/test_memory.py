@@ -17,9 +17,10 @@ from ir.facets import Cost
 from ir.module import Declared, Func, Module, Plan, PlanStage, Resource, Stage
 from ir.topology import Topology
 from ir.types import Replicate, Shard, TensorType, type_bytes
-from passes.analyses.memory import live_bytes, reads
-from passes.analyses.network import network
 from passes.cost import CostPass
+from passes.model.graph import reads
+from passes.model.liveness import live_bytes
+from passes.model.network import network
 from passes.shard import (
     Decisions,
     NoPlanError,

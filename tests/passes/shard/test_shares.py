@@ -17,9 +17,9 @@ from ir.module import Mesh, Module, Plan, Stage
 from ir.shares import Shares
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import type_bytes
-from passes.analyses.network import network
 from passes.cost import CostPass
 from passes.lower import LowerPass
+from passes.model.network import network
 from passes.shard import ShardPass, build, decisions_of, mesh_of, price
 from passes.shard.speeds import Speeds, read_shares, shares_text
 from passes.spmd import local_programs

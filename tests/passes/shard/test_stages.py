@@ -19,9 +19,9 @@ from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.module import Mesh, Module, Plan, Schedule
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
-from passes.analyses.network import network
 from passes.cost import CostPass
-from passes.fold import folding
+from passes.model.folding import folding
+from passes.model.network import network
 from passes.place import largest_load, workload
 from passes.schedule import SchedulePass
 from passes.shard import ShardPass, build
@@ -367,7 +367,7 @@ module @m {opset.onnx = 20} {
 def test_constants_are_made_by_each_stage() -> None:
     """A mask is not sent: both stages have the op, the second under a name of its own, and the plan says so."""
     from ir.facets import StageSet
-    from passes.lower import cuts_of
+    from passes.model.graph import cuts_of
 
     module = ShardPass(mesh="2", stages=2).run(costed(MASKED), pass_context(DiagnosticSink()))
     masks = [op for op in module.entry.ops if op.name == "onnx.Trilu"]
@@ -405,7 +405,7 @@ def test_a_constant_product_costs_the_same_whoever_reads_it(biased: bool, strate
 
 
 def test_units_are_downsets() -> None:
-    from passes.analyses.memory import reads
+    from passes.model.graph import reads
     from tests.passes.shard.models import prepared, problem_of
 
     for spec in ("zoo:t5-base,layers=2", "zoo:resnet50"):
@@ -479,7 +479,7 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
 
 def sharded(spec: str, topology: str, **options: object) -> Module:
     from dnnc.frontends.topology import load_topology
-    from passes.lower import insert_symbols
+    from passes.framework.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(spec)[0], (load_topology(topology, DiagnosticSink()),))
@@ -544,7 +544,7 @@ def test_a_training_step_fills_and_drains() -> None:
 def test_memory_holds_the_microbatches_in_flight() -> None:
     """With less than a plan without a limit holds: every stage fits with those that are before their backward passes."""
     from dnnc.frontends.topology import load_topology
-    from passes.lower import insert_symbols
+    from passes.framework.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
@@ -571,7 +571,7 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
 def test_without_time_there_is_a_plan_all_the_same() -> None:
     """It is one on the meshes whose problem is built anyway, its bound one of all plans; no problem is built out of time."""
     from dnnc.frontends.topology import load_topology
-    from passes.lower import insert_symbols
+    from passes.framework.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))

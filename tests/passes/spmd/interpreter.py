@@ -22,8 +22,7 @@ from dnnc.frontends.weights import read_resource
 from ir.module import Func, Module, Resource, Stage
 from ir.ops import Op, Value
 from ir.types import DType, TensorType, Type
-from passes.analyses.memory import reads
-from passes.canonicalize.dead import renamed
+from passes.model.graph import reads, renamed
 from passes.spmd import Box, Exchange, LocalProgram, Part, local_programs
 from passes.spmd.boxes import shape_of
 

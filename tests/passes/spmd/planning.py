@@ -20,11 +20,11 @@ from ir.module import Module, Plan
 from ir.shares import Shares
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
-from passes.analyses.network import network
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.framework.base import Pass
 from passes.lower import LowerPass
+from passes.model.network import network
 from passes.shard import ShardPass, build, decisions_of, mesh_of, price, truthful
 from passes.shard.written import Staged, written
 from tests.passes.running import run

@@ -18,8 +18,8 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Mesh, Module, Plan, Stage
 from ir.ops import Op
 from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType
-from passes.canonicalize.dead import renamed
 from passes.lower import LowerPass
+from passes.model.graph import renamed
 from passes.spmd import box, coordinates, count, delivers, local_program, local_programs, members_along
 from tests.passes.spmd.planning import check_runs, lowered, prepared, random_plan, searched
 from tests.passes.spmd.test_refused import TEXT

@@ -17,8 +17,8 @@ from ir.facets import Cost
 from ir.module import Mesh, Plan
 from ir.shares import Shares
 from ir.types import DType, Placement, Replicate, Shard, TensorType
-from passes.analyses.network import network
 from passes.cost import CostPass
+from passes.model.network import network
 from passes.shard import Decisions, build, mesh_of, price
 from passes.shard.mesh import DeviceMesh, Member, mesh_over
 from passes.shard.written import Staged, written

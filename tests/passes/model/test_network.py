@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
-from passes.analyses.network import FREE, Network, Unreachable, device_classes, network
 from passes.framework.base import AnalysisCache
+from passes.model.network import FREE, Network, Unreachable, device_classes, network
 
 TYPE = DeviceType("t", rates=(("f32", 1e12),), memory_bandwidth=1e9)
 

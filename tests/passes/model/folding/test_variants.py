@@ -19,11 +19,12 @@ from ir.facets import DECISIONS, Facet, Group, Recompute, ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.ops import Op, Value
 from ir.types import Layout, Replicate, Shard, TensorType
-from passes.fold import FoldPass, expand, fold, folding
+from passes.fold import FoldPass
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
-from tests.passes.fold.graphs import Net, of, round_trip, summary, transformer
+from passes.model.folding import expand, fold, folding
+from tests.passes.model.folding.graphs import Net, of, round_trip, summary, transformer
 
 LAYER = 22
 SPLIT = Layout("@mesh", (Shard(0),))

@@ -12,7 +12,7 @@ from ir.facets import Color, Cost, Phase, Time
 from ir.module import Module
 from ir.ops import Op
 from ir.types import DType, TensorType
-from tests.passes.fold.graphs import STREAM, Net, changed, copies_with, of, retyped, round_trip, transformer
+from tests.passes.model.folding.graphs import STREAM, Net, changed, copies_with, of, retyped, round_trip, transformer
 
 LAYERS = 6
 LAYER = 22

@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
 from ir.facets import Cost, Time
 from ir.module import Func, Stage
 from ir.ops import Op
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
-from passes.analyses.sizes import sized_results
+from passes.model.sizes import sized_results
 
 EPILOGUE = "epilogue"
 """The class of ops, in ``DeviceType.efficiency``, that are fused into what they follow."""
@@ -190,3 +191,12 @@ def efficiency_of(kind: str, device_type: DeviceType) -> float:
         kind, dash, _ = kind.rpartition("-")
         if not dash:
             return table.get("default", 1.0)
+
+
+COST_PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")
+
+
+def total_cost(ops: Iterable[Op]) -> Cost:
+    """The sum of the ops of a body, part by part."""
+    costs = [op.facet(Cost, Cost()) for op in ops]
+    return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in COST_PARTS})

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from ir.collector import collector_paused
 from ir.module import Func, Module
 from ir.types import Type, without_layout
-from passes.fold.order import canonical_order
-from passes.fold.program import Program, program_of
-from passes.fold.search import Grammar, Item, search
+from passes.model.folding.order import canonical_order
+from passes.model.folding.program import Program, program_of
+from passes.model.folding.search import Grammar, Item, search
 
 MIN_SUPPORT = 2
 MIN_OPS = 2

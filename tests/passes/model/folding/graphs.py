@@ -12,8 +12,9 @@ from ir.builder import Builder, FuncBuilder
 from ir.module import Declared, Func, Module, Resource
 from ir.ops import Location, Op, Region, Value
 from ir.types import DType, TensorType
-from passes.fold import Folding, FoldPass, expand, folding
+from passes.fold import FoldPass
 from passes.framework.base import PassContext
+from passes.model.folding import Folding, expand, folding
 
 STREAM = TensorType(DType.F32, (8, 64))
 MATRIX = TensorType(DType.F32, (64, 64))
@@ -146,7 +147,7 @@ def shuffled(module: Module, rng: random.Random) -> Module:
     """The entry's ops in a random topological order."""
     func = module.entry
     made = {value.name: i for i, op in enumerate(func.ops) for value in op.results if value.name}
-    from passes.fold.names import reads
+    from passes.model.folding.names import reads
 
     waits = [{made[name] for name in reads(op) if name in made} for op in func.ops]
     done: set[int] = set()
@@ -163,7 +164,7 @@ def shuffled(module: Module, rng: random.Random) -> Module:
 
 def renamed(module: Module, rng: random.Random) -> Module:
     """Every value and resource of a module of one function under another name, resources in another order."""
-    from passes.fold.names import assigned, rebuild
+    from passes.model.folding.names import assigned, rebuild
 
     func = module.entry
     names = [value.name for value in func.args] + list(assigned(func.ops)) + [r.name for r in module.of_type(Resource)]

@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 
 import ir
 from ir.module import Func, Module
-from passes.fold import Folding, FoldPass, expand
+from passes.fold import FoldPass
 from passes.framework.base import PassContext
+from passes.model.folding import Folding, expand
 from tests import strategies
-from tests.passes.fold.graphs import Net, encoder, encoder_layer, of, renamed, round_trip, shuffled, summary, transformer
+from tests.passes.model.folding.graphs import (
+    Net,
+    encoder,
+    encoder_layer,
+    of,
+    renamed,
+    round_trip,
+    shuffled,
+    summary,
+    transformer,
+)
 
 KINDS = ("Relu", "MatMul", "Add", "Where", "Split")
 
@@ -122,7 +133,7 @@ def repeated(module: Module, func: Func, times: int) -> Module:
     """The module with the ops of ``func`` ``times`` over, each time under other names."""
     from dataclasses import replace
 
-    from passes.fold.names import assigned, rebuild
+    from passes.model.folding.names import assigned, rebuild
 
     ops = []
     for time in range(times):

@@ -11,7 +11,7 @@ from ir.module import Func
 from ir.ops import Op, Value
 from ir.topology import DeviceType
 from ir.types import DType, TensorType
-from passes.analyses.seconds import (
+from passes.model.op_time import (
     body_seconds,
     efficiency_of,
     epilogues,

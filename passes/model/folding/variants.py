@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 from ir.facets import Facets
 from ir.types import Type
-from passes.fold.program import choices, decided, laid
-from passes.fold.search import Item
-from passes.fold.structure import Copy, Folding
+from passes.model.folding.program import choices, decided, laid
+from passes.model.folding.search import Item
+from passes.model.folding.structure import Copy, Folding
 
 
 @dataclass(frozen=True, slots=True)

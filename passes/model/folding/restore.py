@@ -16,8 +16,8 @@ from ir.diagnostics import InvalidInput
 from ir.facets import DECISIONS
 from ir.module import Func, Module, Stage, Symbol
 from ir.ops import Location, Op
-from passes.fold import marks
-from passes.fold.names import assigned, each, locations, rebuild
+from passes.model.folding import marks
+from passes.model.folding.names import assigned, each, locations, rebuild
 
 P = TypeVar("P", Func, Stage)
 MOST_OPS = 20_000_000

@@ -23,8 +23,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from passes.fold.program import Program
-from passes.fold.repeats import Repeat, Repeats, Run
+from passes.model.folding.program import Program
+from passes.model.folding.repeats import Repeat, Repeats, Run
 
 WORK = 4
 """Nodes whose wiring is compared in a round, per node of the string."""

@@ -27,7 +27,7 @@ from ir.facets import DECISIONS, Color, Cost, Facet, Facets, Group, Phase
 from ir.module import Func, Inline, Resource, Splat
 from ir.ops import Op, Region
 from ir.types import DType, TensorType, Type, without_layout
-from passes.fold.names import reads
+from passes.model.folding.names import reads
 
 CONSTANT_ELEMENTS = 64
 """Integer tensors up to this size are constants, larger ones weights (tables, quantised matrices)."""

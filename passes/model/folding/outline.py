@@ -16,11 +16,12 @@ from ir.facets import Cost, Facets, Group
 from ir.module import Func, Resource
 from ir.names import unique
 from ir.ops import Op, Region, Value
-from passes.fold import marks
-from passes.fold.names import assigned, each, locations, rebuild
-from passes.fold.search import Item
-from passes.fold.structure import Copy, Folding
-from passes.fold.variants import variants
+from passes.model.folding import marks
+from passes.model.folding.names import assigned, each, locations, rebuild
+from passes.model.folding.search import Item
+from passes.model.folding.structure import Copy, Folding
+from passes.model.folding.variants import variants
+from passes.model.op_time import total_cost
 
 NO_GROUP = Group(-1)
 
@@ -141,8 +142,6 @@ class _Outline:
 
     def cost(self, number: int) -> Facets:
         """The cost of a call, where the ops inside have one."""
-        from passes.cost import total_cost  # a pass that folds again what it was given folded
-
         block = self.variants[number].block
         if block not in self.costs:
             ops = [self.ops[op] for op in self.folding.blocks[block].copies[0].ops]

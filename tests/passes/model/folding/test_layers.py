@@ -9,7 +9,7 @@ from ir.facets import Phase
 from ir.module import Inline, Module, Resource
 from ir.ops import Op, Value
 from ir.types import DType, TensorType
-from tests.passes.fold.graphs import (
+from tests.passes.model.folding.graphs import (
     MATRIX,
     STREAM,
     Net,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from passes.fold.program import Program
+from passes.model.folding.program import Program
 
 END = 1 << 62
 

@@ -22,35 +22,16 @@ while the op runs. A value of unknown size counts 0, a measured one (``sizes``) 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ir.module import Func, Module
-from ir.names import ABSENT
-from ir.ops import Op, Region, Value
+from ir.ops import Op, Value
 from ir.types import type_bytes
-from passes.analyses.sizes import sized_results
+from passes.model.graph import reads
+from passes.model.sizes import sized_results
 
 SLOTS = 2
 """Buffers per received tensor: the sender fills one while the receiver reads the other."""
-
-
-def reads(op: Op) -> tuple[str, ...]:
-    """Names that ``op`` reads, operands first, then what its regions capture; each once, symbols included."""
-    operands = op.operands
-    if not op.regions and ABSENT not in operands and len(set(operands)) == len(operands):
-        return operands
-    found: dict[str, None] = {name: None for name in op.operands if name != ABSENT}
-    for _, region in op.regions:
-        found.update(dict.fromkeys(_captured(region)))
-    return tuple(found)
-
-
-def _captured(region: Region) -> Iterable[str]:
-    local = {arg.name for arg in region.args}
-    for op in region.ops:
-        yield from (name for name in reads(op) if name not in local)
-        local.update(value.name for value in op.results)
-    yield from (name for name in region.results if name not in local and name != ABSENT)
 
 
 def value_bytes(value: Value) -> int:
@@ -115,4 +96,21 @@ def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> 
     return tuple(alive)
 
 
-__all__ = ["SLOTS", "live_bytes", "reads", "resource_bytes", "stage_workspace", "stated_bytes", "states_bytes", "value_bytes"]
+def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
+    """Buffers of an edge: one for each phase that can work on a message of it at the same time, or the edge would hold up the
+    stages between its ends. With one lane a stage is one phase; with lanes for transfers it is three (the message is made,
+    sent, received, read)."""
+    skipped = target - source - 1
+    return slots + skipped if comm == "sum" else 2 * slots + 3 * skipped
+
+
+__all__ = [
+    "SLOTS",
+    "edge_slots",
+    "live_bytes",
+    "resource_bytes",
+    "stage_workspace",
+    "stated_bytes",
+    "states_bytes",
+    "value_bytes",
+]

@@ -17,10 +17,11 @@ from dnnc.zoo import build
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module
 from ir.types import DType, TensorType
-from passes.fold import FoldPass, expand
+from passes.fold import FoldPass
 from passes.framework.base import PassContext
 from passes.framework.pipeline import parse_pipeline
-from tests.passes.fold.graphs import of, op_names, round_trip
+from passes.model.folding import expand
+from tests.passes.model.folding.graphs import of, op_names, round_trip
 from tests.passes.running import Arrays, assert_same_bits, run
 
 ZOO = {

@@ -9,7 +9,8 @@ import pytest
 from ir.module import Func
 from ir.ops import Op, Region, Value
 from ir.types import DType, TensorType
-from passes.analyses.memory import live_bytes, reads, stage_workspace
+from passes.model.graph import reads
+from passes.model.liveness import live_bytes, stage_workspace
 from tests.passes.staging import op
 
 

@@ -1,0 +1,28 @@
+"""For passes that look at ops one by one: they get a folded module expanded, and what they make of it is folded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+
+from ir.module import Module
+from passes.framework.base import Pass, PassContext
+from passes.model.folding import expand, refolded
+
+P = TypeVar("P", bound=Pass)
+
+
+def on_expanded(run: Callable[[P, Module, PassContext], Module]) -> Callable[[P, Module, PassContext], Module]:
+    """For the ``run`` of a pass that looks at ops one by one: it gets the module expanded, and what it makes of a folded
+    one is folded again (``refolded``)."""
+
+    @wraps(run)
+    def around(self: P, module: Module, context: PassContext) -> Module:
+        expanded = expand(module)
+        return refolded(module, expanded, run(self, expanded, context))
+
+    return around
+
+
+__all__ = ["on_expanded"]

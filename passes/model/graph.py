@@ -1,0 +1,153 @@
+"""A function as a graph: what an op reads, topological order, names replaced, the stages of ops and the tensors between
+them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ir.diagnostics import Diagnostic, InvalidInput
+from ir.facets import StageSet
+from ir.module import Func
+from ir.names import ABSENT
+from ir.ops import Op, Region, Value
+from ir.types import type_bytes
+from passes.model.sizes import sized_results
+
+
+def topological(after: Sequence[Iterable[int]]) -> list[int]:
+    """All positions, each before those of ``after`` it, the least that is ready first. Positions on a cycle or behind one are
+    missing. ``after`` is read twice; what it lists several times counts as often."""
+    missing = [0] * len(after)
+    for targets in after:
+        for w in targets:
+            missing[w] += 1
+    ready = [v for v, count in enumerate(missing) if not count]
+    order: list[int] = []
+    while ready:
+        v = heapq.heappop(ready)
+        order.append(v)
+        for w in after[v]:
+            missing[w] -= 1
+            if not missing[w]:
+                heapq.heappush(ready, w)
+    return order
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """Names that ``op`` reads, operands first, then what its regions capture; each once, symbols included."""
+    operands = op.operands
+    if not op.regions and ABSENT not in operands and len(set(operands)) == len(operands):
+        return operands
+    found: dict[str, None] = {name: None for name in op.operands if name != ABSENT}
+    for _, region in op.regions:
+        found.update(dict.fromkeys(_captured(region)))
+    return tuple(found)
+
+
+def _captured(region: Region) -> Iterable[str]:
+    local = {arg.name for arg in region.args}
+    for op in region.ops:
+        yield from (name for name in reads(op) if name not in local)
+        local.update(value.name for value in op.results)
+    yield from (name for name in region.results if name not in local and name != ABSENT)
+
+
+def renamed(ops: Iterable[Op], names: dict[str, str]) -> tuple[Op, ...]:
+    """``ops`` with names replaced where they are read and where they are defined, in regions too."""
+    return tuple(_renamed(op, names) for op in ops)
+
+
+def _renamed(op: Op, names: dict[str, str]) -> Op:
+    operands = tuple(names.get(name, name) for name in op.operands)
+    results = tuple(Value(names[v.name], v.type) if v.name in names else v for v in op.results)
+    regions = tuple(
+        (key, Region(region.args, renamed(region.ops, names), tuple(names.get(name, name) for name in region.results)))
+        for key, region in op.regions
+    )
+    if operands == op.operands and results == op.results and regions == op.regions:
+        return op
+    return replace(op, operands=operands, results=results, regions=regions)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A tensor that crosses from stage ``source`` to stage ``target``; its channel is its position in ``cuts_of``."""
+
+    tensor: Value
+    source: int
+    target: int
+    nbytes: int | None
+    """Bytes per microbatch, measured ones where the type does not tell; None where nothing does."""
+
+
+def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
+    """The stages of each op of ``func``, in the ops' order.
+
+    Raises InvalidInput when an op has none, when a number below the highest is used by no op, or for a value that is made
+    only in stages after one that reads it."""
+    members = tuple(op.facet(StageSet, StageSet(())).stages for op in func.ops)
+    problems = [
+        Diagnostic("the op is in no stage", where=describe(op), hint="run 'partition' (or replay a plan) before 'lower'")
+        for op, stages in zip(func.ops, members, strict=True)
+        if not stages
+    ]
+    used = sorted({index for stages in members for index in stages})
+    for before, after in pairwise((-1, *used)):
+        if after > before + 1:
+            holes = f"stage {before + 1} has" if after == before + 2 else f"stages {before + 1} to {after - 1} have"
+            message = f"{holes} no op, but stage {used[-1]} has"
+            problems.append(Diagnostic(message, where=func.name, hint="number the stages without holes"))
+    made: dict[str, tuple[Op, tuple[int, ...]]] = {}
+    for op, stages in zip(func.ops, members, strict=True):
+        for name in reads(op) if stages else ():
+            producer, holders = made.get(name, (None, ()))
+            if producer is not None and holders and min(holders) > min(stages):
+                problems.append(
+                    Diagnostic(
+                        f"stage {min(stages)} reads {name}, which stage {min(holders)} makes ({describe(producer)})",
+                        where=describe(op),
+                        hint="move one of the two ops: what a stage reads comes from stages of lower number",
+                    )
+                )
+        made.update((value.name, (op, stages)) for value in op.results)
+    if problems:
+        raise InvalidInput(problems)
+    return members
+
+
+def cuts_of(func: Func) -> tuple[Cut, ...]:
+    """Every tensor that crosses from one stage to another, by producer in ``func``'s order, then by receiver. Raises as
+    ``stage_members``."""
+    members = stage_members(func)
+    targets: dict[str, dict[int, int]] = {}
+    made: dict[str, tuple[int, ...]] = {}
+    for op, stages in zip(func.ops, members, strict=True):
+        for name in reads(op):
+            for stage in stages:
+                if name in made and stage not in made[name]:
+                    targets.setdefault(name, {})[stage] = max(holder for holder in made[name] if holder < stage)
+        made.update((value.name, stages) for value in op.results)
+    return tuple(
+        Cut(value, source, target, type_bytes(sized.type))
+        for op in func.ops
+        for value, sized in zip(op.results, sized_results(op), strict=True)
+        for target, source in sorted(targets.get(value.name, {}).items())
+    )
+
+
+def describe(op: Op) -> str:
+    """How diagnostics name an op: its graph path and node, else its id."""
+    node = "/".join(part for part in (op.location.path, op.location.node) if part)
+    return f"{node} ({op.id})" if op.location.node else op.id
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names for a message; a long list is cut."""
+    names = list(names)
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
+
+
+__all__ = ["Cut", "cuts_of", "describe", "listing", "reads", "renamed", "stage_members", "topological"]
