@@ -41,6 +41,9 @@ _NAMES = {
 }
 """How onnx's schemas call the element types that have been there from the beginning; the others are not held to them."""
 
+_SHAPE_OPERANDS = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Unsqueeze": 1}
+"""Operators whose result has a dimension for each element of a vector; inference does not read long ones."""
+
 
 def check_types(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
     """Emits an error for each value that is too large and for each input whose element type its operator does not take."""
@@ -82,6 +85,10 @@ class _Checker:
         version = self.versions.get(node.domain)
         if version is None or node.domain not in STANDARD_DOMAINS:
             return
+        place = f"{self.where}{place}: {node_label(node, index)}"
+        if (rank := _least_rank(node, types)) > RANK_LIMIT:
+            message = f"the shape of '{node.output[0]}' is of {rank} dimensions or more; at most {RANK_LIMIT} are supported"
+            self.sink.error(message, where=place)
         formals = _formals(node.op_type, version, node.domain)
         bound: dict[str, str] = {}
         for position, name in enumerate(node.input):
@@ -97,7 +104,16 @@ class _Checker:
                 expected = f"{bound[variable]}, as the input before it"
             if expected:
                 message = f"input '{name}' of {node.op_type} is of {found}, expected {expected}"
-                self.sink.error(message, where=f"{self.where}{place}: {node_label(node, index)}")
+                self.sink.error(message, where=place)
+
+
+def _least_rank(node: NodeProto, types: Mapping[str, Type]) -> int:
+    """The dimensions that the result has at least, by the length of the node's shape operand; 0 where that is not known."""
+    operand = _SHAPE_OPERANDS.get(node.op_type)
+    if node.domain or operand is None or operand >= len(node.input):
+        return 0
+    type_ = types.get(node.input[operand])
+    return type_.elements or 0 if isinstance(type_, TensorType) else 0
 
 
 @lru_cache(maxsize=4096)
