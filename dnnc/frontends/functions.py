@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
+from dnnc.frontends.function_opsets import Converter, bound_attributes, domain_key, rewrite, subgraphs
 from ir.diagnostics import InvalidInput
 from ir.limits import LIMITS, Limits
 from ir.names import unique
@@ -32,37 +33,22 @@ Key = tuple[str, str, str]
 def inline_functions(model: ModelProto, where: str, limits: Limits = LIMITS) -> None:
     """Expands every call, in place. Raises InvalidInput for functions that call themselves, need another opset, are nested too
     deep or expand to too much (``limits``)."""
-    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    functions = {(domain_key(f.domain), f.name, f.overload): f for f in model.functions}
     _check_extent(model, functions, where, limits)
     if not model.functions:
         return
-    if _needs_conversion(model):
-        _inline_converting(model, where)
-        return
-    imported = {_domain(entry.domain) for entry in model.opset_import}
+    imported = {domain_key(entry.domain) for entry in model.opset_import}
     for function in model.functions:
         for entry in function.opset_import:
-            if _domain(entry.domain) not in imported:
-                imported.add(_domain(entry.domain))
+            if domain_key(entry.domain) not in imported:
+                imported.add(domain_key(entry.domain))
                 model.opset_import.add(domain=entry.domain, version=entry.version)
-    inliner = _Inliner(functions, set(_names(model.graph)), where, limits.inlined_bytes)
+    versions = {domain_key(entry.domain): entry.version for entry in model.opset_import}
+    inliner = _Inliner(functions, set(_names(model.graph)), Converter(versions, where), where, _most_bytes(model, limits))
     nodes = list(inliner.expand(model.graph.node, ""))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     del model.functions[:]
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
-def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Graph attributes of a node with their keys; the i-th of a list is ``name.i``."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.name, attribute.g
-        for index, graph in enumerate(attribute.graphs):
-            yield f"{attribute.name}.{index}", graph
 
 
 def _names(graph: GraphProto) -> Iterator[str]:
@@ -77,9 +63,11 @@ def _names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """What a body becomes when its calls are expanded: ``nodes`` in all, ``graphs`` and ``calls`` nested in each other."""
+    """What a body becomes when its calls are expanded: ``nodes`` in all and their ``size`` in bytes, ``graphs`` and ``calls``
+    nested in each other."""
 
     nodes: int = 0
+    size: int = 0
     graphs: int = 0
     calls: int = 0
 
@@ -93,11 +81,25 @@ def _check_extent(model: ModelProto, functions: dict[Key, FunctionProto], where:
         message = f"the calls of model functions expand to {whole.nodes} nodes; at most {most} are supported"
         hint = "is a function called in a circle or far more often than meant? --limit inlined-nodes=NUMBER allows more"
         raise InvalidInput(message, where=where, hint=hint)
+    if functions and whole.size > (most := _most_bytes(model, limits)):
+        raise InvalidInput(_too_many_bytes(most), where=where, hint=_BYTES_HINT)
     if whole.graphs > limits.nested_graphs:
         message = f"graphs are nested {whole.graphs} deep; at most {limits.nested_graphs} levels are supported"
         raise InvalidInput(message, where=where)
     if whole.calls > limits.nested_calls:
         raise InvalidInput(_too_deep(limits), where=where)
+
+
+def _most_bytes(model: ModelProto, limits: Limits) -> int:
+    stated: int = model.ByteSize()
+    return max(limits.inlined_bytes, 10 * stated)
+
+
+def _too_many_bytes(most: int) -> str:
+    return f"the calls of model functions expand to more than {most} bytes; at most so many are supported"
+
+
+_BYTES_HINT = "are its names or constants longer than meant?"
 
 
 def _too_deep(limits: Limits) -> str:
@@ -114,15 +116,16 @@ def _extent(
 ) -> _Extent:
     """The extent of a body, each function measured once. ``known``: functions so far; ``stack``: the calls that lead here.
     Raises InvalidInput for a function that calls itself, and for calls nested too deep."""
-    total = graphs = calls = 0
+    total = size = graphs = calls = 0
     for node in nodes:
-        key = (_domain(node.domain), node.op_type, node.overload)
+        key = (domain_key(node.domain), node.op_type, node.overload)
         function = functions.get(key)
         if function is None:
-            total += 1
+            total, size = total + 1, size + node.ByteSize() + _loaded_bytes(node)
             for _, graph in subgraphs(node):
                 inner = _extent(graph.node, functions, known, stack, where, limits)
-                total, graphs, calls = total + inner.nodes, max(graphs, inner.graphs + 1), max(calls, inner.calls)
+                total, size = total + inner.nodes, size + inner.size - graph.ByteSize()
+                graphs, calls = max(graphs, inner.graphs + 1), max(calls, inner.calls)
             continue
         if key not in known:
             if key in stack:
@@ -132,22 +135,35 @@ def _extent(
                 raise InvalidInput(_too_deep(limits), where=where)
             known[key] = _extent(function.node, functions, known, (*stack, key), where, limits)
         inner = known[key]
-        total, graphs, calls = total + inner.nodes, max(graphs, inner.graphs), max(calls, inner.calls + 1)
-    return _Extent(total, graphs, calls)
+        total, size = total + inner.nodes, size + inner.size
+        graphs, calls = max(graphs, inner.graphs), max(calls, inner.calls + 1)
+    return _Extent(total, size, graphs, calls)
+
+
+def _loaded_bytes(node: NodeProto) -> int:
+    """Bytes in the model file of the tensors that the node carries as attributes: the import reads them for every copy, save
+    those of a ``Constant``, which the copies share."""
+    if node.op_type == "Constant":
+        return 0
+    tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]
+    lengths = [entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "length"]
+    return sum(int(length) for length in lengths if length.isdecimal() and len(length) < 18)
 
 
 @dataclass(slots=True)
 class _Inliner:
-    """One expansion. ``taken``: names of values in use; ``left``: bytes that may still be made."""
+    """One expansion. ``taken``: names of values in use; ``spent``: bytes made so far, of ``most``."""
 
     functions: dict[Key, FunctionProto]
     taken: set[str]
+    converter: Converter
     where: str
-    left: int
+    most: int
+    spent: int = 0
 
     def expand(self, nodes: Iterable[NodeProto], path: str) -> Iterator[NodeProto]:
         for node in nodes:
-            function = self.functions.get((_domain(node.domain), node.op_type, node.overload))
+            function = self.functions.get((domain_key(node.domain), node.op_type, node.overload))
             if function is None:
                 for attribute in node.attribute:
                     for inner in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
@@ -161,13 +177,13 @@ class _Inliner:
                 continue
             call = node.name or next(filter(None, node.output), node.op_type)
             inner_path = f"{path}/{call}:{node.op_type}" if path else f"{call}:{node.op_type}"
+            function = self.converter.converted(function, bound_attributes(node, function))
             yield from self.expand(_body(node, function, call, self.taken), inner_path)
 
     def spend(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0:
-            message = "the calls of model functions expand to more bytes than are supported"
-            raise InvalidInput(message, where=self.where, hint="are its names or constants longer than meant?")
+        self.spent += size
+        if self.spent > self.most:
+            raise InvalidInput(_too_many_bytes(self.most), where=self.where, hint=_BYTES_HINT)
 
 
 def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]) -> Iterator[NodeProto]:
@@ -180,8 +196,7 @@ def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]
     for name, outer in wanted.items():
         if outer and name not in inputs:
             names[name] = outer
-    attributes = {attribute.name: attribute for attribute in function.attribute_proto}
-    attributes |= {attribute.name: attribute for attribute in call.attribute}
+    attributes = bound_attributes(call, function)
 
     def rename(name: str) -> str:
         if name not in names:
@@ -191,83 +206,11 @@ def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]
     for original in function.node:
         node = NodeProto()
         node.CopyFrom(original)
-        _rewrite(node, rename, attributes)
+        rewrite(node, rename, attributes)
         yield node
     for name, outer in wanted.items():
         if outer and name in inputs:  # handed through
             yield onnx.helper.make_node("Identity", [names[name]], [outer], name=f"{prefix}/{name}")
-
-
-def _rewrite(node: NodeProto, rename: object, attributes: dict[str, AttributeProto]) -> None:
-    assert callable(rename)
-    node.input[:] = [rename(name) for name in node.input]
-    node.output[:] = [rename(name) for name in node.output]
-    kept = []
-    for attribute in node.attribute:
-        if attribute.ref_attr_name:
-            given = attributes.get(attribute.ref_attr_name)
-            if given is None:
-                continue
-            replaced = AttributeProto()
-            replaced.CopyFrom(given)
-            replaced.name = attribute.name
-            kept.append(replaced)
-            continue
-        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-            for value in [*graph.input, *graph.output, *graph.value_info]:
-                value.name = rename(value.name)
-            for tensor in graph.initializer:
-                tensor.name = rename(tensor.name)
-            for inner in graph.node:
-                _rewrite(inner, rename, attributes)
-        kept.append(attribute)
-    kept = [_copy(attribute) for attribute in kept]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-
-
-def _copy(attribute: AttributeProto) -> AttributeProto:
-    copy = AttributeProto()
-    copy.CopyFrom(attribute)
-    return copy
-
-
-def _needs_conversion(model: ModelProto) -> bool:
-    """Whether some function uses an operator whose definition differs between its opset and the model's."""
-    versions = {_domain(entry.domain): entry.version for entry in model.opset_import}
-
-    def differs(nodes: Iterable[NodeProto], own: dict[str, int]) -> bool:
-        for node in nodes:
-            domain = _domain(node.domain)
-            ours, theirs = own.get(domain), versions.get(domain)
-            if ours is not None and theirs is not None and ours != theirs and onnx.defs.has(node.op_type, domain):
-                try:
-                    first = onnx.defs.get_schema(node.op_type, ours, domain).since_version
-                    second = onnx.defs.get_schema(node.op_type, theirs, domain).since_version
-                except onnx.defs.SchemaError:
-                    return True
-                if first != second:
-                    return True
-            if any(differs(graph.node, own) for _, graph in subgraphs(node)):
-                return True
-        return False
-
-    return any(
-        differs(function.node, {_domain(entry.domain): entry.version for entry in function.opset_import})
-        for function in model.functions
-    )
-
-
-def _inline_converting(model: ModelProto, where: str) -> None:
-    """onnx's own inliner, which converts opsets but records no path."""
-    from onnx import inliner
-
-    try:
-        inlined = inliner.inline_local_functions(model, convert_version=True)
-    except Exception as error:  # onnx raises bare RuntimeError and ConvertError here
-        message = f"a model function uses another opset than the model and cannot be converted: {error}"
-        raise InvalidInput(message, where=where, hint="export the model with one opset") from None
-    model.CopyFrom(inlined)
 
 
 __all__ = ["PATH_KEY", "SCOPE_KEY", "inline_functions", "subgraphs"]

@@ -142,6 +142,8 @@ class _Translator:
         self.resources: list[Resource] = []
         self.symbols: set[str] = set()
         self.values: set[str] = set()
+        self.constants: dict[tuple[ResourceData, TensorType], str] = {}
+        """Resources of large constants by their data, or where it lies."""
 
     def check_initializers(self) -> None:
         """Errors for tensors whose data does not fit their type, before inference trips over them."""
@@ -196,13 +198,15 @@ class _Translator:
         return symbol
 
     def _constants(self, graph: GraphProto, scope: dict[str, str]) -> None:
-        """Large constants become resources; their nodes are left out."""
+        """Large constants become resources; their nodes are left out. Calls of one function share the constants of its body."""
         for node in graph.node:
             value = _large_constant(node)
-            if value is not None:
-                data = self._data(value, node.output[0])
-                if data is not None:
-                    scope[node.output[0]] = self._resource(node.output[0], tensor_type(value), data)
+            if value is None or (data := self._data(value, node.output[0])) is None:
+                continue
+            key = (data, tensor_type(value))
+            if key not in self.constants:
+                self.constants[key] = self._resource(node.output[0], tensor_type(value), data)
+            scope[node.output[0]] = self.constants[key]
 
     def _ops(self, graph: GraphProto, scope: dict[str, str], types: dict[str, Type], path: str) -> tuple[Op, ...]:
         ops = []

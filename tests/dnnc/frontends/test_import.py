@@ -170,6 +170,40 @@ def test_function_defaults_pass_through_and_absent_inputs(tmp_path: Path) -> Non
     assert ops[1].get("alpha") == 0.25
 
 
+def test_functions_of_another_opset_are_converted(tmp_path: Path) -> None:
+    """Each call with its own attributes and names, its path kept; functions of the model's opset stay as they are."""
+    body = """g (float[2,3] x) => (float y) {
+      a = f.total <kept = 1> (x)
+      b = f.total <kept = 1> (a)
+      c = f.total (b)
+      y = f.same (c)
+    }
+    <domain: "f", opset_import: ["" : 12]>
+    total <kept: int = 0> (u) => (v) { w = f.same (u)  v = ReduceSum <axes = [0, 1], keepdims: int = @kept> (w) }
+    <domain: "f", opset_import: ["" : 12]>
+    same (u) => (v) { v = Relu(u) }
+    """
+    ops = load(model(body, '<ir_version: 10, opset_import: ["": 20, "f": 1]>\n'), tmp_path).entry.ops
+    sums = [o for o in ops if o.name == "onnx.ReduceSum"]
+    assert [o.get("keepdims", 1) for o in sums] == [1, 1, 0]
+    assert [o.location.path for o in sums] == ["main/a:total", "main/b:total", "main/c:total"]
+    assert [o.results[0].name for o in sums] == ["%a", "%b", "%c"]
+    assert [o.name for o in ops].count("onnx.Relu") == 4
+    assert len({o.id for o in ops}) == len(ops)
+    values = [next(o for o in ops if o.id == sum_.operands[1]).get("value") for sum_ in sums]
+    assert [np.frombuffer(value.data, np.int64).tolist() for value in values] == [[0, 1]] * 3
+
+
+def test_functions_that_cannot_be_converted_are_refused(tmp_path: Path) -> None:
+    body = """g (float[2] x) => (float[2] y) { y = f.fn (x) }
+    <domain: "f", opset_import: ["" : 20, "ai.onnx.ml" : 3]>
+    fn (u) => (v) { v = ai.onnx.ml.TreeEnsembleRegressor (u) }
+    """
+    head = '<ir_version: 10, opset_import: ["": 20, "f": 1, "ai.onnx.ml": 5]>\n'
+    with pytest.raises(InvalidInput, match=r"operators of 'ai\.onnx\.ml' from another version"):
+        load(model(body, head), tmp_path)
+
+
 def test_recursive_functions_are_refused(tmp_path: Path) -> None:
     body = """g (float[4] x) => (float[4] y) { y = f.a (x) }
     <domain: "f", opset_import: ["" : 20, "f" : 1]> a (u) => (v) { v = f.b (u) }
