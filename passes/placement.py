@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from ir.topology import Link, Topology
+from ir.topology import Topology
+from passes.model.host_classes import host_classes
 from passes.model.network import Network, device_classes
 from passes.partition.problem import load as combined
 
@@ -510,32 +511,4 @@ class BranchAndBound:
         return max((worst, *busy.values()))
 
 
-def host_classes(topology: Topology) -> dict[str, int]:
-    """Hosts by class: exchanging two of one class with all their devices, in order, changes nothing but names. Explicit routes
-    make every host its own class."""
-    members = {host.name: [d for d in topology.devices if d.host == host.name] for host in topology.hosts}
-    every = Counter(_shape(link, link.ends) for link in topology.links)
-    leaders: list[str] = []
-    found: dict[str, int] = {}
-    for host in topology.hosts:
-        for number, leader in enumerate(leaders):
-            one, other = members[host.name], members[leader]
-            alike = [replace(d, name="", host="") for d in one] == [replace(d, name="", host="") for d in other]
-            if topology.routes or not alike:
-                continue
-            pairs = [(host.name, leader), *((a.name, b.name) for a, b in zip(one, other, strict=True))]
-            swap = dict(pairs) | {b: a for a, b in pairs}
-            if Counter(_shape(link, [swap.get(end, end) for end in link.ends]) for link in topology.links) == every:
-                found[host.name] = number
-                break
-        else:
-            found[host.name] = len(leaders)
-            leaders.append(host.name)
-    return found
-
-
-def _shape(link: Link, ends: Iterable[str]) -> tuple[object, ...]:
-    return tuple(sorted(ends)), link.bandwidth, link.latency, link.duplex, link.shared
-
-
-__all__ = ["Message", "Placement", "PlacementProblem", "host_classes", "search", "shared_loads", "turns"]
+__all__ = ["Message", "Placement", "PlacementProblem", "search", "shared_loads", "turns"]

@@ -19,7 +19,7 @@ from ir.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.model.network import network
 from passes.place import PlacePass
-from passes.placement import BranchAndBound, Message, PlacementProblem, host_classes, search
+from passes.placement import BranchAndBound, Message, PlacementProblem, search
 from tests.passes.staging import chain, devices, op, planned, value
 
 
@@ -320,13 +320,6 @@ def test_a_limited_search_says_so_and_still_places() -> None:
     assert not complete
     assert found is not None
     assert len({device for devices_ in found for device in devices_}) == 5
-
-
-def test_equal_hosts_are_recognised() -> None:
-    assert host_classes(two_hosts()) == {"a": 0, "b": 0}
-    uneven = two_hosts()
-    uneven = replace(uneven, links=(replace(uneven.links[0], bandwidth=1.0), *uneven.links[1:]))
-    assert host_classes(uneven) == {"a": 0, "b": 1}
 
 
 def replicated(width: int, *routes: tuple[int, int]) -> PlacementProblem:
