@@ -188,7 +188,7 @@ def solve_file(
         forward=options.forward,
     )
     progress("load the search", None)
-    import_module("passes.partition.walk_kernels")  # half a second, of numba: no part of any search
+    import_module("passes.model.stages.lattice.walk_kernels")  # half a second, of numba: no part of any search
     loaded = time.perf_counter()
     rows = compare_all(module, objective, options, progress) if options.compare else ()
     if rows and options.time_limit is not None:

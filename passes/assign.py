@@ -226,9 +226,9 @@ class AssignPass(StatedPass):
 def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, float, str]:
     """A bound that no plan of the module's entry function on the topology beats, the best single device's value (inf: it
     fits none), and how the bound was reached. Quick: load balance and largest op, no search."""
-    from passes.partition.bounds import lower_bound, node_weights, prices
-    from passes.partition.from_ir import problem_of
-    from passes.partition.problem import stage_cost
+    from passes.model.stages.bounds import lower_bound, node_weights, prices
+    from passes.model.stages.from_ir import problem_of
+    from passes.model.stages.problem import stage_cost
 
     problem = problem_of(module, topology, net, comm=comm)
     price = prices(problem)

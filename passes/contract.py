@@ -29,11 +29,11 @@ from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.network import network
-from passes.partition.coarsen import Coarse, TooLarge, coarsen
-from passes.partition.colocation import colocation
-from passes.partition.from_ir import problem_of
-from passes.partition.problem import COMM, Problem
-from passes.partition.reduce import ordered, quotient, reduce
+from passes.model.stages.colocation import colocation
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.lattice.coarsen import Coarse, TooLarge, coarsen
+from passes.model.stages.problem import COMM, Problem
+from passes.model.stages.reduce import ordered, quotient, reduce
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from ir.diagnostics import Infeasible, UsageError
 from ir.module import Module
 
 if TYPE_CHECKING:
+    from passes.model.stages.lattice.dp import Stages
     from passes.partition.baselines import Case, Plan
-    from passes.partition.dp import Stages
 
 EXACT, EXPERT = "exact", "expert"
 NAMES = (EXACT, "one-device", "greedy", "topological", "pipedream-style", "local-search", "metis", EXPERT)
@@ -161,9 +161,9 @@ def _given(path: str, module: Module, case: Case) -> Stages:
 def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case, dict[str, object]]:
     """What baselines see of the module, and what else defines the objective (as the exact methods say it)."""
     from passes.model.network import network
+    from passes.model.stages.colocation import colocation
+    from passes.model.stages.from_ir import problem_of
     from passes.partition.baselines import latency_case, pipedream_case, throughput_case, training_case
-    from passes.partition.colocation import colocation
-    from passes.partition.from_ir import problem_of
     from passes.partition.from_workload import color_classes
 
     if objective == "pipedream":

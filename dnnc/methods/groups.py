@@ -10,8 +10,8 @@ from dnnc.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptio
 from ir.module import Module
 
 if TYPE_CHECKING:
+    from passes.model.stages.lattice.dp import Stages
     from passes.partition import Problem, Solution
-    from passes.partition.dp import Stages
     from passes.partition.grouped import GroupPlan, GroupStage
     from passes.partition.hierarchy import Hierarchy
 
@@ -27,15 +27,15 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     speeds (``passes/partition/hierarchy.py``), then the exact search over ideals and groups (``grouped``). Nodes are numbered
     canonically first, so that nothing depends on the order of the file."""
     from passes.model.network import network
+    from passes.model.stages.colocation import colocation
+    from passes.model.stages.from_ir import problem_of
+    from passes.model.stages.lattice.ideals import permuted
+    from passes.model.stages.problem import load, stage_cost
+    from passes.model.stages.reduce import ordered, quotient
     from passes.partition.canonical import canonical_order
-    from passes.partition.colocation import colocation
     from passes.partition.explain import explain
-    from passes.partition.from_ir import problem_of
     from passes.partition.grouped import group_parts
     from passes.partition.hierarchy import Hierarchy
-    from passes.partition.ideals import permuted
-    from passes.partition.problem import load, stage_cost
-    from passes.partition.reduce import ordered, quotient
 
     assert options.hierarchy is not None
     assert options.bandwidth is not None
@@ -80,7 +80,7 @@ def _plan(
     problem: Problem, hierarchy: Hierarchy, options: SolveOptions, progress: Progress
 ) -> tuple[Solution, GroupPlan | None]:
     """The search with every link as fast as inside, and the plan on both speeds; None where there is none."""
-    from passes.partition.bounds import best_bound, prices
+    from passes.model.stages.bounds import best_bound, prices
     from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups, supported
     from passes.partition.hierarchy import best_along
     from passes.partition.interrupts import interruptible
@@ -137,9 +137,9 @@ def _replicas(kind: int, most: int) -> int:
 
 def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -> Solution:
     """The best plan where every link is as fast as inside, on the nodes of ``problem``."""
+    from passes.model.stages.reduce import quotient, reduce
     from passes.partition import Budget, solve
     from passes.partition.limits import at_least_a_plan
-    from passes.partition.reduce import quotient, reduce
     from passes.partition.replicas import replicate
 
     merged = reduce(problem)

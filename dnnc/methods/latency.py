@@ -10,8 +10,8 @@ from ir.diagnostics import UsageError
 from ir.module import Module
 
 if TYPE_CHECKING:
+    from passes.model.stages.problem import Problem
     from passes.partition.latency import BuiltLatency, LatencyProblem, Schedule
-    from passes.partition.problem import Problem
 
 CPUS = "cpus"
 """Name of all CPUs together in an answer."""
@@ -54,7 +54,7 @@ def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltL
     """The problem of throughput for the same nodes and devices, and that of latency. Raises UsageError for options that make no
     sense."""
     from passes.model.network import network
-    from passes.partition.from_ir import problem_of
+    from passes.model.stages.from_ir import problem_of
     from passes.partition.from_workload import color_classes
     from passes.partition.latency import latency_problem
 

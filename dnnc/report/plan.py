@@ -20,7 +20,7 @@ LONG = 100
 def stage_seconds(stage: PlanStage, comm: str) -> float:
     """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
     and transfers; of replicas, which take microbatches in turn, each."""
-    from passes.partition.problem import load
+    from passes.model.stages.problem import load
 
     return load(comm, stage.working, stage.receive, stage.send) / stage.replicas
 

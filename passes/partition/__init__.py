@@ -10,8 +10,8 @@ stages of splits that go back and forth, ``latency`` is for one sample alone. ``
 comparison.
 """
 
+from passes.model.stages.problem import Kind, Problem, StageCost, load, plan_costs, stage_cost, violations
 from passes.partition.partition_pass import PartitionPass
-from passes.partition.problem import Kind, Problem, StageCost, load, plan_costs, stage_cost, violations
 from passes.partition.throughput import Budget, Solution, solve
 
 __all__ = [

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.partition.kernels import compiled
-from passes.partition.problem import Floats, Ints
+from passes.model.kernels import compiled
+from passes.model.stages.problem import Floats, Ints
 
 WEIGHTS, BUFFERS, LIVE, HELD, BROKEN, SIDES = range(6)
 """Columns of the state of a device: bytes by part, nodes held, demanded cuts that are not cut; from ``SIDES`` on, for each

@@ -27,8 +27,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from passes.partition.problem import Floats, Problem, slots
-from passes.partition.reduce import Groups
+from passes.model.stages.problem import Floats, Problem, slots
+from passes.model.stages.reduce import Groups
 
 SLACK = 1e-9
 """Relative rounding allowed for when values are compared."""

@@ -31,10 +31,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from passes.model.highs import PROVEN, SAFETY, Watch
+from passes.model.stages.bounds import best_bound, lower_bound, prices
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Problem, violations
+from passes.model.stages.reduce import Groups, ordered, quotient, reduce
 from passes.partition.any_reduce import reduce_any, restrict
-from passes.partition.bounds import best_bound, lower_bound, prices
-from passes.partition.dp import Stages
-from passes.partition.highs import PROVEN, SAFETY, Watch
 from passes.partition.interrupts import interruptible
 from passes.partition.local_search import (
     Assignment,
@@ -46,8 +48,6 @@ from passes.partition.local_search import (
     sided_value,
     stages_of,
 )
-from passes.partition.problem import Problem, violations
-from passes.partition.reduce import Groups, ordered, quotient, reduce
 from passes.partition.throughput import Budget, Progress, Solution, Statistics, solve
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Problem
 from passes.partition.any_split import solve_any
-from passes.partition.dp import Stages
 from passes.partition.local_search import Sides
-from passes.partition.problem import Problem
 from passes.partition.throughput import Budget, Progress
 from passes.partition.training import OBJECTIVES, TrainingGraph, TrainingSolution, solve_training, training_load
 from passes.partition.training.problem import TrainingProblem, colour_units

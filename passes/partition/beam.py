@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from passes.partition.arrays import csr
-from passes.partition.dp import KeepOn
-from passes.partition.problem import Floats, Ints
-from passes.partition.tables import Tables
+from passes.model.stages.arrays import csr
+from passes.model.stages.lattice.dp import KeepOn
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats, Ints
 
 MOST_NODES = 2_500
 """Nodes beyond which the table of ancestors is too large."""

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passes.partition.bounds import prices
-from passes.partition.dp import Found, KeepOn, Stages
-from passes.partition.ideals import Tables, count_ideals, lattice
-from passes.partition.problem import violations
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice.dp import Found, KeepOn, Stages
+from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
+from passes.model.stages.problem import violations
 from passes.partition.relax import Effort, Relaxed, Relaxer, relaxes
 from passes.partition.symmetry import Symmetric, symmetric
 

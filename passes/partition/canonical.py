@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.arrays import Ints, csr
-from passes.partition.problem import Floats, Problem
+from passes.model.stages.arrays import Ints, csr
+from passes.model.stages.problem import Floats, Problem
 
 Colours: TypeAlias = NDArray[np.uint64]
 

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import KeepOn
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats
 from passes.partition.cell_cuts import Cuts, Mask
 from passes.partition.cells import SLACK, Cell, Space
-from passes.partition.dp import KeepOn
-from passes.partition.problem import Floats
-from passes.partition.tables import Tables
 
 MOST_NODES = 2_500
 """Nodes beyond which the tables of ancestors and descendants are too large."""

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from passes.partition.arrays import csr
+from passes.model.stages.arrays import csr
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats, Ints
 from passes.partition.hubs import nets_of
-from passes.partition.problem import Floats, Ints
-from passes.partition.tables import Tables
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 

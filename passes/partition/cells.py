@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats
 from passes.partition.cell_cuts import Mask
-from passes.partition.problem import Floats
-from passes.partition.tables import Tables
 
 SLACK = 1e-11
 """Relative: what rounding in sums may add."""

@@ -13,12 +13,12 @@ import itertools
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import KeepOn, Stages
+from passes.model.stages.lattice.ideals import Family, among
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats
 from passes.partition.cell_cuts import Cuts, Mask
 from passes.partition.cells import Cell, Space
-from passes.partition.dp import KeepOn, Stages
-from passes.partition.ideals import Family, among
-from passes.partition.problem import Floats
-from passes.partition.tables import Tables
 
 WINDOWS = 150
 """Ranges of weight, a minimum cut or more in each."""

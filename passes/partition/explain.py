@@ -15,8 +15,8 @@ import numpy as np
 
 from ir.diagnostics import Diagnostic, Infeasible
 from ir.topology import Topology
-from passes.partition.problem import Problem, StageCost, plan_costs
-from passes.partition.reduce import Groups
+from passes.model.stages.problem import Problem, StageCost, plan_costs
+from passes.model.stages.reduce import Groups
 from passes.partition.throughput import Budget, Solution, solve
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.kernels import compiled
+from passes.model.kernels import compiled
 
 
 @compiled

@@ -15,8 +15,8 @@ from ir.topology import DeviceType, Topology
 from passes.model.graph import reads
 from passes.model.liveness import value_bytes
 from passes.model.network import Network
-from passes.partition.colocation import FORWARD
-from passes.partition.from_ir import problem_of
+from passes.model.stages.colocation import FORWARD
+from passes.model.stages.from_ir import problem_of
 from passes.partition.pipedream import Profile
 from passes.partition.training import TrainingGraph
 

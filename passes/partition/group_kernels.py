@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from passes.model.kernels import compiled
 from passes.partition.any_kernels import combined_load
-from passes.partition.kernels import compiled
 
 COMPUTE, IN_NEAR, IN_FAR, OUT_NEAR, OUT_FAR, AMOUNTS = range(6)
 """Columns of what a pair costs: seconds of compute, and of receiving and sending were all of it inside or between groups."""

@@ -24,12 +24,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.partition.bounds import prices
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice.ideals import Family, Tables, lattice, members
+from passes.model.stages.problem import COMM, FAR, Floats, Ints, Problem, load, within
+from passes.model.stages.reduce import Groups, quotient, reduce
 from passes.partition.hierarchy import Hierarchy
-from passes.partition.ideals import Family, Tables, lattice, members
 from passes.partition.interrupts import interruptible
-from passes.partition.problem import COMM, FAR, Floats, Ints, Problem, load, within
-from passes.partition.reduce import Groups, quotient, reduce
 from passes.partition.replicas import replicate
 from passes.partition.search import TIGHT, Progress
 

@@ -12,8 +12,8 @@ import math
 from dataclasses import replace
 
 from ir.topology import Topology
+from passes.model.stages.problem import Problem, stage_cost
 from passes.partition.objective import Solution
-from passes.partition.problem import Problem, stage_cost
 
 
 def with_handover(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.partition.problem import Floats, Ints, Problem
+from passes.model.stages.problem import Floats, Ints, Problem
 
 SLACK = 1e-11
 """Relative: what rounding in sums of capacities may add."""

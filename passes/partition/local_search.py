@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from passes.partition.dp import Stages
-from passes.partition.problem import COMM, Floats, Ints, Problem, plan_costs, slots, violations
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import COMM, Floats, Ints, Problem, plan_costs, slots, violations
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
+from passes.model.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
+from passes.model.stages.problem import Problem, slots
 from passes.partition.local_search import Assignment, Sides, kind_of
-from passes.partition.problem import Problem, slots
 
 
 @dataclass(frozen=True)

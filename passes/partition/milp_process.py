@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from ir.child import module_command, module_environment
-from passes.partition.highs import Watch
+from passes.model.highs import Watch
+from passes.model.stages.problem import Kind, Problem
 from passes.partition.local_search import Sides
 from passes.partition.milp import MilpResult, solve_milp
-from passes.partition.problem import Kind, Problem
 
 LARGE = 6_000
 """Pins of tensors times devices from which a programme is solved apart: about as many rows."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from passes.model.stages.lattice.dp import Found, KeepOn, Stages
+from passes.model.stages.lattice.ideals import Family, Tables
+from passes.model.stages.problem import Floats, Problem
+from passes.model.stages.reduce import Groups
 from passes.partition.beam import Boundaries
-from passes.partition.dp import Found, KeepOn, Stages
-from passes.partition.ideals import Family, Tables
-from passes.partition.problem import Floats, Problem
-from passes.partition.reduce import Groups
 
 Progress = Callable[[str, float | None], None]
 

@@ -27,11 +27,13 @@ from ir.module import Module, Plan, PlanStage
 from ir.topology import Topology
 from passes.model.graph import cuts_of
 from passes.model.network import Network
-from passes.partition.dp import Stages
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.placement_from_ir import placement_problem, stage_memory
+from passes.model.stages.placement_search import search
+from passes.model.stages.problem import Problem, plan_costs, pools
+from passes.model.stages.reduce import memory_can_bind
 from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups
 from passes.partition.hierarchy import Hierarchy, best_along
-from passes.partition.problem import Problem, plan_costs, pools
-from passes.partition.reduce import memory_can_bind
 from passes.partition.throughput import TIGHT, Solution
 
 GROUP_SECONDS = 3.0
@@ -177,8 +179,6 @@ def link_value(
 ) -> float:
     """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them
     with a look at ``nodes`` placements, each on as many as ``replicas`` says (one)."""
-    from passes.place import placement_problem, stage_memory
-    from passes.placement import search
 
     func = module.entry
     stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}

@@ -32,21 +32,22 @@ from passes.model.digest import problem_digest
 from passes.model.graph import cuts_of
 from passes.model.liveness import states_bytes
 from passes.model.network import Network, network
+from passes.model.stages.bounds import best_bound, lower_bound, prices
+from passes.model.stages.colocation import colocation
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.placement_from_ir import stage_memory
+from passes.model.stages.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools
+from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.any_split import AnySolution, solve_any
-from passes.partition.bounds import best_bound, lower_bound, prices
-from passes.partition.colocation import colocation
 from passes.partition.control import read_cuts, read_pins
-from passes.partition.dp import Stages
 from passes.partition.explain import explain, inseparable
-from passes.partition.from_ir import problem_of
 from passes.partition.handover import whole_model, with_handover
 from passes.partition.latency.liveness import liveness
 from passes.partition.latency.split import PieceSolution, solve_pieces
 from passes.partition.limits import at_least_a_plan
 from passes.partition.on_links import PlacedSolution, best_on_links, link_value
 from passes.partition.pieces import pieces
-from passes.partition.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools
-from passes.partition.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.replicas import MOST_REPLICAS, replicate
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
 
@@ -309,7 +310,6 @@ class PartitionPass(Pass):
         Planner and exact count differ in one place: an edge over several stages needs more buffers, which no
         function of a stage alone can say. So the limits are lowered by what is missing and the search runs again; the bound
         of the first search stays."""
-        from passes.place import stage_memory
 
         if states_bytes(module.entry) or self.objective == "latency":
             return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from passes.partition.problem import Ints, Kind, Problem
+from passes.model.stages.problem import Ints, Kind, Problem
 
 if TYPE_CHECKING:
     from passes.partition.training.problem import TrainingProblem

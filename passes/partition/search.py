@@ -33,20 +33,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from passes.partition import orders
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice import orders
+from passes.model.stages.lattice.coarsen import contracted
+from passes.model.stages.lattice.dp import Found, KeepOn, Stages
+from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
+from passes.model.stages.problem import FAR, Floats
+from passes.model.stages.reduce import quotient
 from passes.partition.beam import MOST_NODES, Beam
 from passes.partition.bounding import contraction_bounds, part_bound
-from passes.partition.bounds import prices
 from passes.partition.cell_bounds import CellBounds, applies
-from passes.partition.coarsen import contracted
 from passes.partition.cut_plans import CutPlans
-from passes.partition.dp import Found, KeepOn, Stages
 from passes.partition.hubs import hub_bound
-from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.partition.interrupts import interruptible
 from passes.partition.objective import Budget, Objective, Progress, Solution, Statistics
-from passes.partition.problem import FAR, Floats
-from passes.partition.reduce import quotient
 from passes.partition.thinning import CUT_WORK, SIZES, entries, intervals
 from passes.partition.thinning import MOST_NODES as HUGE
 

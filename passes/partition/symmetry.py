@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.dp import Stages
-from passes.partition.ideals import permuted
-from passes.partition.problem import Joins, Problem, Turns
-from passes.partition.reduce import ordered
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.lattice.ideals import permuted
+from passes.model.stages.problem import Joins, Problem, Turns
+from passes.model.stages.reduce import ordered
 
 ROUNDS = 64
 """Refinements of the colouring at most: what is told apart later is not looked for."""

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.arrays import Ints, csr
-from passes.partition.dp import Stages
-from passes.partition.problem import Floats, Problem
-from passes.partition.reduce import Groups, quotient
+from passes.model.stages.arrays import Ints, csr
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Floats, Problem
+from passes.model.stages.reduce import Groups, quotient
 
 MOST_NODES = 4_000
 """Nodes from which on the prefixes of an order are thinned, and nothing else is looked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.partition.kernels import compiled
+from passes.model.kernels import compiled
 from passes.shard.problem import Floats
 
 SLOWEST, SUM, COUNT = 0, 1, 2

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.partition.highs import SCALE, Rows, solve_rows
+from passes.model.highs import SCALE, Rows, solve_rows
 from passes.shard.problem import Floats, ShardProblem, ValueNode
 
 MOST_COLUMNS = 1_000_000

@@ -171,7 +171,7 @@ def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
 
 def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:
     """The plan with what the integer programme finds in what is left of the problem, and proves."""
-    from passes.partition.highs import PROVEN
+    from passes.model.highs import PROVEN
     from passes.shard.programme import certified
 
     found = certified(left.problem, left.nearest(plan.choices), plan.value, memory, ends, gap)

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+from passes.model.stages.problem import Problem, violations
 from passes.partition.any_split import solve_any
 from passes.partition.local_search import Search, local_search
-from passes.partition.problem import Problem, violations
 from passes.partition.throughput import Budget
 from tests.bench.machine import header
 from tests.passes.partition.instances import random_problem

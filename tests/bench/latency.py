@@ -14,7 +14,7 @@ from dnnc.frontends.workloads import Machines, lower, read_profile
 from ir.diagnostics import DiagnosticSink
 from ir.topology import Topology
 from passes.model.network import network
-from passes.partition.from_ir import problem_of
+from passes.model.stages.from_ir import problem_of
 from passes.partition.from_workload import color_classes
 from passes.partition.latency import LatencyBudget, LatencyProblem, faults, latency_problem, solve_latency
 from passes.partition.latency.bounds import critical_path

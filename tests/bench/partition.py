@@ -13,11 +13,11 @@ from dnnc.frontends import load_model, load_topology
 from ir.diagnostics import DiagnosticSink
 from passes.framework.pipeline import parse_pipeline
 from passes.model.network import network
-from passes.partition.coarsen import coarsen
-from passes.partition.colocation import colocation
-from passes.partition.from_ir import problem_of
-from passes.partition.problem import Problem
-from passes.partition.reduce import ordered, quotient, reduce
+from passes.model.stages.colocation import colocation
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.lattice.coarsen import coarsen
+from passes.model.stages.problem import Problem
+from passes.model.stages.reduce import ordered, quotient, reduce
 from passes.partition.throughput import solve
 from tests.passes.partition.instances import encoder_decoder, experts, series_parallel
 from tests.passes.partition.test_workloads import FOLDER, OPTIMA, read

@@ -23,11 +23,11 @@ import numpy as np
 
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from ir.diagnostics import DiagnosticSink
-from passes.partition.bounds import prices
-from passes.partition.dp import solve_family
-from passes.partition.ideals import BIG, Tables, lattice
-from passes.partition.problem import Kind
-from passes.partition.reduce import quotient, reduce
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice.dp import solve_family
+from passes.model.stages.lattice.ideals import BIG, Tables, lattice
+from passes.model.stages.problem import Kind
+from passes.model.stages.reduce import quotient, reduce
 from passes.partition.throughput import Budget, solve
 from tests.bench.machine import header
 from tests.bench.plot import PUBLIC, Point, plots

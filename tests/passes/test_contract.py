@@ -15,8 +15,8 @@ from ir.types import DType, SeqType, TensorType
 from passes.contract import ContractPass
 from passes.framework.base import PassContext
 from passes.model.graph import reads
+from passes.model.stages.colocation import SPAN, colocation
 from passes.partition import PartitionPass
-from passes.partition.colocation import SPAN, colocation
 from tests.passes.staging import VECTOR, chain, devices, op, value
 
 TIME = {"t": 1.0}

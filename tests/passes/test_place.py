@@ -18,8 +18,9 @@ from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.model.network import network
+from passes.model.stages.placement import Message, PlacementProblem
+from passes.model.stages.placement_search import BranchAndBound, search
 from passes.place import PlacePass
-from passes.placement import BranchAndBound, Message, PlacementProblem, search
 from tests.passes.staging import chain, devices, op, planned, value
 
 

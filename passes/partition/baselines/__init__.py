@@ -7,6 +7,7 @@ a function of (case, limits) that gives stages or raises ``NoPlan``. ``expert`` 
 from collections.abc import Callable
 from typing import TypeAlias
 
+from passes.model.stages.lattice.dp import Stages
 from passes.partition.baselines.case import Case, Limits, NoPlan, Plan, StageLoad, judge
 from passes.partition.baselines.cases import pipedream_case, throughput_case, training_case
 from passes.partition.baselines.expert import expert
@@ -17,7 +18,6 @@ from passes.partition.baselines.metis import metis
 from passes.partition.baselines.one_device import one_device
 from passes.partition.baselines.pipedream_style import pipedream_style
 from passes.partition.baselines.topological import topological
-from passes.partition.dp import Stages
 
 Baseline: TypeAlias = Callable[[Case, Limits], Stages]
 

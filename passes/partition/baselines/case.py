@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passes.partition.dp import Stages
-from passes.partition.problem import Kind, Problem
-from passes.partition.reduce import Groups
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Kind, Problem
+from passes.model.stages.reduce import Groups
 from passes.partition.search import Objective, Progress
 from passes.partition.training.problem import topological
 

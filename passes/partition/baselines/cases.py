@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from passes.model.stages.bounds import lower_bound, prices
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Kind, Problem, plan_costs
+from passes.model.stages.reduce import Groups, ordered, quotient
 from passes.partition.baselines.case import Case, StageLoad, Units
-from passes.partition.bounds import lower_bound, prices
-from passes.partition.dp import Stages
 from passes.partition.pipedream import Machines, Profile, pipedream_objective, stage_times
-from passes.partition.problem import Kind, Problem, plan_costs
-from passes.partition.reduce import Groups, ordered, quotient
 from passes.partition.throughput import Throughput
 from passes.partition.training import TrainingGraph, training_load, training_objective, training_value, units
 from passes.partition.training.problem import colour_units

@@ -12,9 +12,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import Found, KeepOn, Stages
+from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, sequences
 from passes.partition.baselines.case import Case, Limits, NoPlan
-from passes.partition.dp import Found, KeepOn, Stages
-from passes.partition.ideals import BIG, Family, Tables, lattice, permuted, sequences
 
 MAX_WORDS = 64 << 20
 """Eight-byte words that the chain and the programme over it may take."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from passes.model.stages.lattice.dp import Stages
 from passes.partition.baselines.case import Case, NoPlan
-from passes.partition.dp import Stages
 
 
 def expert(case: Case, given: Stages, names: Sequence[str]) -> Stages:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 import time
 
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Problem
 from passes.partition.baselines.case import Case, Limits, NoPlan
-from passes.partition.dp import Stages
-from passes.partition.problem import Problem
 
 STEP = 1.02
 MOST_PLANS = 16
@@ -72,7 +72,8 @@ def _fill(problem: Problem, level: float, memory: bool) -> Stages | None:
 
 
 class _Filling:
-    """The device being filled. Its memory is that of ``passes.partition.problem`` without the buffers of what it receives."""
+    """The device being filled. Its memory is that of ``passes.model.stages.problem`` without the buffers of what it
+    receives."""
 
     def __init__(self, problem: Problem, level: float, memory: bool) -> None:
         self.problem, self.level, self.memory = problem, level, memory

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.reduce import Groups
 from passes.partition.baselines.case import Case, NoPlan, Plan
-from passes.partition.dp import Stages
 from passes.partition.latency import BuiltLatency, LatencyProblem, Piece, faults, schedule
 from passes.partition.latency.bounds import critical_path
-from passes.partition.reduce import Groups
 from passes.partition.training.problem import topological
 
 SLACK = 1e-11

@@ -8,9 +8,9 @@ may be better than any contiguous one, and no bound comes with it.
 
 from __future__ import annotations
 
+from passes.model.stages.lattice.dp import Stages
 from passes.partition import local_search as annealing
 from passes.partition.baselines.case import Case, Limits, NoPlan
-from passes.partition.dp import Stages
 
 
 def local_search(case: Case, limits: Limits) -> Stages:

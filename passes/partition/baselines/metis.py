@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Floats, Problem
 from passes.partition.baselines.case import Case, Limits, NoPlan
-from passes.partition.dp import Stages
-from passes.partition.problem import Floats, Problem
 
 SCALE = 10_000_000
 """The sum of weights in METIS's whole numbers, which have 32 bits."""

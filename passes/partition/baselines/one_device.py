@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import Stages
 from passes.partition.baselines.case import Case, Limits, NoPlan, judge
-from passes.partition.dp import Stages
 
 
 def one_device(case: Case, limits: Limits) -> Stages:

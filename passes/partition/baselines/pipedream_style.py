@@ -5,9 +5,9 @@ one node and meet in another. All nodes of a component but those that only end i
 its profiles and the device-placement reference (msr-fiddle/dnn-partitioning, ``-pipeDream``) repeats for other graphs.
 PipeDream drops inputs and masks from its graphs, else a mask that every layer reads would make one component of everything:
 where components are sought, a node without seconds counts only if it reads something and has at most ``SPREAD`` readers. (The
-reference lists such nodes by hand.) What then lies on a cycle joins as well, and nodes that cost nothing join
-their only neighbour (``passes.partition.reduce``). What is left is linearised depth first, from the first source and from the
-last, and the programme over each order is exact.
+reference lists such nodes by hand.) What then lies on a cycle joins as well, and nodes that cost nothing join their only
+neighbour (``passes.model.stages.reduce``). What is left is linearised depth first, from the first source and from the last, and
+the programme over each order is exact.
 
 It never cuts between parallel branches, which is where operator graphs have their good cuts.
 """
@@ -20,11 +20,11 @@ from typing import cast
 
 import networkx as nx
 
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Problem
+from passes.model.stages.reduce import ordered, quotient, reduce
 from passes.partition.baselines.case import Case, Limits
 from passes.partition.baselines.chain import best_chain
-from passes.partition.dp import Stages
-from passes.partition.problem import Problem
-from passes.partition.reduce import ordered, quotient, reduce
 
 SPREAD = 2
 """Readers of a node without seconds, up to which its edges count: more make it a mask or a context that is handed to all."""

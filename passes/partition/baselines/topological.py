@@ -7,9 +7,9 @@ programme matched the full one on 13 of 15 inputs.
 
 from __future__ import annotations
 
+from passes.model.stages.lattice.dp import Stages
 from passes.partition.baselines.case import Case, Limits
 from passes.partition.baselines.chain import best_chain
-from passes.partition.dp import Stages
 
 
 def topological(case: Case, limits: Limits) -> Stages:

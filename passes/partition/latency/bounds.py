@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from passes.model.stages.problem import Floats
 from passes.partition.latency.problem import LatencyProblem
 from passes.partition.latency.reduce import Reduced, grouped
-from passes.partition.problem import Floats
 
 
 def fastest(problem: LatencyProblem) -> Floats:

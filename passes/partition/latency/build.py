@@ -1,7 +1,7 @@
 """From the throughput problem of a module to the latency problem: which kinds are CPUs, and what a node weighs.
 
 A *CPU* is a kind of device that transfers for free and has no memory limit; there may be one such kind. A piece takes the bytes
-of a stage (``passes.partition.problem``): weights, workspace (exactly, where ``liveness`` is given), buffers.
+of a stage (``passes.model.stages.problem``): weights, workspace (exactly, where ``liveness`` is given), buffers.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.model.stages.problem import Kind, Problem, slots
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.problem import LatencyProblem, Programs
-from passes.partition.problem import Kind, Problem, slots
 
 
 @dataclass(frozen=True)

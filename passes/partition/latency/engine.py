@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.arrays import csr
+from passes.model.stages.arrays import csr
+from passes.model.stages.problem import Floats, Ints
 from passes.partition.latency import kernels, label_kernels
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.problem import Piece
 from passes.partition.latency.reduce import Free, Reduced, expanded
-from passes.partition.problem import Floats, Ints
 
 HUGE = 1 << 62
 """Stands for no memory limit."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.partition.kernels import compiled
+from passes.model.kernels import compiled
 
 NEVER = np.inf
 

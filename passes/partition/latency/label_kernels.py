@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.partition.kernels import compiled
+from passes.model.kernels import compiled
 from passes.partition.latency.kernels import NEVER, bytes_of, digits, leaves, meets, place, price, supersets, toll
 
 OPEN, CPU = -1, -2

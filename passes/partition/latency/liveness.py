@@ -16,7 +16,7 @@ from ir.module import Func
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes, value_bytes
 from passes.model.sizes import sized_results
-from passes.partition.arrays import Ints
+from passes.model.stages.arrays import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.partition.highs import SAFETY, SCALE, Rows, Watch, solve_rows
+from passes.model.highs import SAFETY, SCALE, Rows, Watch, solve_rows
 from passes.partition.latency.problem import LatencyProblem, Piece
 
 _APART = 1e-3

@@ -33,8 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.model.stages.problem import Floats, Ints, Kind
 from passes.partition.latency.liveness import Liveness
-from passes.partition.problem import Floats, Ints, Kind
 
 
 @dataclass(frozen=True, eq=False)

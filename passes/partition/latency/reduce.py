@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from passes.model.stages.problem import Floats, Ints, Kind
 from passes.partition.latency.problem import LatencyProblem, Piece
-from passes.partition.problem import Floats, Ints, Kind
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from passes.model.stages.problem import Problem
 from passes.partition.latency.build import latency_problem
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.solver import LatencyBudget, solve_latency
-from passes.partition.problem import Problem
 from passes.partition.search import Budget, Solution
 
 

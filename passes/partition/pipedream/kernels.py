@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.kernels import compiled
+from passes.model.kernels import compiled
 
 LOOPS = 16
 """Turns of the innermost loop that count as one pair."""

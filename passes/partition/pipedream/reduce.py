@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.model.stages.reduce import Groups
 from passes.partition.pipedream.problem import Profile
-from passes.partition.reduce import Groups
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.model.stages.lattice.dp import SLICE, Found, KeepOn, Stages
+from passes.model.stages.lattice.ideals import Family, Tables, members
+from passes.model.stages.problem import Floats, Kind, Problem, slots
+from passes.model.stages.reduce import Groups
 from passes.partition.beam import Boundaries
-from passes.partition.dp import SLICE, Found, KeepOn, Stages
-from passes.partition.ideals import Family, Tables, members
 from passes.partition.pipedream.problem import (
     Machines,
     Profile,
@@ -24,8 +26,6 @@ from passes.partition.pipedream.problem import (
 )
 from passes.partition.pipedream.reduce import Reduced, reduce_profile
 from passes.partition.pipedream.starts import start_bound
-from passes.partition.problem import Floats, Kind, Problem, slots
-from passes.partition.reduce import Groups
 from passes.partition.search import Budget, Objective, Progress, Search, Solution, per_ideal
 from passes.partition.thinning import thinned
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.dp import KeepOn
-from passes.partition.problem import Floats
+from passes.model.stages.lattice.dp import KeepOn
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats
 from passes.partition.search import TIGHT
-from passes.partition.tables import Tables
 
 REACHES = (1.2, 1.4, 1.6, 2.0)
 """Seconds walked over, as multiples of the largest trial value."""

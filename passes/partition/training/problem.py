@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.model.graph import topological as order_of
-from passes.partition.arrays import distinct, rows_of
-from passes.partition.colocation import acyclic, components
-from passes.partition.problem import Floats, Ints, Kind, crowding
-from passes.partition.reduce import Groups
+from passes.model.stages.arrays import distinct, rows_of
+from passes.model.stages.colocation import acyclic, components
+from passes.model.stages.problem import Floats, Ints, Kind, crowding
+from passes.model.stages.reduce import Groups
 
 OBJECTIVES = ("sum", "split")
 Flags: TypeAlias = NDArray[np.bool_]

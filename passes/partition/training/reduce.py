@@ -9,9 +9,9 @@ own stage A: nested ideals stay nested. On any kind write p for seconds and c fo
 - No other stage sees a difference.
 
 So no load grows when p(v) + sum c(v's tensors not joining z) <= sum c(tensors joining v and z alone), on every kind and for
-each side of the load (of the objective ``sum``: for both sides together). Kinds that run z must run v, and v must take no
-bytes where memory is limited. A stage that becomes empty is dropped. The rules of ``passes/partition/reduce.py`` are the case
-of tensors with a direction.
+each side of the load (of the objective ``sum``: for both sides together). Kinds that run z must run v, and v must take no bytes
+where memory is limited. A stage that becomes empty is dropped. The rules of ``passes/model/stages/reduce.py`` are the case of
+tensors with a direction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 
 import numpy as np
 
-from passes.partition.reduce import Groups
+from passes.model.stages.reduce import Groups
 from passes.partition.training.problem import TrainingProblem, topological
 
 

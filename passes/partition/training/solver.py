@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.partition.arrays import csr, distinct
+from passes.model.stages.arrays import csr, distinct
+from passes.model.stages.bounds import lower_bound, prices
+from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
+from passes.model.stages.lattice.ideals import Family, Tables, possible
+from passes.model.stages.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
+from passes.model.stages.reduce import Groups
 from passes.partition.beam import Boundaries
-from passes.partition.bounds import lower_bound, prices
-from passes.partition.dp import Found, KeepOn, Stages, solve_family
-from passes.partition.ideals import Family, Tables, possible
-from passes.partition.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
-from passes.partition.reduce import Groups
 from passes.partition.replicas import Replication, replicate_training
 from passes.partition.search import TIGHT, Budget, Objective, Progress, Search, Solution
 from passes.partition.thinning import thinned

@@ -22,8 +22,8 @@ from ir.module import Module
 from ir.ops import Op
 from ir.topology import Topology
 from passes.model.network import network
-from passes.partition.from_ir import problem_of
-from passes.partition.problem import Problem
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.problem import Problem
 from tests.dnnc.workload_files import PROFILE, chain, edge, node, placement, random_placement, text_of
 
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from passes.partition.problem import Kind, Problem, stage_cost
+from passes.model.stages.problem import Kind, Problem, stage_cost
 
 
 def random_problem(seed: int, *, nodes: int = 6, comm: str = "sum", memory: bool = True, demands: bool = True) -> Problem:

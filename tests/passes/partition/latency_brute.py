@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from passes.model.stages.problem import Kind
 from passes.partition.latency import LatencyProblem, Programs
-from passes.partition.problem import Kind
 
 
 def random_latency(seed: int, *, nodes: int = 6, pieces: int = 1, kinds: int = 2, devices: int = 2) -> LatencyProblem:

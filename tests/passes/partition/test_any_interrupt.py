@@ -15,7 +15,7 @@ CHILD = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from passes.partition.any_split import solve_any
-from passes.partition.problem import violations
+from passes.model.stages.problem import violations
 from passes.partition.throughput import Budget
 from tests.passes.partition.instances import series_parallel
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.problem import COMM, Kind, Problem, plan_costs, violations
+from passes.model.stages.reduce import quotient
 from passes.partition import any_split
 from passes.partition.any_reduce import reduce_any, restrict
 from passes.partition.any_split import solve_any
-from passes.partition.problem import COMM, Kind, Problem, plan_costs, violations
-from passes.partition.reduce import quotient
 from passes.partition.throughput import Budget, solve
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.instances import random_chains, random_problem

@@ -9,13 +9,13 @@ import random
 import numpy as np
 import pytest
 
+from passes.model.stages.lattice.ideals import prefixes
+from passes.model.stages.lattice.tables import Tables
 from passes.partition.beam import Beam, Boundaries
-from passes.partition.ideals import prefixes
 from passes.partition.pipedream import Machines, Profile, solve_pipedream, start_kernels
 from passes.partition.pipedream.solver import _PipeDream
 from passes.partition.pipedream.starts import start_bound
 from passes.partition.search import Budget, Search
-from passes.partition.tables import Tables
 from tests.passes.partition.test_pipedream import FOLDER, downsets, read
 
 

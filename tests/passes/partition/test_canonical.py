@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.lattice.ideals import permuted
+from passes.model.stages.problem import Problem
 from passes.partition.canonical import canonical_order
-from passes.partition.ideals import permuted
-from passes.partition.problem import Problem
 from tests.passes.partition.instances import encoder_decoder, experts, random_problem
 from tests.passes.partition.test_grouped import random_order
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.bounds import prices
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice.ideals import BIG, Tables, among, lattice, prefixes
+from passes.model.stages.problem import COMM, Problem, plan_costs, violations
 from passes.partition.cell_bounds import CellBounds, applies
 from passes.partition.cell_cuts import Cuts
 from passes.partition.cells import Cell, Space
 from passes.partition.cut_plans import CutPlans
 from passes.partition.hubs import nets_of
-from passes.partition.ideals import BIG, Tables, among, lattice, prefixes
-from passes.partition.problem import COMM, Problem, plan_costs, violations
 from passes.partition.search import Budget
 from passes.partition.throughput import Throughput, solve
 from passes.partition.training import OBJECTIVES, training_objective, units

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.problem import COMM, Kind, Problem, violations
 from passes.partition.any_split import solve_any
 from passes.partition.any_training import problem_of_units
 from passes.partition.local_search import Sides
 from passes.partition.milp import MilpResult, solve_milp
 from passes.partition.pipedream import Machines, Profile, solve_pipedream
-from passes.partition.problem import COMM, Kind, Problem, violations
 from passes.partition.throughput import Budget, Solution, solve
 from passes.partition.training import OBJECTIVES, solve_training, training_load, training_value, units
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers

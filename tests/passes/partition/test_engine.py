@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition import orders
+from passes.model.stages.bounds import node_weights, prices
+from passes.model.stages.lattice import orders
+from passes.model.stages.lattice.dp import solve_family
+from passes.model.stages.lattice.ideals import BIG, Tables, lattice, members, possible, prefixes
+from passes.model.stages.problem import COMM, Floats, Kind, Problem, plan_costs, stage_cost, violations
+from passes.model.stages.reduce import quotient
 from passes.partition import search as search_module
-from passes.partition.bounds import node_weights, prices
-from passes.partition.dp import solve_family
-from passes.partition.ideals import BIG, Tables, lattice, members, possible, prefixes
 from passes.partition.pipedream import kernels as pipedream_kernels
-from passes.partition.problem import COMM, Floats, Kind, Problem, plan_costs, stage_cost, violations
-from passes.partition.reduce import quotient
 from passes.partition.search import Budget, Search
 from passes.partition.throughput import Throughput, solve
 from passes.partition.training import TrainingGraph, solve_training, training_faults, training_load, training_objective, units

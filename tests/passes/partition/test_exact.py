@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.bounds import best_bound, lower_bound, node_weights, prices, transfer_bound
-from passes.partition.dp import solve_family
-from passes.partition.ideals import BIG, Tables, lattice, permuted
-from passes.partition.problem import COMM, Kind, Problem, plan_costs, violations
-from passes.partition.reduce import quotient, reduce
+from passes.model.stages.bounds import best_bound, lower_bound, node_weights, prices, transfer_bound
+from passes.model.stages.lattice.dp import solve_family
+from passes.model.stages.lattice.ideals import BIG, Tables, lattice, permuted
+from passes.model.stages.problem import COMM, Kind, Problem, plan_costs, violations
+from passes.model.stages.reduce import quotient, reduce
 from passes.partition.throughput import Budget, solve
 from tests.passes.partition.instances import brute_force, ideals, random_chains, random_problem
 
@@ -276,7 +276,7 @@ def test_many_different_devices_need_no_vector_of_each(stages: int | None) -> No
 
 def test_sequences_of_devices_are_honest(monkeypatch: pytest.MonkeyPatch) -> None:
     """On small problems: never below brute force, feasible, and infeasible is never claimed."""
-    monkeypatch.setattr("passes.partition.states.MOST_STATES", 0)
+    monkeypatch.setattr("passes.model.stages.lattice.states.MOST_STATES", 0)
     reached = 0
     for seed in range(120):
         problem = random_problem(seed)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.lattice.ideals import permuted
+from passes.model.stages.problem import COMM, Kind, Problem, stage_cost
 from passes.partition.grouped import GroupPlan, GroupStage, group_value, solve_groups, supported
 from passes.partition.hierarchy import Hierarchy
-from passes.partition.ideals import permuted
-from passes.partition.problem import COMM, Kind, Problem, stage_cost
 from tests.passes.partition.instances import ideals, random_problem
 
 NOTHING = GroupPlan((), math.inf, 0.0, "")

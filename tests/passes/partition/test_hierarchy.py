@@ -22,13 +22,14 @@ from ir.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.model.graph import cuts_of
 from passes.model.network import network
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.placement_from_ir import placement_problem, stage_memory
+from passes.model.stages.problem import COMM, Problem, load, stage_cost
 from passes.partition import PartitionPass
-from passes.partition.from_ir import problem_of
 from passes.partition.hierarchy import Hierarchy, plan_value, plans_along
 from passes.partition.on_links import hierarchy_of
 from passes.partition.pipedream import Machines, Profile, plan_faults, solve_pipedream
-from passes.partition.problem import COMM, Problem, load, stage_cost
-from passes.place import PlacePass, placement_problem, stage_memory, stage_ops
+from passes.place import PlacePass, stage_ops
 from tests.passes.partition.instances import random_problem
 from tests.passes.partition.test_pipedream import random_profile
 

@@ -12,7 +12,7 @@ import pytest
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify_files
 from ir.diagnostics import DiagnosticSink
-from passes.partition.problem import Problem, violations
+from passes.model.stages.problem import Problem, violations
 from passes.partition.throughput import Budget, Solution, solve
 from tests.passes.partition import lattices
 from tests.passes.partition.instances import encoder_decoder, experts

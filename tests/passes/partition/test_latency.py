@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.problem import Kind
 from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, faults, schedule, solve_latency
 from passes.partition.latency import solver as latency_solver
 from passes.partition.latency.bounds import critical_path, kept
 from passes.partition.latency.engine import Engine
 from passes.partition.latency.reduce import reduced
-from passes.partition.problem import Kind
 from tests.passes.partition.latency_brute import least_latency, random_latency
 
 QUIET = LatencyBudget(seconds=60)

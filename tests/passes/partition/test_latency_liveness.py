@@ -20,8 +20,8 @@ from ir.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.model.liveness import stage_workspace
 from passes.model.network import network
+from passes.model.stages.from_ir import problem_of
 from passes.partition import PartitionPass
-from passes.partition.from_ir import problem_of
 from passes.partition.latency import LatencyProblem, Piece, kernels, latency_problem
 from passes.partition.latency.engine import graph_of
 from passes.partition.latency.liveness import liveness

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.problem import Kind
 from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, TooManyKindsError, faults, schedule, solve_latency
 from passes.partition.latency.milp import LatencyMilp, solve_latency_milp
-from passes.partition.problem import Kind
 from tests.passes.partition.latency_brute import least_latency, random_latency, with_programs
 
 SEEDS = st.integers(0, 10**6)

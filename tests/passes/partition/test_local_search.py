@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passes.model.stages.problem import COMM, Problem, plan_costs, violations
 from passes.partition.any_kernels import anneal
 from passes.partition.local_search import (
     Assignment,
@@ -21,7 +22,6 @@ from passes.partition.local_search import (
     sided_value,
     stages_of,
 )
-from passes.partition.problem import COMM, Problem, plan_costs, violations
 from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
 from tests.passes.partition.instances import encoder_decoder, random_problem
 

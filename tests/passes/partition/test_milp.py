@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passes.model.stages.problem import COMM, Problem, plan_costs, violations
 from passes.partition.local_search import assignment_of, sided_value
 from passes.partition.milp import heaviest, solve_milp
 from passes.partition.milp_process import solve_apart
-from passes.partition.problem import COMM, Problem, plan_costs, violations
 from tests.dnnc.runtime.processes import end_starter
 from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
 from tests.passes.partition.instances import brute_force, encoder_decoder, random_chains, random_problem

@@ -20,10 +20,10 @@ from ir.verifier import verify
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
 from passes.model.network import network
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.problem import Problem
 from passes.partition import PartitionPass
-from passes.partition.from_ir import problem_of
 from passes.partition.pieces import pieces
-from passes.partition.problem import Problem
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
 from passes.simulate import simulate

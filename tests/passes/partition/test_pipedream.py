@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.ideals import BIG, Tables, count_ideals, lattice
+from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals, lattice
 from passes.partition.pipedream import SCHEDULES, Machines, Profile, kernels, plan_faults, solve_pipedream, stage_times
 from passes.partition.pipedream.problem import cut_bytes
 from passes.partition.pipedream.reduce import reduce_profile

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice.dp import solve_family
+from passes.model.stages.lattice.ideals import BIG, Tables, lattice
+from passes.model.stages.problem import COMM, Problem, part_of, plan_costs, violations
+from passes.model.stages.reduce import ordered
 from passes.partition.bounding import contraction_bounds, part_bound
-from passes.partition.bounds import prices
-from passes.partition.dp import solve_family
 from passes.partition.hubs import hub_bound, nets_of
-from passes.partition.ideals import BIG, Tables, lattice
-from passes.partition.problem import COMM, Problem, part_of, plan_costs, violations
-from passes.partition.reduce import ordered
 from passes.partition.relax import Effort, Relaxer, relaxes
 from passes.partition.throughput import Throughput, solve
 from tests.passes.partition.instances import Layers, brute_force, encoder_decoder, experts, random_chains, random_problem

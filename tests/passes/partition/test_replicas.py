@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.bounds import best_bound, prices
-from passes.partition.problem import COMM, Kind, Problem, pools, violations
+from passes.model.stages.bounds import best_bound, prices
+from passes.model.stages.problem import COMM, Kind, Problem, pools, violations
 from passes.partition.replicas import Replication, replicate
 from passes.partition.throughput import solve
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.bounds import prices
-from passes.partition.dp import solve_family
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice.dp import solve_family
+from passes.model.stages.lattice.ideals import BIG, Tables, lattice
+from passes.model.stages.problem import Joins, Kind, Problem, plan_costs, violations
 from passes.partition.hubs import nets_of
-from passes.partition.ideals import BIG, Tables, lattice
-from passes.partition.problem import Joins, Kind, Problem, plan_costs, violations
 from passes.partition.symmetry import symmetric
 from tests.passes.partition.instances import Layers, brute_force, experts
 
@@ -133,7 +133,7 @@ def test_a_branch_that_differs_is_left_out() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_does_not_depend_on_order(seed: int) -> None:
-    from passes.partition.ideals import permuted
+    from passes.model.stages.lattice.ideals import permuted
 
     problem = joined(experts(6, layers=2))
     order = list(range(problem.size))

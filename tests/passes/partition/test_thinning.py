@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from passes.partition.problem import Kind, Problem, violations
-from passes.partition.reduce import quotient
+from passes.model.stages.problem import Kind, Problem, violations
+from passes.model.stages.reduce import quotient
 from passes.partition.thinning import MOST_NODES, entries, intervals, thinned
 from passes.partition.throughput import Budget, Throughput, solve
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition import kernels, walk_kernels
-from passes.partition.ideals import BIG, Tables, count_ideals
-from passes.partition.problem import Kind
+from passes.model.stages.lattice import kernels, walk_kernels
+from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals
+from passes.model.stages.problem import Kind
 from passes.partition.throughput import Budget
 from passes.partition.training import (
     OBJECTIVES,

@@ -10,8 +10,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from passes.partition.problem import Kind, Problem, violations
-from passes.partition.reduce import quotient, reduce
+from passes.model.stages.problem import Kind, Problem, violations
+from passes.model.stages.reduce import quotient, reduce
 from passes.partition.throughput import solve
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "workloads" / "device-placement" / "throughput"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.bounds import best_bound, prices
-from passes.partition.coarsen import Coarse, TooLarge, coarsen
-from passes.partition.ideals import BIG, Tables, count_ideals
-from passes.partition.problem import COMM, Problem, violations
-from passes.partition.reduce import ordered, quotient
+from passes.model.stages.bounds import best_bound, prices
+from passes.model.stages.lattice.coarsen import Coarse, TooLarge, coarsen
+from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals
+from passes.model.stages.problem import COMM, Problem, violations
+from passes.model.stages.reduce import ordered, quotient
 from passes.partition.throughput import solve
 from tests.passes.partition.instances import brute_force, encoder_decoder, experts, ideals, random_problem
 

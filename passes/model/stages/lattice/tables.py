@@ -21,10 +21,10 @@ from functools import cached_property
 
 import numpy as np
 
-from passes.partition.arrays import csr, distinct, grouped
-from passes.partition.bounds import node_weights
-from passes.partition.problem import COMM, Floats, Problem, slots
-from passes.partition.states import states
+from passes.model.stages.arrays import csr, distinct, grouped
+from passes.model.stages.bounds import node_weights
+from passes.model.stages.lattice.states import states
+from passes.model.stages.problem import COMM, Floats, Problem, slots
 
 SUM, OVERLAP, DUPLEX, SIDES = 0, 1, 2, 3
 """How the parts of a load add up; the first three as in ``problem.COMM``, the last of training: two sides, each compute +
@@ -159,7 +159,7 @@ class Tables:
     @cached_property
     def below(self) -> Floats:
         """Weight of each node and of all that depends on it."""
-        from passes.partition import walk_kernels
+        from passes.model.stages.lattice import walk_kernels
 
         below: Floats = walk_kernels.weights_below(self.succ_ptr, self.succ, self.weight)
         return below

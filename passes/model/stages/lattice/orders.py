@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.partition.tables import Tables
+from passes.model.stages.lattice.tables import Tables
 
 
 def given(tables: Tables) -> list[int]:
@@ -19,7 +19,7 @@ def given(tables: Tables) -> list[int]:
 def late(tables: Tables) -> list[int]:
     """Every node as late as its first reader allows: depth-first from the sinks, backwards. Side chains that are fed early and
     used late (keys and values of a cross-attention, masks) land next to what uses them."""
-    from passes.partition import walk_kernels
+    from passes.model.stages.lattice import walk_kernels
 
     order: list[int] = walk_kernels.order_late(tables.pred_ptr, tables.pred, tables.succ_ptr).tolist()
     return order
@@ -28,7 +28,7 @@ def late(tables: Tables) -> list[int]:
 def thin(tables: Tables) -> list[int]:
     """Greedy: next comes the ready node after which the cut costs least, by the growth of the cut, then by index. A tensor
     costs its dearest transfer; where none costs anything, its bytes."""
-    from passes.partition import walk_kernels
+    from passes.model.stages.lattice import walk_kernels
 
     cost = tables.transfer.max(axis=0) if tables.transfer.any() else tables.tensor_bytes
     order: list[int] = walk_kernels.order_thin(

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.problem import Floats, Ints, Joins, Problem
-from passes.partition.states import States, sequences, states
-from passes.partition.tables import Tables
+from passes.model.stages.lattice.states import States, sequences, states
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats, Ints, Joins, Problem
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
@@ -68,7 +68,7 @@ class Family:
 
 def possible(tables: Tables, family: Family, trial: float) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """``[N, S + 1]``: the states in which an ideal may be a boundary at ``trial``; last, whether there is one."""
-    from passes.partition import kernels
+    from passes.model.stages.lattice import kernels
 
     allowed = np.empty((family.size, len(tables.states.used) + 1), np.bool_)
     kernels.possible_states(
@@ -105,7 +105,7 @@ def _sorted(tables: Tables, family: Family) -> Family:
 
 def _walk(tables: Tables, trial: float, band: int | None, max_visits: int, max_words: int) -> partial[Any]:
     """The kernel of the enumeration, given all but what to store."""
-    from passes.partition import walk_kernels
+    from passes.model.stages.lattice import walk_kernels
 
     low, high = tables.windows(trial)
     return partial(
@@ -172,7 +172,7 @@ def lattice(
 
 def prefixes(tables: Tables, order: Iterable[int], trial: float) -> Family:
     """The prefixes of a topological order that can be boundaries of a plan of load at most ``trial``."""
-    from passes.partition import walk_kernels
+    from passes.model.stages.lattice import walk_kernels
 
     walked = np.fromiter(order, np.int64, tables.problem.size)
     room = CUTS * (len(walked) + 1)

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.model.liveness import SLOTS
-from passes.partition.arrays import Ints, csr
+from passes.model.stages.arrays import Ints, csr
 
 Floats: TypeAlias = NDArray[np.float64]
 

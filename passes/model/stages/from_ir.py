@@ -21,7 +21,7 @@ from passes.model.liveness import live_bytes, resource_bytes, stated_bytes, valu
 from passes.model.network import Network
 from passes.model.op_time import body_seconds
 from passes.model.sizes import sized_results
-from passes.partition.problem import Kind, Problem
+from passes.model.stages.problem import Kind, Problem
 
 
 def kinds_of(topology: Topology, net: Network, pinned: frozenset[str] = frozenset()) -> tuple[Kind, ...]:

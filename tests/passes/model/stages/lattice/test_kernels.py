@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from passes.partition import dp
-from passes.partition.bounds import prices
-from passes.partition.dp import solve_family
-from passes.partition.ideals import BIG, Tables, lattice, members
-from passes.partition.problem import Kind, Problem, slots
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice import dp
+from passes.model.stages.lattice.dp import solve_family
+from passes.model.stages.lattice.ideals import BIG, Tables, lattice, members
+from passes.model.stages.problem import Kind, Problem, slots
 from tests.passes.partition.instances import brute_force, ideals, random_problem
 
 TWO_OF_THREE = tuple(Kind(f"kind{k}", (f"d{k}0", f"d{k}1")) for k in range(3))
@@ -116,7 +116,7 @@ def test_read_only_install_still_runs() -> None:
         "import os, pathlib\n"
         "real = os.access\n"
         "os.access = lambda path, mode, **more: False if mode == os.W_OK else real(path, mode, **more)\n"
-        "import passes.partition.kernels\n"
+        "import passes.model.stages.lattice.kernels\n"
         "folder = os.environ['NUMBA_CACHE_DIR']\n"
         "print(folder, oct(os.stat(folder).st_mode & 0o777))\n"
     )

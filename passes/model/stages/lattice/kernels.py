@@ -1,4 +1,4 @@
-"""The compiled loops of the dynamic programme over a family of ideals, and the door to numba. Arrays in, arrays out.
+"""The compiled loops of the dynamic programme over a family of ideals. Arrays in, arrays out.
 
 *The programme* takes any family of ideals sorted by weight (all of them, or a sample: then its value is an upper bound).
 The cost of a stage I - J comes from the two boundaries: sent are the tensors cut by I and made outside J; received are
@@ -10,74 +10,16 @@ I - J and not by I - J'. So load(I - J) >= load(I - J') + p(J' - J) + B(J) - B(J
 load(I - J) >= load(I' - J) + p(I - I') + B(I) - B(I'). And a stage parts at least what only one of its boundaries cuts:
 load(I - J) >= p(I - J) + |B(I) - B(J)|. Most pairs are refused by these, from pairs priced before.
 
-This file alone imports numba; ``compiled`` is how the other files of loops take it. Compiled code is cached beside the package,
-or in the user's cache directory when that is read-only, or, when neither can be written, in a private folder of the temporary
-directory (numba itself would stop there). ``NUMBA_CACHE_DIR`` overrides all three. Tests hold a slow, obvious twin of each
-kernel.
+Tests hold a slow, obvious twin of each kernel.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import shutil
-import sys
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-
-def _ensure_cache_folder() -> None:
-    """Points numba at a fresh private folder when it could write its cache nowhere. Never at a folder of a guessable name:
-    a cache holds code that is run."""
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return
-    package = Path(__file__).parent
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    candidates = [package / "__pycache__", package, user, *user.parents]
-    for folder in candidates[:2] if package.is_dir() else []:
-        if folder.is_dir() and os.access(folder, os.W_OK):
-            return
-    nearest = next((folder for folder in candidates[2:] if folder.is_dir()), None)
-    if nearest is None or not os.access(nearest, os.W_OK):
-        os.environ["NUMBA_CACHE_DIR"] = private = tempfile.mkdtemp(prefix="dnnc-numba-")
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _no_settings_from_here() -> Iterator[None]:
-    """numba reads settings from `.numba_config.yaml` in the current directory, among them the folder of its cache, whose code
-    it runs; not while the package ``yaml`` cannot be imported. It looks again at each compilation, as decided at its import."""
-    absent = object()
-    before = sys.modules.get("yaml", absent)
-    sys.modules["yaml"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["yaml"]
-        if before is not absent:
-            sys.modules["yaml"] = before  # type: ignore[assignment]
-
-
-_ensure_cache_folder()
-warnings.filterwarnings("ignore", "A Numba config file is found")
-
-with _no_settings_from_here():
-    import numba
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def compiled(function: F) -> F:
-    """``numba.njit(cache=True)``, typed."""
-    jit: Any = numba.njit(cache=True, nogil=True)
-    result: F = jit(function)
-    return result
+from passes.model.kernels import compiled
 
 
 @compiled

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from passes.partition.ideals import Family, Tables, members, possible
+from passes.model.stages.lattice.ideals import Family, Tables, members, possible
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: kind, nodes."""
@@ -55,7 +55,7 @@ def solve_family(
     far and the part of the ideals done. Loads up to ``floor`` count as equally good. ``sides``, for loads of two sides: their
     shares in what is minimised, the most of each and of both. ``allowed``: ``possible`` at the trial value, where that is
     known. Ties go to fewer devices, then to the first found, deterministically."""
-    from passes.partition import kernels
+    from passes.model.stages.lattice import kernels
 
     states, problem = tables.states, tables.problem
     count, kinds, classes = family.size, len(problem.kinds), len(tables.transfer)

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from passes.partition import orders
-from passes.partition.bounds import best_bound, prices
-from passes.partition.dp import Stages, solve_family
-from passes.partition.ideals import BIG, Tables, count_ideals, prefixes, sequences
-from passes.partition.problem import Problem, plan_costs
-from passes.partition.reduce import Groups, ordered, quotient
+from passes.model.stages.bounds import best_bound, prices
+from passes.model.stages.lattice import orders
+from passes.model.stages.lattice.dp import Stages, solve_family
+from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals, prefixes, sequences
+from passes.model.stages.problem import Problem, plan_costs
+from passes.model.stages.reduce import Groups, ordered, quotient
 
 SHARES = (*(2.0 ** (k / 2) for k in range(-16, 1)), float("inf"))
 """Heaviest group to try, as parts of an equal share of a device."""

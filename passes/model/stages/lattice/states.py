@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.partition.problem import Floats, Ints, Problem, pools
+from passes.model.stages.problem import Floats, Ints, Problem, pools
 
 MOST_STATES = 4096
 """Vectors of devices used beyond which only sequences are tried: nine different devices and more."""

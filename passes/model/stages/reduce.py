@@ -32,8 +32,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from passes.partition.arrays import csr, distinct, rows_of
-from passes.partition.problem import Floats, Ints, Joins, Problem, slots
+from passes.model.stages.arrays import csr, distinct, rows_of
+from passes.model.stages.problem import Floats, Ints, Joins, Problem, slots
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""

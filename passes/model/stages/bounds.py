@@ -26,7 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from passes.partition.problem import Floats, Problem, pools
+from passes.model.stages.problem import Floats, Problem, pools
 
 _STEPS = 200
 _IDLE_STEPS = 20

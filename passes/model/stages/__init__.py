@@ -1,0 +1,9 @@
+"""A function divided into stages, and stages given to devices: the problems that ``contract``, ``partition``, ``place`` and
+``replay`` share, as numbers, and what holds of them whoever solves them.
+
+- ``problem``, ``from_ir``: nodes, tensors and kinds of devices; what a stage costs; ``arrays``: their rows, flat;
+- ``colocation``: ops that must share a stage; ``reduce``: nodes that some best plan keeps together;
+- ``bounds``: what no plan is below;
+- ``lattice/``: the ideals that stages lie between, and the dynamic programme over them;
+- ``placement``, ``placement_from_ir``, ``placement_search``: stages on concrete devices and links.
+"""

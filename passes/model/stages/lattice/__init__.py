@@ -1,0 +1,7 @@
+"""The lattice of ideals of a problem, between two of which each stage lies, and the dynamic programme over them.
+
+- ``tables``, ``states``: a problem as the kernels want it; which devices a plan has used up to a boundary;
+- ``orders``, ``ideals``: topological orders, and families of ideals with their prices;
+- ``dp``: from a family to stages; ``coarsen``: a smaller lattice, and how much that can cost;
+- ``kernels``, ``walk_kernels``: the compiled loops.
+"""
