@@ -79,6 +79,9 @@ class Limits:
     route_steps: int = 2_000_000
     """Points looked at for the routes of a topology, about 10 s of search: 2,048 devices in 256 hosts take 1.6 million."""
 
+    simulated_actions: int = 1_000_000
+    """Actions of all devices that a simulation follows, about 10 s and 1 GB; a stream repeats itself long before."""
+
     unpacked_ratio: int = 64
     """An ``.npz`` unpacks to at most so many times its own bytes; real numbers compress to a fourth."""
 

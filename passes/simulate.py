@@ -29,7 +29,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from ir.diagnostics import InvalidInput
+from ir.diagnostics import InvalidInput, UsageError
+from ir.limits import LIMITS
 from ir.module import Action, Module, Plan, Schedule
 from passes.model.liveness import edge_slots
 
@@ -107,7 +108,8 @@ def simulate(module: Module, microbatches: int = 8) -> list[Event]:
     """The timeline of ``microbatches`` samples through the module's schedule, or of the training step that it is of: by stage's
     device, then by start.
 
-    Raises InvalidInput when the module has no plan, no schedule, or its schedule deadlocks."""
+    Raises InvalidInput when the module has no plan, no schedule, or its schedule deadlocks, UsageError for so many samples that
+    there are more actions than ``LIMITS`` say."""
     from passes.place import workload
 
     plan, schedule = module.first(Plan), module.first(Schedule)
@@ -117,11 +119,22 @@ def simulate(module: Module, microbatches: int = 8) -> list[Event]:
             where=module.name,
             hint="run the pass schedule, behind partition and place or shard",
         )
+    _check_actions(schedule, microbatches)
     load = replace(workload(module), slots=schedule.slots)
     try:
         return run_rows(load, unrolled(schedule, microbatches, load.together))
     except DeadlockError as error:
         raise InvalidInput(str(error), where=schedule.name) from error
+
+
+def _check_actions(schedule: Schedule, microbatches: int) -> None:
+    """Raises UsageError where a stream has more actions than ``LIMITS`` say."""
+    period = sum(len(actions) for _, actions in schedule.rows) if schedule.periodic else 0
+    most = LIMITS.simulated_actions
+    if microbatches * period > most:
+        message = f"{microbatches} microbatches have {microbatches * period} actions; at most {most} are followed"
+        hint = f"follow up to {most // period} microbatches: a stream soon repeats itself"
+        raise UsageError(message, where=schedule.name, hint=hint)
 
 
 def unrolled(schedule: Schedule, microbatches: int, together: Set[int] = frozenset()) -> dict[str, list[Action]]:

@@ -250,6 +250,8 @@ def test_simulate(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert many["makespan"] > few["makespan"] >= plan["value"]
     assert many["interval"] == pytest.approx(plan["value"], rel=0.05), "a full pipeline keeps the plan's pace"
     assert "bubble" in dnnc(capsys, "simulate", build)
+    assert main(["simulate", str(build), "--microbatches", "1000000"]) == 2
+    assert "at most 1000000 are followed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("subject", [MODEL, "zoo:gpt2,layers=1,hidden=16,vocab=50,seq=8"])
