@@ -151,8 +151,8 @@ def _be_the_child(
 
 
 def _take_default_handlers() -> None:
-    """Signals end this process as they end any other; what is ignored stays ignored."""
-    signal.set_wakeup_fd(-1)
+    """Signals end this process as they end any other, with no word to the descriptor that tells the parent of its own; what is
+    ignored stays ignored."""
     faulthandler.disable()
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
