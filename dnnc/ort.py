@@ -9,9 +9,10 @@ onnxruntime is loaded, and only then. A value that the user gave it counts: ``OR
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
-__all__ = ["load_onnxruntime", "load_symbolic_shape_inference", "silence"]
+__all__ = ["load_onnxruntime", "load_symbolic_shape_inference", "plain_words", "silence"]
 
 VARIABLE = "ORT_DISABLE_TELEMETRY"
 
@@ -36,3 +37,22 @@ def load_symbolic_shape_inference() -> Any:
     from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
     return SymbolicShapeInference
+
+
+_BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"
+_SIGNATURE = rf"[\w:<>,&*~ ]*(?:operator\(\))?{_BRACKETS}(?:::<lambda{_BRACKETS}>)?(?: const)?(?: \[with [^\]]*\])?"
+_SOURCE = r"(?<!\S)[^\s:]+\.(?:cc|cpp|cu|h|hpp|cuh|inc):\d+"
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : "
+    r"|Load model from .{0,4096}? failed: ?"
+    rf"|{_SOURCE}: .{{0,400}}?(?=Assertion )"  # onnx: FILE:LINE: FUNCTION: Assertion ...
+    rf"|(?=/){_SOURCE} (?:{_SIGNATURE} )?"
+    rf"|{_SOURCE} \w+ "  # the bare name of a file comes with the bare name of the function
+)
+"""What onnxruntime and onnx put before the words of an error: its number, where the model lies, where in their own source they
+found it (file, line and the signature of the C++ function)."""
+
+
+def plain_words(error: str) -> str:
+    """The text of an error of onnxruntime or onnx, in one line and without its place in their source code."""
+    return " ".join(_NOISE.sub("", " ".join(error.split())).split())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
+from dnnc.ort import plain_words
 from ir.diagnostics import InvalidInput
 
 
@@ -131,7 +132,7 @@ class Converter:
             model = onnx.helper.make_model(body, opset_imports=opsets)
             converted = onnx.version_converter.convert_version(model, self.versions[""])
         except Exception as error:  # onnx raises bare RuntimeError and ConvertError here
-            raise self._refused(str(error)) from None
+            raise self._refused(plain_words(str(error))) from None
         del result.node[:], result.attribute[:], result.attribute_proto[:]
         result.node.extend([*aside, *converted.graph.node])
         return result

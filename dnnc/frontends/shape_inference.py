@@ -22,7 +22,7 @@ from onnx import ModelProto, TensorProto, TypeProto
 from dnnc.frontends import schemas
 from dnnc.frontends.model_dims import graphs, model_symbols
 from dnnc.frontends.onnx_types import RANK_LIMIT
-from dnnc.ort import load_symbolic_shape_inference
+from dnnc.ort import load_symbolic_shape_inference, plain_words
 from ir.diagnostics import InvalidInput
 from ir.forked import CallFailedError, CallKilledError, call_in_child
 from ir.limits import Limits
@@ -205,7 +205,7 @@ def _is_long_vector(type_: TypeProto) -> bool:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
-    return text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", "")
+    return plain_words(text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", ""))
 
 
 __all__ = ["Inference", "InferenceFailed"]

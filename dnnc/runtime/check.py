@@ -144,7 +144,7 @@ class _State:
         except Exception as error:  # onnxruntime's; a stage that cannot run is named like one that dies in a run
             member = f" member {error.member} on {stage.devices[error.member]}" if isinstance(error, MemberError) else ""
             said = one_line(error) or type(error).__name__  # a MemoryError says nothing
-            raise failure_for(said)(
+            raise failure_for(f"{type(error).__name__}: {error}")(
                 f"it does not run, though the unsplit model does: {said}",
                 where=f"stage {index}{member or f' on {stage.device}'}",
                 hint=machine_hint(said),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from dnnc.ort import plain_words
 from dnnc.runtime.errors import refusal, refused_operator
 from dnnc.runtime.program import Program
 from ir.diagnostics import Diagnostic, InvalidInput
@@ -19,7 +20,6 @@ from ir.limits import LIMITS
 HINT = "onnxruntime runs the programs; --no-load-test writes them without asking it"
 _STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?\.onnx")
 _NODE = re.compile(r"""node with name '([^']+)'|Node:? ?\(([^)]+)\)|In Node, \("([^"]+)\"""")
-_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .*? failed: ?)?")
 
 
 def load_test(models: Iterable[Path], node_of: Callable[[str], str]) -> None:
@@ -33,7 +33,7 @@ def load_test(models: Iterable[Path], node_of: Callable[[str], str]) -> None:
             raise
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
             text = str(error).strip().replace(f"{model}", model.name)
-            reason = refusal(text) or _PREFIX.sub("", text) or type(error).__name__
+            reason = refusal(text) or plain_words(text) or type(error).__name__
             node = next(filter(None, found.groups()), "") if (found := _NODE.search(text)) else ""
             if not node and (operator := refused_operator(text)):
                 node = node_of(operator)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.backend.labelled import labelled_model
+from dnnc.ort import plain_words
 from dnnc.runtime.program import Program
 from ir.diagnostics import InvalidInput
 from ir.module import Module
@@ -37,7 +38,7 @@ def measure(module: Module, folder: Path, feeds: Mapping[str, Any], where: str) 
             for _ in range(2):
                 program.run_all(feeds)
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
-            message = f"the model does not run on these inputs: {str(error).strip() or type(error).__name__}"
+            message = f"the model does not run on these inputs: {plain_words(str(error)) or type(error).__name__}"
             raise InvalidInput(message, where=where, hint="give inputs that the model accepts") from None
         events = json.loads(Path(program.session.end_profiling()).read_text(encoding="utf-8"))
     return _measurements(list(_last_run(events)), ops)

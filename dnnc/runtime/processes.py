@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from dnnc.ort import plain_words
 from dnnc.runtime.edges import config_text
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, failure_for, machine_hint, refusal
 from dnnc.runtime.worker import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
@@ -57,12 +58,12 @@ def raise_said(stage: StageProcess, error: str, microbatch: int) -> NoReturn:
     """Raises what a stage said: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
     if reason := "" if stage.ready else refusal(error):
         raise InvalidInput(f"its model cannot be run: {reason}", where=stage.label, hint=REFUSED_HINT)
-    machine, failure = machine_hint(error), failure_for(error)
+    machine, failure, words = machine_hint(error), failure_for(error), plain_words(error)
     if stage.ready:
         hint = machine or "run 'dnnc check' on the build; is every input what the model accepts?"
-        raise failure(f"failed at microbatch {microbatch}: {error}", where=stage.label, hint=hint + last_words(stage))
+        raise failure(f"failed at microbatch {microbatch}: {words}", where=stage.label, hint=hint + last_words(stage))
     raise failure(
-        f"could not load its model: {error}", where=stage.label, hint=(machine or "compile it again") + last_words(stage)
+        f"could not load its model: {words}", where=stage.label, hint=(machine or "compile it again") + last_words(stage)
     )
 
 

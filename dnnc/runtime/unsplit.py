@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.backend.build import Build, StageProgram
+from dnnc.ort import plain_words
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.compare import Precision
 from dnnc.runtime.edges import ValueSpec
@@ -164,7 +165,7 @@ def _pick(program: Program, feeds: Mapping[str, Any], title: str) -> dict[str, A
 
 
 def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return plain_words(str(error))[:300]
 
 
 __all__ = ["Unsplit", "one_line", "read_by"]
