@@ -1,4 +1,4 @@
-"""Attribute values that shape inference and onnxruntime do not check, and hang, crash or misread the graph at.
+"""Attribute values that no run survives: shape inference is silent about them, hangs, crashes or misreads the graph.
 
 Asked for nodes of ONNX files before anything is inferred (``checks``) and for ops by the verifier (``opdefs``).
 """
@@ -6,23 +6,51 @@ Asked for nodes of ONNX files before anything is inferred (``checks``) and for o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
 _EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 """onnx 1.23 searches a term with any other character for its end forever."""
 _SHOWN = 60
 
+_COUNTS = frozenset(
+    {
+        *("strides", "dilations", "kernel_shape", "group", "num_groups", "blocksize", "num_outputs"),
+        *("hidden_size", "num_heads", "kv_num_heads", "qkv_hidden_sizes"),
+    }
+)
+"""Attributes that count or measure something, in whatever operator: whole numbers from 1 on."""
+_ZERO_IS_NONE = frozenset({"RotaryEmbedding", "MRotaryEmbedding", "Attention.kv_num_heads"})
+"""Operators, and attributes of one, for which 0 says that no number is given."""
+_MOST = (1 << 31) - 1
+"""The largest of them: onnx makes as many results as ``num_outputs`` says before it compares."""
+
 
 def value_faults(operator: str, inputs: int, values: Mapping[str, object]) -> list[str]:
-    """What is wrong with the attributes of an operator of the default domain. ``values``: those that it has, by name."""
+    """What is wrong with the attributes of an operator of ONNX or of ONNX Runtime's own. ``values``: those that it has, by
+    name."""
     equation, scanned = values.get("equation"), values.get("num_scan_inputs")
     if operator == "Einsum" and isinstance(equation, str) and not _EQUATION.fullmatch(equation):
         found = equation if len(equation) <= _SHOWN else equation[:_SHOWN] + "..."
         return [f"found the equation '{found}', expected terms of letters, each with '...' at most once, such as 'ij,jk->ik'"]
     if operator == "Scan" and isinstance(scanned, int) and not 1 <= scanned <= inputs:
         return [f"found num_scan_inputs = {scanned}, expected 1 to the number of inputs, {inputs}"]
-    return []
+    faults = []
+    for name in sorted(_COUNTS & values.keys()):
+        least = 0 if {operator, f"{operator}.{name}"} & _ZERO_IS_NONE else 1
+        if any(not least <= number <= _MOST for number in _numbers(values[name])):
+            faults.append(f"found {name} = {_told(values[name])}, expected whole numbers from {least} to {_MOST}")
+    return faults
+
+
+def _numbers(value: object) -> Iterable[int]:
+    numbers = value if isinstance(value, list | tuple) else (value,)
+    return (number for number in numbers if isinstance(number, int))
+
+
+def _told(value: object) -> str:
+    text = str(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 __all__ = ["value_faults"]

@@ -313,7 +313,7 @@ class _Checker:
             close = difflib.get_close_matches(name[:_LONG_NAME], sorted(found.attributes), 1)
             hint = f"did you mean '{close[0]}'?" if close else f"it has: {', '.join(sorted(found.attributes)) or 'none'}"
             surplus(f"{node.op_type} has no attribute '{name}' in opset {self.versions[node.domain]}", place, hint)
-        if not found.domain:
+        if found.domain in ("", MICROSOFT):
             values = {attribute.name: _plain_value(attribute) for attribute in node.attribute}
             for fault in value_faults(node.op_type, len(node.input), values):
                 self.error(fault, place)
@@ -329,10 +329,12 @@ class _Checker:
             self.sink.error(f"{self.faults - _MOST_FAULTS} more faults are not shown", where=self.where)
 
 
-def _plain_value(attribute: onnx.AttributeProto) -> int | str | None:
-    """The value of an attribute that is an integer or a text."""
+def _plain_value(attribute: onnx.AttributeProto) -> int | list[int] | str | None:
+    """The value of an attribute that is an integer, a list of integers or a text."""
     if attribute.type == attribute.INT:
         return int(attribute.i)
+    if attribute.type == attribute.INTS:
+        return list(attribute.ints)
     return attribute.s.decode(errors="replace") if attribute.type == attribute.STRING else None
 
 

@@ -31,6 +31,7 @@ from dnnc.frontends.model import Arrays, ImportedModel, bindings_of, dim_flags, 
 from dnnc.frontends.model_dims import bind_dims, graphs, input_types, model_symbols, name_input_dims
 from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
+from dnnc.frontends.refusals import refuse_nodes
 from dnnc.frontends.type_check import check_types
 from dnnc.frontends.weights import data_path, missing_data, read_resource
 from dnnc.frontends.wire import INLINE_LIMIT, SELF
@@ -102,10 +103,14 @@ def import_proto(
     translator.check_initializers()
     sink.raise_errors()
     remarks = DiagnosticSink()
-    if shapes.infer_shapes(model, where, remarks, limits):
+    fault = shapes.infer_shapes(model, where, remarks, limits)
+    if fault:
         refuse_contradiction(model, ports, bindings, where, limits)
     check_types(model, where, sink)
     sink.raise_errors()  # they are what inference failed at, and told better
+    if fault:
+        refuse_nodes(model, where, sink, limits)
+        sink.raise_errors()
     for remark in remarks.diagnostics:
         sink.emit(remark)
     module = translator.module(name or model.graph.name or "model")

@@ -114,7 +114,7 @@ def _definition(name: str, domain: str, op_type: str, version: int) -> OpDef | N
         tuple(regions),
         _traits(domain, op_type, bool(regions)),
         extensible=grows,
-        check=None if domain else partial(_value_faults, op_type),
+        check=partial(_value_faults, op_type) if domain in ("", MICROSOFT) else None,
     )
 
 

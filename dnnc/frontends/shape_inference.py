@@ -47,7 +47,11 @@ _ROUNDS = 32
 
 
 class InferenceFailed(Exception):
-    """onnx refuses the model, with its reason."""
+    """onnx refuses the model; the text is its first reason, ``whole`` all that it said."""
+
+    def __init__(self, whole: str) -> None:
+        super().__init__(_first_line(whole))
+        self.whole = whole
 
 
 @dataclass(slots=True)
@@ -99,17 +103,17 @@ class Inference:
         inferred = ModelProto()
         try:
             # What `onnx.shape_inference.infer_shapes` calls, without what that does in Python.
-            result = self._bounded(lambda: bytes(shape_inference.infer_shapes(data, False, strict, self.follow)), len(data))
+            result = self.bounded(lambda: bytes(shape_inference.infer_shapes(data, False, strict, self.follow)), len(data))
             inferred.ParseFromString(result)
         except CallKilledError as error:
             message = f"onnx's shape inference of this model was ended by {error}"
             hint = "are its graphs or types nested very deep? If not, please report it to onnx"
             raise InvalidInput(message, where=self.where, hint=hint) from None
         except (CallFailedError, DecodeError) as error:  # its InferenceError, and whatever else C++ throws on a broken model
-            raise InferenceFailed(_first_line(error)) from None
+            raise InferenceFailed(str(error)) from None
         return inferred
 
-    def _bounded(self, call: Callable[[], bytes], size: int) -> bytes:
+    def bounded(self, call: Callable[[], bytes], size: int) -> bytes:
         """What the call on a model of ``size`` bytes returns. Raises InvalidInput for one that takes too long, MemoryError,
         CallFailedError, CallKilledError."""
         try:
@@ -150,7 +154,7 @@ class Inference:
             return bytes(result.SerializeToString()) if complete and isinstance(result, ModelProto) else b""
 
         try:
-            result = self._bounded(infer, model.ByteSize())
+            result = self.bounded(infer, model.ByteSize())
         except (CallFailedError, CallKilledError, MemoryError):  # it raises anything on models that it does not understand
             return None
         return ModelProto.FromString(result) if result else None
@@ -202,9 +206,8 @@ def _is_long_vector(type_: TypeProto) -> bool:
     )
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
+def _first_line(said: str) -> str:
+    text = next((line for line in map(str.strip, said.splitlines()) if line), "no reason is given")
     return plain_words(text.replace("[ShapeInferenceError] ", "").replace("Inference error(s): ", ""))
 
 
