@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -98,8 +98,10 @@ class _Reducer:
 
     def run(self, queue: list[int]) -> Groups:
         """Applies the rules to the nodes of ``queue``, ascending, and to those around what was joined."""
+        queued = set(queue)
         while queue:
             v = heapq.heappop(queue)
+            queued.discard(v)
             if self.parent[v] != v:
                 continue
             target = self._reader(v)
@@ -107,8 +109,9 @@ class _Reducer:
                 target = self._maker(v)
             if target < 0:
                 continue
-            for changed in sorted(self._join(v, target)):
+            for changed in sorted(self._join(v, target) - queued):
                 heapq.heappush(queue, changed)
+                queued.add(changed)
         members: dict[int, list[int]] = {}
         for v in range(self.problem.size):
             members.setdefault(self._root(v), []).append(v)
@@ -139,23 +142,23 @@ class _Reducer:
 
     def _reader(self, v: int) -> int:
         """The node that v joins by the first rule, or -1."""
-        targets = {z for h in self.made[v] for z in self.readers[h]}
-        if len(targets) != 1 or self.made[v] & self.forced:
+        z = _only(z for h in self.made[v] for z in self.readers[h])
+        if z < 0 or self.made[v] & self.forced:
             return -1
-        z = targets.pop()
         return z if self._fits(v, z, self.read[v], self.made[v]) else -1
 
     def _maker(self, v: int) -> int:
         """The node that v joins by the second rule, or -1."""
-        sources = {self.maker[h] for h in self.read[v]}
-        if len(sources) != 1 or self.read[v] & self.forced:
+        u = _only(self.maker[h] for h in self.read[v])
+        if u < 0 or self.read[v] & self.forced:
             return -1
-        u = sources.pop()
         return u if self._fits(v, u, self.made[v], {h for h in self.read[v] if len(self.readers[h]) == 1}) else -1
 
     def _join(self, v: int, target: int) -> set[int]:
-        """Makes v part of ``target``; returns the nodes whose neighbourhood changed."""
+        """Makes v part of ``target``; returns the nodes that a rule may apply to now: those around v, and all around ``target``
+        where the kinds that it can run on or its live bytes are others."""
         self.parent[v] = target
+        host = [*map(math.isinf, self.seconds[target]), self.live[target]]
         self.seconds[target] = [a + b for a, b in zip(self.seconds[target], self.seconds[v], strict=True)]
         self.live[target] = max(self.live[target], self.live[v])
         self.weighted[target] = self.weighted[target] or self.weighted[v]
@@ -166,17 +169,33 @@ class _Reducer:
             self.maker[h] = target
         self.read[target] |= self.read[v]
         self.made[target] |= self.made[v]
+        around = self.read[v] | self.made[v]
+        for h in around:
+            if self.maker[h] == target and target in self.readers[h]:  # it stays within the joined node
+                self.readers[h].discard(target)
+                self.read[target].discard(h)
+                if not self.readers[h]:
+                    self.made[target].discard(h)
+        if host != [*map(math.isinf, self.seconds[target]), self.live[target]]:
+            around = self.read[target] | self.made[target]
         changed = {target}
-        for h in [h for h in self.made[target] if target in self.readers[h]]:
-            self.readers[h].discard(target)
-            self.read[target].discard(h)
-            if not self.readers[h]:
-                self.made[target].discard(h)
-        for h in self.read[target]:
-            changed.add(self.maker[h])
-        for h in self.made[target]:
-            changed |= self.readers[h]
+        for h in around:
+            if self.maker[h] == target:
+                changed |= self.readers[h]
+            else:
+                changed.add(self.maker[h])
         return changed
+
+
+def _only(nodes: Iterable[int]) -> int:
+    """The node that all of ``nodes`` are; -1 where there are several, or none. Ends at the second."""
+    found = -1
+    for node in nodes:
+        if node != found:
+            if found >= 0:
+                return -1
+            found = node
+    return found
 
 
 def memory_can_bind(problem: Problem) -> bool:

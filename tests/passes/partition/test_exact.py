@@ -15,7 +15,7 @@ from passes.model.stages.bounds import best_bound, lower_bound, node_weights, pr
 from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice, permuted
 from passes.model.stages.problem import COMM, Kind, Problem, plan_costs, violations
-from passes.model.stages.reduce import quotient, reduce
+from passes.model.stages.reduce import _Reducer, quotient, reduce
 from passes.partition.throughput import Budget, solve
 from tests.passes.partition.instances import brute_force, ideals, random_chains, random_problem
 
@@ -307,3 +307,35 @@ def test_among_the_best_one_that_moves_least() -> None:
     solution = solve(dear)
     assert solution.value == pytest.approx(6.1)
     assert solution.stages == ((0, (0, 1)), (0, (2,)))
+
+
+def test_a_hub_is_reduced_in_steps_that_grow_with_its_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes without compute between a hub and a sink: those around one are looked at again, not all."""
+    size = 302
+    middle = tuple(range(1, size - 1))
+    problem = replace(
+        random_problem(0, nodes=1, demands=False),
+        names=tuple(f"%v{v}" for v in range(size)),
+        kinds=(Kind("d", ("d0", "d1"), None),),
+        seconds=np.array([[9.0, *(0.0 for _ in middle), 900.0]]),
+        producer=np.arange(size - 1),
+        consumers=(middle, *((size - 1,) for _ in middle)),
+        transfer=np.ones((1, size - 1)),
+        tensor_bytes=np.ones(size - 1, np.int64),
+        tensor_names=tuple(f"%v{v}" for v in range(size - 1)),
+        live=np.zeros(size, np.int64),
+        weight_bytes=np.zeros(0, np.int64),
+        weight_readers=(),
+    )
+    looked = 0
+    join = _Reducer._join
+
+    def counted(self: _Reducer, v: int, target: int) -> set[int]:
+        nonlocal looked
+        changed = join(self, v, target)
+        looked += len(changed)
+        return changed
+
+    monkeypatch.setattr(_Reducer, "_join", counted)
+    assert reduce(problem) == ((0,), tuple(range(1, size)))
+    assert looked <= 4 * size
