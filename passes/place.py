@@ -29,7 +29,6 @@ What ``partition`` found to fit fits here too: buffers that it does not know of 
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -42,14 +41,11 @@ from ir.topology import Device, Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import cuts_of, listing, stage_members
-from passes.model.liveness import SLOTS
 from passes.model.network import network
 from passes.model.sizes import assessed
-from passes.model.stages.placement import PlacementProblem, shared_loads, turns
-from passes.model.stages.placement_from_ir import Memory, fixed_devices, messages_of, placement_problem, stage_memory
+from passes.model.stages.placement import PlacementProblem
+from passes.model.stages.placement_from_ir import Memory, placement_problem, stage_memory
 from passes.model.stages.placement_search import search
-from passes.sharded import sharded_workload
-from passes.simulate import Wire, Workload
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
@@ -130,45 +126,6 @@ def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(i for i, stages in enumerate(members) if stage in stages) for stage in range(count))
 
 
-def workload(module: Module) -> Workload:
-    """What the simulator runs: the placed plan's seconds on the routes between its devices. Raises InvalidInput when the plan
-    is not placed."""
-    plan, topology = module.first(Plan), module.first(Topology)
-    if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
-        raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
-    if plan.objective == "training" or any(stage.mesh for stage in plan.stages):
-        return sharded_workload(module, plan, topology)
-    cuts = cuts_of(module.entry)
-    chosen = fixed_devices(plan, topology, len(plan.stages))
-    compute = tuple((stage.compute,) * len(topology.devices) for stage in plan.stages)
-    messages, replicas = messages_of(module.entry, cuts), tuple(len(devices) for devices in chosen)
-    problem = PlacementProblem(topology, network(topology), plan.comm, compute, messages, chosen, replicas)
-    send = [0.0] * len(cuts)
-    for channels in (channels for of_stage in problem.sent for channels in of_stage):
-        for row in problem.slowest_sends(channels, chosen):
-            for channel, seconds in zip(channels, row, strict=True):
-                send[channel] = max(send[channel], seconds)
-    wires = []
-    for channel, message in enumerate(problem.messages):
-        pairs = turns(chosen[message.source], chosen[message.target])
-        wires.append(
-            Wire(
-                source=message.source,
-                target=message.target,
-                send=send[channel],
-                receive=max(problem.receive_seconds(channel, a, b) for a, b in pairs),
-                media=tuple(problem.media(channel, a, b) for a, b in pairs),
-            )
-        )
-    return Workload(
-        compute=tuple(stage.compute for stage in plan.stages),
-        replicas=tuple(tuple(topology.devices[d].name for d in devices) for devices in chosen),
-        wires=tuple(wires),
-        comm=plan.comm,
-        slots=SLOTS,
-    )
-
-
 def _warn_of_spare(context: PassContext, stage: int, memory: Memory, devices: Sequence[Device], topology: Topology) -> None:
     for device in devices:
         limit = topology.memory(device)
@@ -186,16 +143,3 @@ def _crowded(problem: PlacementProblem, plan: Plan) -> str:
         f"stage {s.index} ({s.device_type or 'any type'}: {len(problem.candidates(s.index))} devices)" for s in plan.stages
     ]
     return f"the {problem.size} stages do not all find a device of their own: {listing(wanted)}"
-
-
-def largest_load(load: Workload) -> float:
-    """The largest load of a device or shared link under ``load``, in seconds per sample: the period of the stream."""
-    receive, send = [0.0] * len(load.compute), [0.0] * len(load.compute)
-    media: dict[str, float] = {}
-    for wire in load.wires:
-        receive[wire.target] += wire.receive
-        send[wire.source] += wire.send
-        for name, seconds in itertools.chain.from_iterable(wire.media):
-            media[name] = media.get(name, 0.0) + seconds / len(wire.media)
-    parts = list(zip(load.compute, receive, send, strict=True))
-    return max((*shared_loads(load.comm, parts, load.takers), *media.values()), default=0.0)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Resource, Stage
 from ir.types import DType, Replicate, Shard, TensorType, Type
-from passes.spmd.boxes import Box, Placements, box, reduction_of, shape_of
+from passes.model.spmd.boxes import Box, Placements, box, reduction_of, shape_of
 
 if TYPE_CHECKING:
     import onnx
@@ -63,7 +63,7 @@ class _Sharding:
     """States how nodes on meshes read and make their values; equal layouts of equal shapes are drawn once."""
 
     def __init__(self, module: Module, own: Sequence[Sequence[str]]) -> None:
-        from passes.spmd.decided import decided
+        from passes.model.spmd.decided import decided
 
         self.decided = decided(module)
         self.number = {value.name[1:]: (i, r) for i, op in enumerate(module.entry.ops) for r, value in enumerate(op.results)}

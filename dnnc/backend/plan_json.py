@@ -60,8 +60,8 @@ from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
 from passes.assign import AssignPass
 from passes.model.graph import cuts_of
-from passes.place import workload
-from passes.sharded import SEPARATOR, read_placements
+from passes.model.spmd.notation import SEPARATOR, read_placements
+from passes.model.timeline.workload import workload
 
 if TYPE_CHECKING:
     from passes.shard import ReplayPass, StagePart

@@ -22,9 +22,9 @@ from ir.names import unique
 from ir.ops import Op, Value
 from ir.types import Partial, TensorType, Type
 from passes.model.graph import cuts_of, reads
-from passes.spmd import Exchange, LocalProgram, Message, coordinates, placements_of
-from passes.spmd import Part as LocalPart
-from passes.spmd.local import local_programs
+from passes.model.spmd import Exchange, LocalProgram, Message, coordinates, placements_of
+from passes.model.spmd import Part as LocalPart
+from passes.model.spmd.local import local_programs
 
 _COLLECTIVES = ("comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all")
 

@@ -10,7 +10,7 @@ from dnnc.backend.plan_json import bare
 from dnnc.report.trace import TraceEvent
 from ir.module import Module, Plan, Stage
 from passes.model.graph import cuts_of
-from passes.simulate import COMPUTE, lane_of, simulate
+from passes.model.timeline.simulate import COMPUTE, lane_of, simulate
 
 COLLECTIVE = "collective"
 """Kind of the bars of collectives."""
@@ -47,7 +47,7 @@ def _collectives(module: Module) -> dict[int, list[tuple[str, float]]]:
     """Title and seconds of each collective of each stage on a mesh."""
     found: dict[int, list[tuple[str, float]]] = {}
     if any(stage.mesh for stage in module.of_type(Stage)):
-        from passes.spmd.count import count
+        from passes.model.spmd.count import count
 
         for one in count(module):
             found.setdefault(one.stage, []).append((f"{one.kind} {bare(one.value)}", one.seconds))

@@ -18,7 +18,8 @@ from ir.module import Mesh, Module, Plan, PlanStage
 from ir.types import Placement, Replicate
 
 if TYPE_CHECKING:
-    from passes.shard import Alternative, Collective, Layer, OpRow
+    from passes.model.spmd.price import Collective
+    from passes.shard import Alternative, Layer, OpRow
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 

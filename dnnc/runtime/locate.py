@@ -101,7 +101,7 @@ def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
 
 def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
     """Tensors of the stage program by name (no sigil), each with its name in the entry function."""
-    from passes.spmd import placements_of
+    from passes.model.spmd import placements_of
 
     entry = {value.name for op in module.entry.ops for value in op.results}
     chain: dict[str, str] = {}  # of each value the first of its chain of conversions
@@ -145,7 +145,7 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], toleran
     """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
     from dnnc.backend.members import Part
     from dnnc.runtime.parts import assemble
-    from passes.spmd import box, coordinates
+    from passes.model.spmd import box, coordinates
 
     members = range(len(values))
     boxes = [box(held.type, held.placements, mesh, member) for member in members]

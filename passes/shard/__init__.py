@@ -1,9 +1,7 @@
 """Shard: a layout for every value over a mesh of devices, at least modelled time, exact on the folded graph.
 
-The parts, in the order of reading:
+Meshes, layouts, what moves between layouts and what a plan costs are ``passes.model.spmd``. The parts, in the order of reading:
 
-- ``mesh``: ``Axis`` and ``DeviceMesh``, named axes, each as fast as its slowest link; seconds of collectives;
-- ``layouts``: the layouts of a type and the cheapest chain of collectives between any two;
 - ``problem``: ``ShardProblem``, nodes with choices and values with conversions, as numbers; what a plan costs;
 - ``build``: from a function to that problem: layout rules, seconds by shard, gradients, memory, all that is assumed;
 - ``fused``: what follows a product element by element and is fused into it, unless a layout is between;
@@ -15,15 +13,13 @@ The parts, in the order of reading:
 - ``folded``, ``descent``: one search over what repeats, at a price of memory; a plan bettered node by node;
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
 - ``mixed``: plans between one that is too large and one that fits;
-- ``footprint``, ``fitting``: what a plan needs of a device, activations and buffers too, and plans for which that fits;
+- ``fitting``: plans for which what they need of a device fits, activations and buffers too;
 - ``search``: ``solve``, which puts it together: growing tables, fewer choices, memory by a Lagrangian, a bound always;
 - ``programme``: the integer programme, which certifies what tables leave open;
-- ``ways``: the cheapest chain of collectives step by step, found by another algorithm than ``layouts`` has;
-- ``price``: what a plan costs, counted by an independent walk over the function;
 - ``explain``: what a plan costs by layer and by op, and what others would;
 - ``speeds``: shares of unequal devices that are worth a search;
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
-- ``decide``, ``staged``: what choices say of ops, weights and results; a stage with its mesh, decisions and bill;
+- ``decide``: what choices say of ops, weights and results;
 - ``submeshes``, ``units``, ``constants``: where stages may lie, where a model may be cut, and what no stage is sent;
 - ``borders``, ``crossings``: a stage as a problem of its own, and what its transfers cost at least;
 - ``chains``: what every run of units costs at least, by multiplying the tables of its units;
@@ -48,9 +44,7 @@ from passes.shard.explain import (
     typical_block,
     undecided,
 )
-from passes.shard.mesh import Axis, DeviceMesh, mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
-from passes.shard.price import Bill, Collective, Decisions, price
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.replay import ReplayPass
 from passes.shard.search import NoPlanError, ShardPlan, solve
@@ -59,11 +53,6 @@ from passes.shard.shard_pass import ShardPass
 __all__ = [
     "STRATEGIES",
     "Alternative",
-    "Axis",
-    "Bill",
-    "Collective",
-    "Decisions",
-    "DeviceMesh",
     "Layer",
     "NoPlanError",
     "NodeKind",
@@ -83,11 +72,7 @@ __all__ = [
     "improved",
     "is_kept",
     "layers",
-    "mesh_of",
     "named_plan",
-    "price",
-    "read_shape",
-    "shapes",
     "solve",
     "stage_parts",
     "truthful",

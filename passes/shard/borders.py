@@ -19,8 +19,8 @@ from ir.module import Func
 from ir.ops import Value
 from ir.types import Replicate
 from passes.model.graph import reads
+from passes.model.spmd.layouts import Placements
 from passes.shard.build import ShardInput
-from passes.shard.layouts import Placements
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
 
 

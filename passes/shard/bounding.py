@@ -29,13 +29,13 @@ from passes.model.folding import Folding
 from passes.model.liveness import value_bytes
 from passes.model.network import Network
 from passes.model.op_time import fused_seconds, op_seconds
+from passes.model.spmd.layouts import split
+from passes.model.spmd.mesh import DeviceMesh
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build
 from passes.shard.chains import Chain, Parts, parts_of
 from passes.shard.crossings import Link, Links, stages_needed, volumes_of
 from passes.shard.fused import chains_of
-from passes.shard.layouts import split
-from passes.shard.mesh import DeviceMesh
 from passes.shard.named import named_plan, restricted
 from passes.shard.pipeline import Sequenced, StageRun, Table, alike
 from passes.shard.problem import Floats

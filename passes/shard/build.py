@@ -48,16 +48,15 @@ from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, typ
 from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.op_time import fused_seconds, is_head, op_seconds
+from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
+from passes.model.spmd.mesh import DeviceMesh, Member
+from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.shard.cells import cells_of
 from passes.shard.fused import Epilogue, chains_of
-from passes.shard.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
-from passes.shard.mesh import DeviceMesh, Member
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
-from passes.sharded import SEPARATOR
 
 SMALL = 64
 """Elements up to which a constant stands on every device."""
-WHOLE = "replicate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -624,4 +623,4 @@ def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
 
 
-__all__ = ["SEPARATOR", "SMALL", "WHOLE", "ShardInput", "build", "gradient_layout", "is_kept", "possible", "share_of"]
+__all__ = ["SEPARATOR", "SMALL", "ShardInput", "build", "gradient_layout", "is_kept", "possible", "share_of"]

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ir.types import Replicate, Type, type_bytes
+from passes.model.spmd.layouts import Layouts, split
 from passes.shard.borders import Cutter
 from passes.shard.crossings import Link
 from passes.shard.elimination import Eliminated, eliminate, join
-from passes.shard.layouts import Layouts, split
 from passes.shard.model import Charges, Model
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.reduce import Reduced, reduced

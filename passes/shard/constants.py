@@ -18,7 +18,7 @@ from ir.names import unique
 from ir.ops import Op, Value
 from passes.model.graph import reads
 from passes.model.op_time import epilogues, is_head, may_fuse
-from passes.shard.staged import Staged
+from passes.model.spmd.staged import Staged
 
 T = TypeVar("T")
 _RANDOM = frozenset(

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ir.layout_rules import LayoutRule, Strategy
-from passes.shard.build import WHOLE, ShardInput
-from passes.shard.layouts import Placements
-from passes.shard.price import Decisions
+from passes.model.spmd.layouts import Placements
+from passes.model.spmd.notation import WHOLE
+from passes.model.spmd.price import Decisions
+from passes.shard.build import ShardInput
 from passes.shard.problem import ValueNode
 from passes.shard.search import ShardPlan
 

@@ -26,16 +26,17 @@ from ir.types import Replicate, TensorType, Type
 from passes.model.folding import Folding, folding
 from passes.model.graph import reads
 from passes.model.network import network
-from passes.shard.build import SEPARATOR, WHOLE, build
+from passes.model.spmd.cross_mesh import parties
+from passes.model.spmd.footprint import footprint
+from passes.model.spmd.layouts import Placements
+from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
+from passes.model.spmd.notation import SEPARATOR, WHOLE, kept_layouts, read_placements
+from passes.model.spmd.price import Bill, Collective, Decisions, price
+from passes.model.spmd.staged import Staged
+from passes.shard.build import build
 from passes.shard.decide import decisions_of
-from passes.shard.footprint import footprint
-from passes.shard.layouts import Placements
-from passes.shard.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
-from passes.shard.price import Bill, Collective, Decisions, price
 from passes.shard.search import NoPlanError, solve
-from passes.shard.staged import Staged
-from passes.sharded import kept_layouts, parties, read_placements
 
 _NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
 """A part of a scope that is a number: layers are called by what stands up to it."""

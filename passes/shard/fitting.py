@@ -18,15 +18,15 @@ import numpy as np
 
 from ir.module import Module
 from ir.types import type_bytes
+from passes.model.spmd.footprint import Footprint, footprint
+from passes.model.spmd.layouts import fullest
+from passes.model.spmd.price import price
+from passes.model.spmd.staged import Staged
 from passes.shard.build import ShardInput
 from passes.shard.decide import decisions_of
-from passes.shard.footprint import Footprint, footprint
-from passes.shard.layouts import fullest
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
-from passes.shard.price import price
 from passes.shard.problem import Floats, ShardProblem
 from passes.shard.search import NoPlanError, ShardPlan, solve
-from passes.shard.staged import Staged
 
 MOST_TRIES = 5
 """Limits that are tried in each of the two ways."""

@@ -28,7 +28,8 @@ from ir.layout_rules import Factor, Kind, LayoutRule, rules
 from ir.module import Module
 from ir.ops import Op
 from ir.types import TensorType
-from passes.shard.build import WHOLE, ShardInput
+from passes.model.spmd.notation import WHOLE
+from passes.shard.build import ShardInput
 from passes.shard.decide import choice_of, settled, truthful
 from passes.shard.problem import NodeKind
 from passes.shard.search import NoPlanError, ShardPlan, solve

@@ -15,7 +15,7 @@ from ir.facets import OptimizerState
 from ir.layout_rules import rules
 from ir.module import Module, Plan, Resource
 from passes.model.digest import problem_digest
-from passes.shard.mesh import DeviceMesh
+from passes.model.spmd.mesh import DeviceMesh
 
 
 def proven_for(

@@ -34,21 +34,22 @@ from passes.framework.base import PassContext
 from passes.model.folding import expand, folding
 from passes.model.graph import listing, reads, stage_members
 from passes.model.network import Network, network
+from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
+from passes.model.spmd.footprint import overfull
+from passes.model.spmd.layouts import Placements
+from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_over
+from passes.model.spmd.notation import SEPARATOR, WHOLE, read_placements
+from passes.model.spmd.price import price
+from passes.model.spmd.staged import Staged, in_flight
 from passes.shard.borders import Border, Cutter
-from passes.shard.build import SEPARATOR, WHOLE, ShardInput, build, possible
+from passes.shard.build import ShardInput, build, possible
 from passes.shard.constants import constants_of
 from passes.shard.decide import choice_of, decisions_of, settled
-from passes.shard.footprint import overfull
-from passes.shard.layouts import Placements
-from passes.shard.mesh import AXIS_NAMES, DeviceMesh, mesh_over
-from passes.shard.price import price
 from passes.shard.problem import Floats
 from passes.shard.proof import proven_for
 from passes.shard.search import BOUNDING, NoPlanError, solve
 from passes.shard.shard_pass import single_value
-from passes.shard.staged import Staged, in_flight
 from passes.shard.written import written
-from passes.sharded import Crossing, Party, message_bytes, read_placements
 
 OBJECTIVES = ("throughput", "training")
 GIVEN = "given, not searched for"

@@ -2,9 +2,9 @@
 
 A stage's plan is the cheapest way through the tables of its units (``chains``); where that is not near its bound, the search's.
 
-The seconds of a plan's sharding are counted a second time by ``price``; transfers are those of ``passes.sharded``. Two ways are
-tried for a value that crosses to a mesh of the same shape: its maker leaves it as is cheapest for itself, or as is cheapest
-with the conversion that its reader would do to the layout that suits it best.
+The seconds of a plan's sharding are counted a second time by ``price``; transfers are those of
+``passes.model.spmd.cross_mesh``. Two ways are tried for a value that crosses to a mesh of the same shape: its maker leaves it
+as is cheapest for itself, or as is cheapest with the conversion that its reader would do to the layout that suits it best.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numpy as np
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
 from passes.model.network import Network
+from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
+from passes.model.spmd.layouts import Placements
+from passes.model.spmd.mesh import DeviceMesh
+from passes.model.spmd.price import Decisions, price
+from passes.model.spmd.staged import Staged, in_flight
 from passes.shard.borders import Border, Cutter, StageInput
 from passes.shard.bounding import Bounding, Form
 from passes.shard.chains import Chain
 from passes.shard.decide import decisions_of, truthful_plan
 from passes.shard.descent import descend
-from passes.shard.layouts import Placements
-from passes.shard.mesh import DeviceMesh
 from passes.shard.pipeline import StageRun
-from passes.shard.price import Decisions, price
 from passes.shard.problem import Floats
 from passes.shard.search import NoPlanError, ShardPlan, solve
-from passes.shard.staged import Staged, in_flight
 from passes.shard.written import AGREE
-from passes.sharded import Crossing, Party, message_bytes
 
 SECONDS = 10.0
 """Of the search of one stage."""

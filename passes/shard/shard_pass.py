@@ -30,13 +30,13 @@ from passes.model.folding import folding
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
+from passes.model.spmd.footprint import Footprint, overfull
+from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
+from passes.model.spmd.price import Bill
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter
-from passes.shard.footprint import Footprint, overfull
-from passes.shard.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
-from passes.shard.price import Bill
 from passes.shard.search import BOUNDING, ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.stages import StageSearch, StagesPlan, stages_by_name

@@ -34,13 +34,13 @@ from ir.module import Module
 from ir.topology import Topology
 from passes.model.folding import Folding
 from passes.model.network import Network
+from passes.model.spmd.staged import Staged
 from passes.shard.bounding import Bounding
 from passes.shard.named import UnfitError
 from passes.shard.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
 from passes.shard.problem import Floats
 from passes.shard.search import BOUNDING, ENOUGH_PROVEN
 from passes.shard.settled import Settled, Settler
-from passes.shard.staged import Staged
 from passes.shard.submeshes import Block, Submeshes, of_shape
 
 Progress = Callable[[str, float | None], None]

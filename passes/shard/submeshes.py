@@ -15,7 +15,7 @@ from itertools import groupby
 from ir.diagnostics import InvalidInput
 from ir.topology import Topology
 from passes.model.network import Network
-from passes.shard.mesh import DeviceMesh, mesh_of, shapes
+from passes.model.spmd.mesh import DeviceMesh, mesh_of, shapes
 
 
 @dataclass(frozen=True, slots=True)

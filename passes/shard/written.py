@@ -30,16 +30,16 @@ from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
 from passes.model.liveness import SLOTS, edge_slots
 from passes.model.sizes import assessed
-from passes.place import largest_load, workload
-from passes.schedule import step
-from passes.shard.build import SEPARATOR
+from passes.model.spmd.cross_mesh import message_bytes, parties
+from passes.model.spmd.footprint import footprint
+from passes.model.spmd.layouts import Placements
+from passes.model.spmd.notation import SEPARATOR
+from passes.model.spmd.price import price
+from passes.model.spmd.staged import Staged
+from passes.model.timeline.orders import step
+from passes.model.timeline.workload import largest_load, workload
 from passes.shard.constants import own_copies
-from passes.shard.footprint import footprint
-from passes.shard.layouts import Placements
-from passes.shard.price import price
 from passes.shard.proof import proven_for
-from passes.shard.staged import Staged
-from passes.sharded import message_bytes, parties
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""

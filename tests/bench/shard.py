@@ -12,7 +12,8 @@ import time
 from ir.module import Module
 from ir.topology import DeviceType
 from passes.model.folding import folding
-from passes.shard import Axis, DeviceMesh, ShardInput, build, solve
+from passes.model.spmd.mesh import Axis, DeviceMesh
+from passes.shard import ShardInput, build, solve
 from passes.shard.search import FoldedSearch
 from tests.bench.machine import header
 from tests.passes.shard.models import prepared

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import time
 
+from passes.model.spmd.mesh import read_shape
 from passes.shard import solve
-from passes.shard.mesh import read_shape
 from tests.bench.machine import header
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.families import FAMILIES, MESHES, layers_of, spec_of

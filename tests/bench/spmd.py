@@ -23,8 +23,8 @@ from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.framework.base import Pass
 from passes.lower import LowerPass
+from passes.model.spmd import count, local_program
 from passes.shard import ShardPass
-from passes.spmd import count, local_program
 from tests.bench.machine import header
 
 CASES = (

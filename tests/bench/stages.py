@@ -22,7 +22,8 @@ from ir.topology import Topology
 from passes.framework.symbols import insert_symbols
 from passes.model.folding import folding
 from passes.model.network import network
-from passes.shard import ShardPass, shapes
+from passes.model.spmd.mesh import shapes
+from passes.shard import ShardPass
 from passes.shard.stages import StageSearch
 from passes.shard.submeshes import submeshes
 from tests.bench.machine import header

@@ -8,9 +8,9 @@ from ir.diagnostics import InvalidInput
 from ir.module import Module, Schedule
 from ir.topology import Link
 from passes.framework.base import PassContext
+from passes.model.timeline.simulate import simulate
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
-from passes.simulate import simulate
 from tests.passes.staging import chain, devices, planned
 
 

@@ -56,7 +56,7 @@ def load(comm: str, compute: float, receive: float, send: float) -> float:
 
 def slots(comm: str) -> int:
     """Buffers per received tensor: one for each phase that can work on a message of it at once. Where transfers run beside
-    compute there are twice as many phases (``passes/simulate.py``)."""
+    compute there are twice as many phases (``passes/model/timeline/simulate.py``)."""
     return SLOTS if comm == "sum" else 2 * SLOTS
 
 

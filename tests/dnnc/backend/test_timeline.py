@@ -10,8 +10,8 @@ from dnnc.report import to_perfetto
 from ir.module import Plan
 from passes.schedule import SchedulePass
 from tests.dnnc.report.test_timeline import overlaps
-from tests.passes.spmd.graphs import random_module
-from tests.passes.spmd.planning import lowered, random_plan, through
+from tests.passes.model.spmd.graphs import random_module
+from tests.passes.model.spmd.planning import lowered, random_plan, through
 
 
 def test_collectives_stand_behind_the_compute_of_their_sample() -> None:

@@ -19,8 +19,8 @@ from dnnc.backend import Build, write_build
 from dnnc.runtime import Pipeline, check_build
 from ir.module import Module
 from passes.schedule import SchedulePass
-from tests.passes.spmd.graphs import random_module
-from tests.passes.spmd.planning import inputs_of, lowered, random_plan, through
+from tests.passes.model.spmd.graphs import random_module
+from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
 
 SHAPES: list[tuple[int, ...]] = [(2,), (3,), (2, 2), (4,)]
 

@@ -13,7 +13,7 @@ from dnnc.backend.build import Build
 from dnnc.cli import main
 from dnnc.runtime import CheckOptions, Pipeline, check_build, random_inputs
 from ir.module import Mesh, Stage
-from passes.spmd import local_programs
+from passes.model.spmd import local_programs
 
 BERT = "zoo:bert-base,layers=1,hidden=64,heads=4,vocab=128,seq=16,batch=1"
 TYPES = """

@@ -18,8 +18,8 @@ from passes.cost import CostPass
 from passes.schedule import SchedulePass
 from passes.unfuse import UnfusePass
 from tests.dnnc.sealing import change
+from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
 from tests.passes.running import run
-from tests.passes.spmd.planning import inputs_of, lowered, random_plan, through
 
 SCALAR = """
 module @m {opset.onnx = 20} {

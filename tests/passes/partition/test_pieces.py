@@ -22,11 +22,11 @@ from passes.lower import LowerPass
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem
+from passes.model.timeline.simulate import simulate
 from passes.partition import PartitionPass
 from passes.partition.pieces import pieces
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
-from passes.simulate import simulate
 from tests.passes.partition.any_brute import brute_force_any
 from tests.passes.partition.instances import random_problem
 from tests.passes.staging import chain, devices, op, planned, value

@@ -10,7 +10,8 @@ from ir.module import Module
 from ir.topology import DeviceType
 from passes.cost import CostPass
 from passes.model.folding import Folding, folding
-from passes.shard import Axis, DeviceMesh, ShardInput, build
+from passes.model.spmd.mesh import Axis, DeviceMesh
+from passes.shard import ShardInput, build
 from tests.ir.layout_rules.test_models import canonical, imported
 
 CHIP = DeviceType("chip", "gpu", (("f32", 1e12),), 1e11, None, 0.0)

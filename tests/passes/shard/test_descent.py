@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from passes.shard import build
 from passes.shard.descent import SLACK, descend
+from tests.passes.model.spmd.graphs import chained_module, random_module
 from tests.passes.shard.test_fused import mesh
-from tests.passes.spmd.graphs import chained_module, random_module
 
 
 @settings(deadline=None, max_examples=10)

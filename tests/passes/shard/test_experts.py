@@ -18,7 +18,8 @@ from ir.module import Module
 from ir.types import Shard
 from passes.cost import CostPass
 from passes.model.folding import folding
-from passes.shard import Decisions, build, decisions_of, solve
+from passes.model.spmd.price import Decisions
+from passes.shard import build, decisions_of, solve
 from passes.unfuse import UnfusePass
 from tests.ir.layout_rules.test_models import canonical, imported
 from tests.passes.shard.models import mesh

@@ -11,7 +11,8 @@ import itertools
 
 import pytest
 
-from passes.shard import ShardInput, ShardPlan, decisions_of, price, solve
+from passes.model.spmd.price import price
+from passes.shard import ShardInput, ShardPlan, decisions_of, solve
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.families import FAMILIES, layers_of, spec_of
 from tests.passes.shard.models import mesh, prepared, problem_of

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 import ir
 from ir.module import Module, Plan
 from passes.cost import CostPass
+from passes.model.spmd.mesh import Axis, DeviceMesh
+from passes.model.spmd.price import price
 from passes.partition import PartitionPass
 from passes.place import PlacePass
-from passes.shard import Axis, DeviceMesh, ShardInput, ShardPass, build, decisions_of, price, solve, truthful
+from passes.shard import ShardInput, ShardPass, build, decisions_of, solve, truthful
 from passes.shard.fused import chains_of
+from tests.passes.model.spmd.graphs import chained_module
+from tests.passes.model.spmd.planning import prepared, through, topology
+from tests.passes.model.spmd.test_models import FAMILIES
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.models import CHIP
-from tests.passes.spmd.graphs import chained_module
-from tests.passes.spmd.planning import prepared, through, topology
-from tests.passes.spmd.test_models import FAMILIES
 
 FUSING = replace(CHIP, overhead=1e-8, efficiency=(("epilogue", 1.0),))
 FUNC = """

@@ -21,27 +21,18 @@ from passes.cost import CostPass
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes
 from passes.model.network import network
-from passes.shard import (
-    Decisions,
-    NoPlanError,
-    ShardInput,
-    ShardPass,
-    alternatives,
-    build,
-    decisions_of,
-    mesh_of,
-    price,
-    solve,
-)
-from passes.shard.footprint import footprint
-from passes.shard.staged import Staged
+from passes.model.spmd import LocalProgram, local_programs
+from passes.model.spmd.decided import bare
+from passes.model.spmd.footprint import footprint
+from passes.model.spmd.mesh import mesh_of
+from passes.model.spmd.price import Decisions, price
+from passes.model.spmd.staged import Staged
+from passes.shard import NoPlanError, ShardInput, ShardPass, alternatives, build, decisions_of, solve
 from passes.shard.written import written
-from passes.spmd import LocalProgram, local_programs
-from passes.spmd.decided import bare
+from tests.passes.model.spmd.graphs import random_module
+from tests.passes.model.spmd.planning import lowered, random_plan, searched, through, topology
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.test_stages import costed, text_of
-from tests.passes.spmd.graphs import random_module
-from tests.passes.spmd.planning import lowered, random_plan, searched, through, topology
 
 SHAPES: list[tuple[int, ...]] = [(2,), (4,), (2, 2)]
 FEW = 20_000

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ir.types import Partial, Shard
-from passes.shard import Decisions, ShardInput, decisions_of, price, solve, truthful
+from passes.model.spmd.price import Decisions, price
+from passes.shard import ShardInput, decisions_of, solve, truthful
 from passes.shard.search import FoldedSearch
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.models import mesh, prepared, problem_of

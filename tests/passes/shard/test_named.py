@@ -12,9 +12,10 @@ from ir.diagnostics import DiagnosticSink
 from ir.parser import parse_module
 from ir.types import Replicate, Shard
 from passes.cost import CostPass
-from passes.shard import Bill, Decisions, ShardInput, ShardPlan, build, decisions_of, price, solve
+from passes.model.spmd.boxes import shape_of
+from passes.model.spmd.price import Bill, Decisions, price
+from passes.shard import ShardInput, ShardPlan, build, decisions_of, solve
 from passes.shard.named import UnfitError, named_plan
-from passes.spmd.boxes import shape_of
 from tests.passes.shard.models import mesh, prepared, problem_of
 
 GPT3 = "zoo:gpt3-175b,layers=2,seq=256"

@@ -22,17 +22,17 @@ from ir.types import Layout, Replicate, TensorType
 from passes.cost import CostPass
 from passes.model.folding import folding
 from passes.model.network import network
-from passes.place import largest_load, workload
+from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
+from passes.model.spmd.layouts import Placements
+from passes.model.timeline.simulate import simulate
+from passes.model.timeline.workload import largest_load, workload
 from passes.schedule import SchedulePass
 from passes.shard import ShardPass, build
 from passes.shard.borders import Border, Cutter
-from passes.shard.layouts import Placements
 from passes.shard.problem import Floats, ShardProblem
 from passes.shard.stages import StageSearch
 from passes.shard.submeshes import Block, Submeshes, submeshes
 from passes.shard.units import units_of
-from passes.sharded import Crossing, Party, message_bytes
-from passes.simulate import simulate
 from tests.passes.shard.exact import brute_force, integer_programme
 
 FEW = 3000
@@ -385,7 +385,7 @@ def test_constants_are_made_by_each_stage() -> None:
 def test_a_constant_product_costs_the_same_whoever_reads_it(biased: bool, strategy: str) -> None:
     """One op in each stage reads it, and would be fused into it were it alone there: it is made once, and sent."""
     from passes.lower import LowerPass
-    from passes.spmd import worked
+    from tests.passes.model.spmd.worked import worked
 
     product = "%mask = onnx.MatMul(@full, @full)"
     if biased:
@@ -425,7 +425,7 @@ def test_units_are_downsets() -> None:
 @settings(deadline=None, max_examples=60)
 def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stages: int, random: Random) -> None:
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes."""
-    from passes.shard.mesh import Axis, DeviceMesh
+    from passes.model.spmd.mesh import Axis, DeviceMesh
     from passes.shard.pipeline import Table, alike, flush, least, shortest
 
     blocks: list[Block] = []

@@ -1,0 +1,150 @@
+"""Lower: one program per stage, with explicit sends and receives at its borders.
+
+Reads the ``StageSet`` facet of every op of the entry function; appends one ``Stage`` symbol per stage. The entry function
+stays: it is what the stages are checked against. Where a stage is on a mesh, ``sharded.py`` writes the stages, and says what
+else holds of them; collectives are explicit there.
+
+Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/passes/test_lower.py`` the rest):
+1. An op stands in each stage of its set, in the entry's order, unchanged, values under the entry's names. So the stages one
+   after the other, without ``comm`` ops, are the entry function in another topological order (each op once unless replicated).
+2. ``%v = comm.recv() {channel, peer}`` stand first in a stage, ``comm.send(%v) {channel, peer}`` right after the op that makes
+   ``%v``. A channel is one tensor to one stage; it leads from a lower to a higher index, so stages never wait in a circle.
+   Channels are numbered by the producer's place in the entry, then by receiver.
+3. A replicated op sends to a stage that lacks it from its latest copy before that stage.
+4. Arguments and resources reach each stage that reads them directly: no channel carries them. An output of the model that is
+   itself an argument or a resource is handed through by stage 0; one that is made in several stages leaves the first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ir.attributes import attributes
+from ir.facets import ShardRule
+from ir.module import Func, Module, Plan, Stage
+from ir.names import unique
+from ir.ops import Op
+from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.framework.symbols import insert_symbols
+from passes.lower.sharded import lower_sharded
+from passes.model.graph import Cut, cuts_of, reads, stage_members
+
+AGREE = 1e-6
+"""Relative: how far two sums of the same seconds may lie apart."""
+
+
+@dataclass(frozen=True)
+class LowerPass(Pass):
+    """Write one program per stage, with explicit sends and receives at its borders."""
+
+    name = "lower"
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput when an op has no stage, a stage has no op, or a value would travel backwards."""
+        module = module.without(Stage)
+        plan = module.first(Plan)
+        devices = {stage.index: stage.devices for stage in plan.stages} if plan else {}
+        cuts = cuts_of(module.entry)
+        sharded = is_sharded(module)
+        if sharded:
+            lowered = lower_sharded(module, cuts)
+        else:
+            lowered = lower_function(module.entry, cuts)
+        taken = {symbol.name for symbol in module.symbols}
+        stages = tuple(
+            replace(stage, name=unique(stage.name, taken), devices=devices.get(stage.index, ())) for stage in lowered
+        )
+        context.count(
+            self.name,
+            stages=len(stages),
+            channels=len(cuts),
+            bytes=sum(cut.nbytes or 0 for cut in cuts),
+            collectives=sum(op.dialect == "comm" and op.get("axis") is not None for stage in stages for op in stage.ops),
+        )
+        module = insert_symbols(module, stages)
+        if sharded and plan is not None and plan.objective != "training":
+            _compare(module, plan, context)
+        return module
+
+
+def _compare(module: Module, plan: Plan, context: PassContext) -> None:
+    """Warns where the collectives of a stage cost other seconds than the plan says: somebody has edited one of them."""
+    from passes.model.spmd.count import count
+
+    counted: dict[int, list[float]] = {}
+    for one in count(module):
+        counted.setdefault(one.stage, []).append(one.seconds)
+    for stage in plan.stages:
+        seconds = math.fsum(counted.get(stage.index, ()))
+        if not math.isclose(seconds, stage.collectives, rel_tol=AGREE, abs_tol=1e-15):
+            found = f"{seconds:.4g} s by count, {stage.collectives:.4g} s by {plan.name}"
+            message = f"the collectives of stage {stage.index} take {found}"
+            context.sink.warn(message, where=plan.name, hint="run 'shard' again: the plan is not that of these decisions")
+
+
+def is_sharded(module: Module) -> bool:
+    """Whether ops have strategies for a mesh, or the plan puts a stage on one."""
+    plan = module.first(Plan)
+    if plan is not None and any(stage.mesh for stage in plan.stages):
+        return True
+    return any(op.facet(ShardRule) is not None for op in module.entry.ops)
+
+
+def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
+    """The programs of ``func``'s stages, on no device yet; ``cuts`` are its ``cuts_of``."""
+    members = stage_members(func)
+    arguments = {value.name: value for value in func.args}
+    outputs = {value.name: value for value in func.results}
+    first_holder: dict[str, int] = {}
+    stages = []
+    for index in range(1 + max((index for stages in members for index in stages), default=0)):
+        own = [op for op, stages in zip(func.ops, members, strict=True) if index in stages]
+        used = dict.fromkeys(name for op in own for name in reads(op))
+        for op in own:
+            for value in op.results:
+                first_holder.setdefault(value.name, index)
+        results = [
+            value
+            for name, value in outputs.items()
+            if first_holder.get(name, -1) == index or (index == 0 and (name in arguments or name[:1] == "@"))
+        ]
+        if index == 0:
+            used.update(dict.fromkeys(value.name for value in results))
+        body = [
+            Op("comm.recv", results=(cut.tensor,), attributes=attributes(channel=channel, peer=cut.source))
+            for channel, cut in enumerate(cuts)
+            if cut.target == index
+        ]
+        sends: dict[str, list[tuple[int, Cut]]] = {}
+        for channel, cut in enumerate(cuts):
+            if cut.source == index:
+                sends.setdefault(cut.tensor.name, []).append((channel, cut))
+        for op in own:
+            body.append(op)
+            body += [
+                Op("comm.send", (value.name,), attributes=attributes(channel=channel, peer=cut.target), location=op.location)
+                for value in op.results
+                for channel, cut in sends.get(value.name, ())
+            ]
+        args = tuple(value for value in func.args if value.name in used)
+        stages.append(Stage(f"@stage{index}", index, (), args, tuple(results), tuple(body)))
+    return tuple(stages)
+
+
+def stage_function(stage: Stage) -> Func:
+    """The program of ``stage`` as a function without ``comm`` ops: what it receives is an argument, behind the model's inputs;
+    what it sends is a result, behind the model's outputs, each tensor once."""
+    received = [op.results[0] for op in stage.ops if op.name == "comm.recv"]
+    ops = tuple(op for op in stage.ops if op.dialect != "comm")
+    made = {value.name: value for op in ops for value in op.results}
+    results = {value.name: value for value in stage.results}
+    for op in stage.ops:
+        if op.name == "comm.send":
+            results.setdefault(op.operands[0], made[op.operands[0]])
+    return Func(stage.name, (*stage.args, *received), tuple(results.values()), ops, stage.attributes)
+
+
+__all__ = ["LowerPass", "stage_function"]

@@ -1,0 +1,38 @@
+"""SPMD: one program on all members of a mesh. The one model of what a sharded op is and costs, asked by the search of
+``shard``, by ``replay``, by ``lower`` and by reports.
+
+- ``mesh``: named axes over devices, each as fast as its slowest link; seconds of collectives;
+- ``layouts``: the layouts of a type, and the cheapest chain of collectives between any two;
+- ``reshard``: the same chains step by step, found by another algorithm;
+- ``price``, ``staged``: what a sharded function costs under given decisions; a stage with its mesh, decisions and bill;
+- ``footprint``: what a stage needs of a device, activations and buffers too;
+- ``cross_mesh``: what passes between stages that are meshes, and what it costs;
+- ``notation``, ``decided``: how decisions stand in a module; what they are, read and checked;
+- ``boxes``: which part of a tensor a member holds;
+- ``program``, ``local``: what one member of a lowered stage runs;
+- ``count``: what the collectives of a lowered stage cost, counted from its ops.
+"""
+
+from passes.model.spmd.boxes import Box, Placements, Range, box, coordinates, delivers, members_along, placements_of
+from passes.model.spmd.count import Counted, count
+from passes.model.spmd.local import local_program, local_programs
+from passes.model.spmd.program import Exchange, LocalProgram, Message, Part
+
+__all__ = [
+    "Box",
+    "Counted",
+    "Exchange",
+    "LocalProgram",
+    "Message",
+    "Part",
+    "Placements",
+    "Range",
+    "box",
+    "coordinates",
+    "count",
+    "delivers",
+    "local_program",
+    "local_programs",
+    "members_along",
+    "placements_of",
+]

@@ -1,0 +1,145 @@
+"""What the collectives of lowered stages cost, counted from the ops alone: the oracle of what a plan was charged.
+
+It reads the ops of each stage with their types, the mesh and the topology, and nothing of the search, the layout rules or the
+decisions. Axes get their speed from the routes between the members that collectives really join: an axis is as fast as the
+slowest hop of any of its rings.
+
+Rings (Thakur, Rabenseifner, Gropp 2005): n members take ``n-1`` steps, twice as many for an all-reduce, each of which waits for
+the largest part that any of them passes on and takes the latency. Parts are counted from the boxes that members hold: of an
+all-gather what they have, of a reduce-scatter what they get, of an all-to-all what one has and another
+gets; an all-reduce passes on n-ths.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ir.diagnostics import InvalidInput
+from ir.module import Mesh, Module, Stage
+from ir.ops import Op
+from ir.topology import Topology
+from ir.types import Placement, Replicate, Shard, TensorType
+from passes.model.network import Network, Unreachable, network
+from passes.model.spmd.boxes import Placements, axis_number, box, members_along, placements_of
+
+KINDS = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One collective of a stage. ``value``: what it makes; ``size``: bytes of the tensor as the other axes leave it, of the
+    largest where these differ; ``sent``: bytes that a member sends at most."""
+
+    stage: int
+    channel: int
+    kind: str
+    axis: str
+    value: str
+    size: float
+    sent: float
+    seconds: float
+
+
+def count(module: Module) -> tuple[Counted, ...]:
+    """Every collective of every lowered stage, by stage, then by place. Raises InvalidInput for a module that is not lowered
+    or without a topology, and where members cannot reach each other."""
+    topology = module.first(Topology)
+    if topology is None:
+        raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+    if module.first(Stage) is None:
+        raise InvalidInput("the module has no stages", where=module.name, hint="run 'lower'")
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    net = network(topology)
+    found: list[Counted] = []
+    for stage in module.of_type(Stage):
+        mesh = meshes.get(stage.mesh)
+        if mesh is not None:
+            speeds = {axis: _speed(topology, net, mesh, axis) for axis, _ in mesh.axes}
+            found += _of_stage(stage, mesh, speeds)
+    return tuple(found)
+
+
+def _of_stage(stage: Stage, mesh: Mesh, speeds: dict[str, tuple[float, float]]) -> list[Counted]:
+    found = []
+    for op in stage.ops:
+        kind = op.name.removeprefix("comm.")
+        if op.dialect == "comm" and kind in KINDS:
+            axis = op.get("axis")
+            members = dict(mesh.axes)[axis]
+            size, passed = _bytes(op, kind, mesh, axis_number(mesh, axis))
+            bandwidth, latency = speeds[axis]
+            steps = (2 if kind == "all_reduce" else 1) * (members - 1)
+            seconds = steps * (passed / bandwidth + latency)
+            found.append(Counted(stage.index, op.get("channel"), kind, axis, op.results[0].name, size, steps * passed, seconds))
+    return found
+
+
+def _bytes(op: Op, kind: str, mesh: Mesh, axis: int) -> tuple[float, float]:
+    """Bytes of the tensor as it would be without its axis, and of the largest part that a member passes on."""
+    type_ = op.results[0].type
+    if not isinstance(type_, TensorType) or type_.nbytes is None:
+        raise InvalidInput(f"{op.results[0].name} has no size", where=op.id)
+    whole = replace(type_, layout=None)
+    after = placements_of(type_, mesh)
+
+    def along(placement: Placement) -> Placements:
+        return (*after[:axis], placement, *after[axis + 1 :])
+
+    size = _largest(whole, mesh, along(Replicate()))
+    match kind:
+        case "all_reduce":
+            return size, size / mesh.axes[axis][1]
+        case "all_to_all":
+            return size, _largest_piece(
+                whole, mesh, axis, along(Shard(op.get("concat_dim"))), along(Shard(op.get("split_dim")))
+            )
+    return size, _largest(whole, mesh, along(Shard(op.get("dim"))))
+
+
+@lru_cache(maxsize=1 << 10)
+def _largest(type_: TensorType, mesh: Mesh, lies: Placements) -> float:
+    """Bytes of the largest part of a value."""
+    boxes = (box(type_, lies, mesh, member) for member in range(len(mesh.devices)))
+    return _bytes_of(type_, max(math.prod(length for _, length in one) for one in boxes))
+
+
+@lru_cache(maxsize=1 << 10)
+def _largest_piece(type_: TensorType, mesh: Mesh, axis: int, before: Placements, after: Placements) -> float:
+    """Bytes of the largest piece that a member gives another along an axis: what it has and the other gets."""
+    most = 0
+    for member in range(len(mesh.devices)):
+        mine = box(type_, before, mesh, member)
+        for other in members_along(mesh, member, mesh.axes[axis][0]):
+            if other == member:
+                continue  # it keeps that
+            theirs = box(type_, after, mesh, other)
+            both = (min(a + m, b + n) - max(a, b) for (a, m), (b, n) in zip(mine, theirs, strict=True))
+            most = max(most, math.prod(max(0, length) for length in both))
+    return _bytes_of(type_, most)
+
+
+def _bytes_of(type_: TensorType, elements: int) -> float:
+    return (type_.nbytes or 0) * elements / (type_.elements or 1)
+
+
+def _speed(topology: Topology, net: Network, mesh: Mesh, axis: str) -> tuple[float, float]:
+    """Bytes per second and seconds of the slowest hop of a ring along the axis."""
+    free = {type_.name for type_ in topology.types if type_.free_transfers}
+    types = {device.name: device.type for device in topology.devices}
+    bandwidth, latency = math.inf, 0.0
+    for member in range(len(mesh.devices)):
+        group = members_along(mesh, member, axis)
+        source, target = mesh.devices[member], mesh.devices[group[(group.index(member) + 1) % len(group)]]
+        if source == target or (types[source] in free and types[target] in free):
+            continue
+        try:
+            path = net.path(source, target)
+        except Unreachable as error:
+            raise InvalidInput(f"no mesh axis {axis}: {error.diagnostics[0].message}", where=mesh.name) from error
+        bandwidth, latency = min(bandwidth, path.bandwidth), max(latency, path.latency)
+    return bandwidth, latency
+
+
+__all__ = ["Counted", "count"]

@@ -1,0 +1,163 @@
+"""Layouts that a value may have on a mesh, and the cheapest way from each to each.
+
+A layout is one placement per mesh axis. A step changes one axis by one collective: all-gather ``S -> R``, all-reduce
+``P -> R``, reduce-scatter ``P -> S``, all-to-all ``S -> S'``; ``R -> S`` is a local slice and ``R -> P`` stands on one member
+(of a maximum: on all), both free. Its seconds are those of the largest part that it moves (``mesh``), as the *other* axes leave
+it. Where several axes split one dimension, the later splits what the earlier left, so only the last of them may be changed. A
+conversion is the cheapest chain of steps: a shortest path over layouts.
+
+Invariants: terms of a sum and of a maximum do not meet in one layout; a dimension is split in the exact proportion of the
+shares unless ``uneven`` is allowed, and never into empty parts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir.shares import Shares, foremost_two, nested_cut, none_empty, proportional
+from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from passes.model.spmd.mesh import DeviceMesh
+
+Placements: TypeAlias = tuple[Placement, ...]
+Seconds: TypeAlias = NDArray[np.float64]
+
+REDUCTIONS = ("sum", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Every layout of a type, the most split first; ``convert[a, b]`` seconds from layout ``a`` to ``b``."""
+
+    placements: tuple[Placements, ...]
+    convert: Seconds
+    numbers: Mapping[Placements, int]
+    """Of each layout its place in ``placements``."""
+
+    def number(self, placements: Placements) -> int:
+        """Its number, -1 where the type cannot have it."""
+        return self.numbers.get(placements, -1)
+
+
+@lru_cache(maxsize=1 << 12)
+def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False) -> Layouts:
+    """The layouts of a type; what is no tensor of known shape is replicated."""
+    found = tuple(sorted(_possible(type_, mesh, uneven), key=lambda placements: _order(placements, mesh)))
+    size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
+    numbers = {placements: number for number, placements in enumerate(found)}
+    return Layouts(found, _closure(numbers, mesh, type_, size), numbers)
+
+
+def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
+    """Part of a tensor that its largest shard holds."""
+    return part(type_, placements, mesh, mesh.foremost)
+
+
+def part(type_: Type, placements: Placements, mesh: DeviceMesh, place: Sequence[int]) -> float:
+    """Part of a tensor that the member at ``place`` holds."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return 1.0
+    cuts: dict[int, list[tuple[Shares, int]]] = {}
+    for placement, axis, at in zip(placements, mesh.axes, place, strict=True):
+        if isinstance(placement, Shard):
+            cuts.setdefault(placement.dim, []).append((axis.shares, at))
+    share = 1.0
+    for dim, along in cuts.items():
+        length = type_.shape[dim]
+        assert isinstance(length, int)
+        share *= nested_cut(length, along)[1] / length
+    return share
+
+
+def fullest(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
+    """Part of a tensor that a member holds, over the room of its device, where that is most: no device is fuller than the
+    smallest would be with that part."""
+    parts = (part(type_, placements, mesh, member.place) / member.room for member in mesh.members)
+    return max(parts, default=split(type_, placements, mesh))
+
+
+def coherent(placements: Placements) -> bool:
+    """Whether all terms are of one reduction."""
+    return len({placement.reduction for placement in placements if isinstance(placement, Partial)}) <= 1
+
+
+def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
+    whole: Placements = (Replicate(),) * len(mesh.axes)
+    if not isinstance(type_, TensorType) or type_.shape is None or not all(isinstance(dim, int) for dim in type_.shape):
+        return [whole]
+    if mesh.sizes == (1,):
+        return [whole]  # a part would be all of it
+    shape = [dim for dim in type_.shape if isinstance(dim, int)]
+    options: list[Placement] = [Shard(dim) for dim, length in enumerate(shape) if length > 1]
+    options.append(Replicate())
+    if type_.dtype not in (DType.BOOL, DType.STRING):
+        options += [Partial(reduction) for reduction in REDUCTIONS]
+    found = []
+    for placements in itertools.product(options, repeat=len(mesh.axes)):
+        fits = True
+        for dim, length in enumerate(shape):
+            axes = [axis.shares for p, axis in zip(placements, mesh.axes, strict=True) if p == Shard(dim)]
+            fits = fits and (not axes or (none_empty(length, axes) and (uneven or proportional(length, axes))))
+        if fits and coherent(placements):
+            found.append(placements)
+    return found
+
+
+def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
+    """Most split first, then by text: where costs tie, what takes least memory is found first."""
+    parts = math.prod(axis.size for p, axis in zip(placements, mesh.axes, strict=True) if isinstance(p, Shard))
+    return (-parts, tuple(map(str, placements)))
+
+
+def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float) -> Seconds:
+    """Shortest paths (Floyd, Warshall)."""
+    found = tuple(number)
+    convert: Seconds = np.full((len(found), len(found)), np.inf)
+    np.fill_diagonal(convert, 0.0)
+    options = sorted({p for placements in found for p in placements}, key=str)
+    held = [size * split(type_, placements, mesh) for placements in found]
+    for one, placements in enumerate(found):
+        for position, axis in enumerate(mesh.axes):
+            source = placements[position]
+            locked = {p for p in placements[position + 1 :] if isinstance(p, Shard)}
+            for target in options:
+                if source in locked or target in locked or target == source:
+                    continue
+                two = number.get((*placements[:position], target, *placements[position + 1 :]))
+                if two is None:
+                    continue
+                match source, target:
+                    case Replicate(), _:
+                        convert[one, two] = 0.0
+                    case Shard(), Replicate():
+                        convert[one, two] = axis.gather(held[one])
+                    case Shard(), Shard():
+                        convert[one, two] = axis.gather(size * _largest_piece(type_, placements, found[two], position, mesh))
+                    case Partial(), Replicate():
+                        convert[one, two] = axis.reduce(held[one])
+                    case Partial(), Shard():
+                        convert[one, two] = axis.gather(held[two])
+    for middle in range(len(found)):
+        np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
+    return convert
+
+
+def _largest_piece(type_: Type, before: Placements, after: Placements, axis: int, mesh: DeviceMesh) -> float:
+    """Part of a tensor that a member gives another where an axis cuts another dimension: what is in the shard of the one before
+    and of the other after."""
+    one, two = ((*mesh.foremost[:axis], member, *mesh.foremost[axis + 1 :]) for member in foremost_two(mesh.axes[axis].shares))
+    without = (*before[:axis], Replicate(), *before[axis + 1 :])
+    whole = split(type_, without, mesh)
+    pairs = (
+        (part(type_, before, mesh, source), part(type_, after, mesh, target)) for source, target in ((one, two), (two, one))
+    )
+    return max(mine * theirs for mine, theirs in pairs) / whole if whole else 0.0
+
+
+__all__ = ["Layouts", "Placements", "Seconds", "coherent", "fullest", "layouts_of", "part", "split"]

@@ -1,0 +1,320 @@
+"""From an SPMD stage to what one member of its mesh runs (``program`` says what that is).
+
+Ops with a strategy run on the member's part (``ir.layout_rules.localise``), ops without one as they are. ``comm.slice`` becomes
+a Slice with constants; ``comm.term`` the value itself, or zeros on the members that hold none of a sum. Collectives stay, with
+an ``Exchange`` each. Boxes come from layouts, local types of ops from the cuts of their factors; both must agree, and do, since
+lowering refuses strategies that cut elsewhere than their layouts say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ir.attributes import Attribute, AttrKind, Dense, attributes
+from ir.dense import dense_data
+from ir.facets import BackwardTime, Cost, Measured, ShardRule, StageSet, Time, Transfer
+from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
+from ir.module import Mesh, Module, Resource, Stage
+from ir.names import unique
+from ir.opdefs import module_opsets
+from ir.ops import Op, Value
+from ir.shares import Shares, nested_cut
+from ir.types import DType, Replicate, Shard, TensorType, Type
+from passes.model.graph import reads, renamed
+from passes.model.spmd.boxes import (
+    Box,
+    Placements,
+    Range,
+    axis_number,
+    box,
+    coordinates,
+    delivers,
+    members_along,
+    placements_of,
+    reduction_of,
+    shape_of,
+)
+from passes.model.spmd.decided import bare, bare_results, same_shape
+from passes.model.spmd.notation import SEPARATOR, WHOLE, kept_layouts
+from passes.model.spmd.program import Exchange, LocalProgram, Message, Part
+
+_MEASURED = (Cost, Measured, Time, BackwardTime, Transfer)
+"""Facets that speak of the whole op."""
+_DECIDED = (ShardRule, StageSet)
+_FILLS_SHAPES = 9
+"""The opset from which there is a ConstantOfShape."""
+_SLICE_TAKES_INPUTS = 10
+"""The opset from which a Slice's starts and ends are operands."""
+
+
+def local_program(module: Module, stage: Stage, member: int) -> LocalProgram:
+    """What ``member`` of ``stage`` runs; a stage without a mesh has the one member 0. Raises IndexError for no such member."""
+    return local_programs(module, stage, (member,))[0]
+
+
+def local_programs(module: Module, stage: Stage, members: Sequence[int] | None = None) -> tuple[LocalProgram, ...]:
+    """Those of several members, of all unless given; what they share is found out once."""
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    mesh = meshes.get(stage.mesh, Mesh("", (), stage.devices[:1]))
+    known = _Known(module, stage, mesh, meshes)
+    count = max(1, len(mesh.devices))
+    if any(not 0 <= member < count for member in members or ()):
+        raise IndexError(f"{stage.name} has members 0 to {count - 1}, not {members}")
+    return tuple(_Member(known, member).program() for member in (range(count) if members is None else members))
+
+
+class _Known:
+    """What the members of a stage share: types of whole tensors, layouts, rules."""
+
+    def __init__(self, module: Module, stage: Stage, mesh: Mesh, meshes: dict[str, Mesh]) -> None:
+        self.stage, self.mesh = stage, mesh
+        self.opset = module_opsets(module).get("onnx", _SLICE_TAKES_INPUTS)
+        resources = {resource.name: resource for resource in module.of_type(Resource)}
+        self.resources = list(dict.fromkeys(name for op in stage.ops for name in reads(op) if name in resources))
+        handed = [value.name for value in stage.results if value.name in resources]
+        self.resources += [name for name in handed if name not in self.resources]
+        around = Surroundings((resources[name] for name in self.resources), module_opsets(module))
+        self.types = around.types
+        self.types.update((name, bare(resources[name].type)) for name in self.resources)
+        self.types.update((arg.name, arg.type) for arg in stage.args)
+        whole: Placements = (Replicate(),) * len(mesh.axes)
+        self.lies: dict[str, Placements] = {arg.name: whole for arg in stage.args}
+        kept = kept_layouts(module, stage.index, mesh)
+        self.lies.update((name, kept.get(name, whole)) for name in self.resources)
+        self.peers = _peers(module, stage, meshes)
+        self.rules: list[tuple[LayoutRule | None, tuple[str, ...]]] = []
+        self.numbers = around.numbers
+        for op in stage.ops:
+            self.see(op, around)
+
+    def see(self, op: Op, around: Surroundings) -> None:
+        facet = op.facet(ShardRule)
+        names = tuple(facet.rule.split(SEPARATOR)) if facet and self.mesh.axes else ()
+        split = any(name != WHOLE for name in names)
+        shown = bare_results(op)
+        self.rules.append((around.rule(shown) if split else None, names))
+        around.see(shown)
+        self.lies.update((value.name, placements_of(value.type, self.mesh)) for value in op.results)
+        if op.dialect == "comm" and op.operands and op.results and op.operands[0] in self.numbers:
+            self.numbers[op.results[0].name] = self.numbers[op.operands[0]]  # the whole tensor's, as rules read them
+
+
+def _peers(module: Module, stage: Stage, meshes: dict[str, Mesh]) -> dict[int, tuple[bool, int]]:
+    """Of each stage that this one exchanges values with: whether they cross as they lie, and its number of members."""
+    mesh = meshes.get(stage.mesh, Mesh("", (), ()))
+    found = {}
+    for other in module.of_type(Stage):
+        theirs = meshes.get(other.mesh, Mesh("", (), ()))
+        found[other.index] = (same_shape(mesh, theirs), max(1, len(theirs.devices)))
+    return found
+
+
+class _Member:
+    """One member's program while it is put together."""
+
+    def __init__(self, known: _Known, member: int) -> None:
+        self.known, self.member, self.mesh = known, member, known.mesh
+        self.places = coordinates(known.mesh, member)
+        self.boxes: dict[tuple[Type, Placements], Box] = {}
+        self.names = set(known.lies)
+        self.ops: list[Op] = []
+        self.exchanges: list[Exchange] = []
+        self.receives: list[Message] = []
+        self.sends: list[Message] = []
+
+    def program(self) -> LocalProgram:
+        stage = self.known.stage
+        for op, (rule, names) in zip(stage.ops, self.known.rules, strict=True):
+            if op.name == "comm.recv":
+                self.receive(op)
+            elif op.name == "comm.send":
+                self.send(op)
+            elif op.dialect == "comm":
+                self.convert(op)
+            else:
+                self.op(op, rule, names)
+        return LocalProgram(
+            stage.index,
+            self.member,
+            self.mesh.devices[self.member] if self.mesh.devices else "",
+            stage.args,
+            tuple(sorted(self.receives, key=lambda message: message.channel)),
+            tuple(self.part(name, self.known.types[name], self.known.lies[name]) for name in self.known.resources),
+            tuple(self.ops),
+            tuple(self.exchanges),
+            tuple(self.part(value.name, bare(value.type), placements_of(value.type, self.mesh)) for value in stage.results),
+            tuple(sorted(self.sends, key=lambda message: message.channel)),
+        )
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def part(self, name: str, whole: Type, lies: Placements) -> Part:
+        """What this member has of a value."""
+        here = self.box(whole, lies)
+        return Part(name, _sized(whole, here), whole, here, reduction_of(lies), delivers(lies, self.mesh, self.member))
+
+    def box(self, whole: Type, lies: Placements) -> Box:
+        found = self.boxes.get((whole, lies))
+        if found is None:
+            found = self.boxes[whole, lies] = box(whole, lies, self.mesh, self.member)
+        return found
+
+    def local(self, value: Value) -> Value:
+        """A result with its local type."""
+        whole = bare(value.type)
+        return Value(value.name, _sized(whole, self.box(whole, self.known.lies[value.name])))
+
+    def receive(self, op: Op) -> None:
+        value, peer = op.results[0], op.get("peer")
+        as_it_lies, count = self.known.peers[peer]
+        source = self.member if as_it_lies else self.member % count
+        part = self.part(value.name, bare(value.type), self.known.lies[value.name])
+        self.receives.append(Message(op.get("channel"), peer, (source,), part))
+
+    def send(self, op: Op) -> None:
+        name, peer = op.operands[0], op.get("peer")
+        as_it_lies, count = self.known.peers[peer]
+        own = max(1, len(self.mesh.devices))
+        targets = (self.member,) if as_it_lies else tuple(range(self.member, count, own))
+        part = self.part(name, self.known.types[name], self.known.lies[name])
+        self.sends.append(Message(op.get("channel"), peer, targets, part))
+
+    # -- ops -----------------------------------------------------------------------------------------------------------
+
+    def op(self, op: Op, rule: LayoutRule | None, names: tuple[str, ...]) -> None:
+        """An op on this member's parts."""
+        cuts = self.cuts(rule, names)
+        if cuts:
+            types = [self.known.types.get(name) if name else None for name in op.operands]
+            constants = [self.known.numbers.get(name) for name in op.operands]
+            made = localise(bare_results(op), types, cuts, constants)
+            own = {value.name for value in op.results}
+            added = [value.name for one in made for value in one.results if value.name not in own]
+            taken = {name: unique(name, self.names) for name in added if name in self.names}
+            self.names.update(added)
+            self.ops += [_undecided(one) for one in (renamed(made, taken) if taken else made)]
+        else:
+            results = tuple([self.local(value) if value.name else value for value in op.results])
+            self.ops.append(_undecided(op, results))
+
+    def cuts(self, rule: LayoutRule | None, names: tuple[str, ...]) -> list[Cut]:
+        """This member's range of each factor that a strategy shards."""
+        splits: dict[str, list[tuple[Shares, int]]] = {}
+        if rule is not None:
+            factors = {factor.name for factor in rule.shardable}
+            for name, shares, place in zip(names, self.mesh.cuts, self.places, strict=True):
+                if name in factors:
+                    splits.setdefault(name, []).append((shares, place))
+        found = []
+        for name, places in splits.items():
+            assert rule is not None
+            factor = rule.factor(name)
+            found.append(Cut(factor, *nested_cut(factor.size, places)))
+        return found
+
+    # -- conversions ---------------------------------------------------------------------------------------------------
+
+    def convert(self, op: Op) -> None:
+        """A conversion: a local op, or a collective with this member's side of it."""
+        kind = op.name.removeprefix("comm.")
+        axis = axis_number(self.mesh, op.get("axis"))
+        result = self.local(op.results[0])
+        if kind == "slice":
+            self.slice(op, result)
+        elif kind == "term":
+            self.term(op, result, zero=op.get("reduction") == "sum" and self.places[axis] > 0)
+        else:
+            self.ops.append(_undecided(op, (result,)))
+            self.exchanges.append(self.exchange(op, kind, axis))
+
+    def slice(self, op: Op, result: Value) -> None:
+        """The range of the part within what this member held before."""
+        operand, dim = op.operands[0], op.get("dim")
+        before = self.box(self.known.types[operand], self.known.lies[operand])[dim]
+        start, length = self.box(bare(op.results[0].type), self.known.lies[result.name])[dim]
+        first = start - before[0]
+        if self.known.opset < _SLICE_TAKES_INPUTS:
+            fields = attributes(axes=[dim], starts=[first], ends=[first + length])
+            self.ops.append(Op("onnx.Slice", (operand,), (result,), fields, location=op.location))
+            return
+        names = [
+            self.integers(f"{result.name}/{what}", (number,), op)
+            for what, number in (("start", first), ("end", first + length), ("axis", dim))
+        ]
+        self.ops.append(Op("onnx.Slice", (operand, *names), (result,), location=op.location))
+
+    def term(self, op: Op, result: Value, zero: bool) -> None:
+        if not zero:
+            self.ops.append(Op("onnx.Identity", op.operands, (result,), location=op.location))
+            return
+        assert isinstance(result.type, TensorType)
+        dtype, lengths = result.type.dtype, shape_of(result.type) or ()
+        nothing = "0.0" if dtype.is_float else "0"
+        if self.known.opset < _FILLS_SHAPES:
+            full = Dense(TensorType(dtype, lengths), dense_data(dtype, [nothing] * math.prod(lengths)))
+            self.ops.append(Op("onnx.Constant", (), (result,), _tensor(full), location=op.location))
+            return
+        shape = self.integers(f"{result.name}/shape", lengths, op)
+        value = Dense(TensorType(dtype, (1,)), dense_data(dtype, [nothing]))
+        self.ops.append(Op("onnx.ConstantOfShape", (shape,), (result,), _tensor(value), location=op.location))
+
+    def integers(self, name: str, values: tuple[int, ...], op: Op) -> str:
+        """A constant of the program; what it is called."""
+        name = unique(name, self.names)
+        type_ = TensorType(DType.I64, (len(values),))
+        value = Dense(type_, dense_data(DType.I64, list(map(str, values))))
+        self.ops.append(Op("onnx.Constant", (), (Value(name, type_),), _tensor(value), location=op.location))
+        return name
+
+    def exchange(self, op: Op, kind: str, axis: int) -> Exchange:
+        group = members_along(self.mesh, self.member, op.get("axis"))
+        operand, result = op.operands[0], op.results[0].name
+        whole = bare(op.results[0].type)
+        before, after = self.known.lies[operand], self.known.lies[result]
+        dim, split_dim, concat_dim = (op.get(key, -1) for key in ("dim", "split_dim", "concat_dim"))
+        joined, parted = (before, after) if isinstance(after[axis], Shard) else (after, before)
+        pieces: tuple[Range, ...] = ()
+        split: tuple[Range, ...] = ()
+        if kind == "all_to_all":
+            pieces = self.ranges(group, whole, before, after, concat_dim)
+            split = self.ranges(group, whole, after, before, split_dim)
+            dim = concat_dim
+        elif dim >= 0:
+            pieces = self.ranges(group, whole, parted, joined, dim)
+        reduction = reduction_of((before[axis],))
+        place = self.places[axis]
+        return Exchange(op.get("channel"), kind, operand, result, group, place, reduction, dim, pieces, split_dim, split)
+
+    def ranges(self, group: Iterable[int], whole: Type, parted: Placements, joined: Placements, dim: int) -> tuple[Range, ...]:
+        """Where along ``dim`` of what this member has in layout ``joined`` each of the group has its part by ``parted``."""
+        first = self.box(whole, joined)[dim][0]
+        found = []
+        for member in group:
+            start, length = box(whole, parted, self.mesh, member)[dim]
+            found.append((start - first, length))
+        return tuple(found)
+
+
+def _sized(whole: Type, here: Box) -> Type:
+    """The type of a part."""
+    if not isinstance(whole, TensorType) or not here:
+        return whole
+    shape = tuple([length for _, length in here])
+    return whole if shape == whole.shape else TensorType(whole.dtype, shape, None, whole.sparse)
+
+
+def _undecided(op: Op, results: tuple[Value, ...] | None = None) -> Op:
+    """The op, with other results if given, without facets that speak of the whole op or of stages and strategies."""
+    facets = tuple([facet for facet in op.facets if not isinstance(facet, (*_MEASURED, *_DECIDED))])
+    made = op.results if results is None else results
+    if made == op.results and facets == op.facets:
+        return op
+    return Op(op.name, op.operands, made, op.attributes, op.regions, facets, op.location)
+
+
+def _tensor(value: Dense) -> tuple[tuple[str, Attribute], ...]:
+    return (("value", Attribute(AttrKind.TENSOR, value)),)
+
+
+__all__ = ["local_program", "local_programs"]

@@ -1,0 +1,357 @@
+"""What a sharding costs, counted by a walk over the function: every collective, one by one.
+
+It reads the decisions and the layout rules, and nothing of the search: not its problem, tables or conversions. The model is the
+one that ``build`` and ``mesh`` state, spelled out here a second time, so that an error in either shows as a difference. A value
+is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives (``ways``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ir.facets import Cost, OptimizerState, Time
+from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
+from ir.module import Func, Module
+from ir.ops import Op
+from ir.shares import cut
+from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
+from passes.model.graph import reads
+from passes.model.op_time import FUSED, HEADS, fused_seconds, op_seconds
+from passes.model.spmd.mesh import DeviceMesh, Member
+from passes.model.spmd.reshard import FREE, Lies, Ways
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts. Of a stage:
+    ``entering``, how values of other stages arrive, ``leaving``, layouts in which values leave for other stages, and
+    ``learning``, those of ``entering`` that have a gradient."""
+
+    strategies: Mapping[str, tuple[str, ...]]
+    kept: Mapping[str, Lies]
+    outputs: Mapping[str, Lies]
+    entering: Mapping[str, Lies] = field(default_factory=dict)
+    leaving: Mapping[str, Lies] = field(default_factory=dict)
+    learning: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it."""
+
+    kind: str
+    axis: str
+    value: str
+    size: float
+    seconds: float
+    backward: bool = False
+
+
+@dataclass(slots=True)
+class Bill:
+    """``compute`` and ``communication`` seconds; ``memory`` bytes per device of weights, in training with their gradients, the
+    optimizer's state and what is ``saved`` for the backward pass; of each the member that holds most of it, as a part of what
+    its device has (``build``). ``work``: seconds of compute by op. ``lies``: the layout in which each value is made or kept;
+    ``asked``: those in which it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that
+    count as they are read."""
+
+    compute: float = 0.0
+    memory: float = 0.0
+    saved: float = 0.0
+    collectives: list[Collective] = field(default_factory=list)
+    work: dict[str, float] = field(default_factory=dict)
+    lies: Mapping[str, Lies] = field(default_factory=dict)
+    asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
+    reads: dict[str, list[tuple[str, Lies]]] = field(default_factory=dict)
+    learned: set[str] = field(default_factory=set)
+    uneven: bool = False
+    """Whether values may lie in unequal parts on their way from one layout to another."""
+
+    @property
+    def communication(self) -> float:
+        return math.fsum(one.seconds for one in self.collectives)
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.communication
+
+
+def price(
+    module: Module,
+    func: Func,
+    mesh: DeviceMesh,
+    decisions: Decisions,
+    *,
+    training: bool = False,
+    uneven: bool = False,
+    microbatches: int = 1,
+    in_flight: int = 1,
+) -> Bill:
+    """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part;
+    what the backward pass needs is kept of ``in_flight``. Raises KeyError where a decision is missing or names no strategy."""
+    bill = _Walk(module, func, mesh, decisions, training, uneven, microbatches).bill
+    bill.saved *= in_flight
+    bill.memory += bill.saved
+    return bill
+
+
+Row = tuple[Type, Lies, str]
+"""A value by name, as an op reads or makes it."""
+
+
+class _Walk:
+    def __init__(
+        self,
+        module: Module,
+        func: Func,
+        mesh: DeviceMesh,
+        decisions: Decisions,
+        training: bool,
+        uneven: bool,
+        microbatches: int,
+    ) -> None:
+        self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
+        self.times_read = Counter([*(value.name for value in func.results), *decisions.leaving])
+        for op in func.ops:
+            self.times_read.update(op.operands)
+            self.times_read.update(name for name in reads(op) if name not in op.operands)
+        self.chains: set[str] = set()
+        self.microbatches = microbatches
+        self.ways = Ways(mesh, uneven)
+        self.types: dict[str, Type] = {value.name: value.type for value in func.args}
+        self.lies: dict[str, Lies] = {}
+        self.asked: dict[str, dict[Lies, None]] = {}
+        self.given: dict[str, dict[Lies, None]] = {}
+        self.trained: set[str] = set()
+        self.worked: list[float] = []
+        self.held: list[float] = []
+        self.left: list[float] = []
+        self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
+        resources = module.resources
+        self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
+        self.types.update((name, resource.type) for name, resource in resources.items())
+        for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
+            self.keep(name, decisions, [f.size for f in resources[name].facets if isinstance(f, OptimizerState)])
+        whole: Lies = (Replicate(),) * len(mesh.axes)
+        self.lies.update(decisions.entering)
+        self.trained |= decisions.learning
+        for op, rule in rules(module, func):
+            self.types.update((value.name, value.type) for value in op.results)
+            if rule is None:
+                self.compute(op, [whole] * len(op.operands), [whole] * len(op.results), [])
+                for name in reads(op):
+                    self.ask(name, whole, None)
+                self.bill.reads[op.id] = [(name, whole) for name in reads(op)]
+                self.lies.update((value.name, whole) for value in op.results)
+            else:
+                self.visit(op, rule, decisions.strategies[op.id])
+        for value in func.results:
+            if value.name in self.lies and value.name not in resources:
+                self.ask(value.name, decisions.outputs[value.name], self.dual(decisions.outputs[value.name]))
+        for name, lies in decisions.leaving.items():
+            self.ask(name, lies, None)
+        for name, lies in self.lies.items():
+            for target in self.asked.get(name, ()):
+                self.bring(name, lies, target, backward=False)
+            for source in self.given.get(name, ()):
+                self.bring(name, source, self.dual(lies), backward=True)
+        # Sums of any order of the ops agree to the last digit.
+        self.bill.compute, self.bill.memory, self.bill.saved = map(math.fsum, (self.worked, self.held, self.left))
+        self.bill.lies = self.lies
+        self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
+
+    def keep(self, name: str, decisions: Decisions, state: list[int]) -> None:
+        """A weight, where it is kept; a small constant is everywhere."""
+        type_ = self.types[name]
+        if not isinstance(type_, TensorType) or type_.elements is None or type_.nbytes is None:
+            return
+        learns = self.training and (type_.dtype.is_float or type_.dtype is DType.BF16)
+        if type_.elements <= (1 if learns else 64):
+            return
+        self.lies[name] = decisions.kept[name]
+        size = type_.nbytes
+        if learns:
+            self.trained.add(name)
+            self.bill.learned.add(name)
+            size = (size if self.microbatches == 1 else 0) + (state[0] if state else 8 * type_.elements)
+        self.held.append(size * self.fullest(type_, self.lies[name]))
+
+    def backs(self, rule: LayoutRule, size: int) -> dict[str, Backward]:
+        """The strategies of a rule by name; equal ops share their rule."""
+        key = id(rule), size
+        if key not in self.drawn:
+            self.drawn[key] = rule, {back.strategy.name: back for back in backward_rule(rule, size)}
+        return self.drawn[key][1]
+
+    def visit(self, op: Op, rule: LayoutRule, names: tuple[str, ...]) -> None:
+        backs: list[Backward] = []
+        for axis, name in zip(self.mesh.axes, names, strict=True):
+            backs.append(self.backs(rule, axis.size)[name])
+        operands = [tuple(back.strategy.operands[i] for back in backs) for i in range(len(op.operands))]
+        results = [tuple(back.strategy.results[i] for back in backs) for i in range(len(op.results))]
+        cuts: dict[str, list[int]] = {}
+        for number, back in enumerate(backs):
+            factor = back.strategy.factor
+            if factor is not None and factor.divided:
+                cuts.setdefault(factor.name, []).append(number)
+        share = [(rule.factor(name).size, axes) for name, axes in cuts.items()]
+        self.compute(op, operands, results, share)
+        self.bill.reads[op.id] = [(name, lies) for name, lies in zip(op.operands, operands, strict=True) if name]
+        flows = any(name in self.trained for name in op.operands)
+        for i, name in enumerate(op.operands):
+            gradient = tuple(g for back in backs if (g := back.gradients[i]) is not None)
+            self.ask(name, operands[i], gradient if len(gradient) == len(backs) else None)
+        for i, value in enumerate(op.results):
+            self.lies[value.name] = results[i]
+            if flows and rule.differentiable[1][i]:
+                self.trained.add(value.name)
+
+    def compute(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> None:
+        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it."""
+        seconds = self.seconds(op, operands, results, divided, self.follows(op, operands))
+        self.worked.append(seconds)
+        self.bill.work[op.id] = seconds
+        captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
+        for name, lies in (*zip(op.operands, operands, strict=True), *captured.items()):
+            type_ = self.types.get(name)
+            if name[:1] == "@" and name in self.trained and isinstance(type_, TensorType):
+                copies = 1 if self.microbatches == 1 else 2  # the gradient waits for those of other microbatches
+                self.held.append(copies * (type_.nbytes or 0) * self.fullest(type_, lies) / self.wanted[name])
+        if any(name in self.trained for name in op.operands):
+            saved = (self.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members)
+            self.left.append(max(saved, default=0.0))
+
+    def follows(self, op: Op, operands: list[Lies]) -> int:
+        """The operand that stays in the registers when the op is fused into what makes it; -1 where it is not. Notes what can
+        be fused into the op in turn."""
+        joined = -1
+        name = op.name.removeprefix("onnx.") if op.results and not self.training else ""
+        if name in FUSED and len(op.results) == 1:
+            shape = _shape(op.results[0].type)
+            for i, (value, lies) in enumerate(zip(op.operands, operands, strict=True)):
+                alone = value in self.chains and self.times_read[value] == 1 and self.lies[value] == lies
+                if alone and _shape(self.types[value]) == shape:
+                    joined = i
+        if joined >= 0 or name in HEADS:
+            self.chains.add(op.results[0].name)
+        return joined
+
+    def seconds(
+        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
+    ) -> float:
+        cost = op.facet(Cost)
+        if cost is None or op.facet(Time) is not None:
+            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
+        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
+        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
+        held = [row for row in given if row[2].startswith("@")]
+        gradients = cost.input_grad + cost.weight_grad
+        longest = 0.0
+        for member in self.mesh.members:
+            share = self.share(divided, member)
+            written = self.ratio(made, member)
+            here = replace(
+                cost,
+                flops=round(cost.flops * share),
+                read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
+                write=round(cost.write * written),
+                weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
+            )
+            if joined >= 0:
+                row: list[Row] = [(self.types[op.operands[joined]], operands[joined], op.operands[joined])]
+                fused = fused_seconds(op.with_facets(here), member.type, round(self.total(row) * self.ratio(row, member)))
+                longest = max(longest, min(op_seconds(op.with_facets(here), member.type), fused))
+                continue
+            works = [here]
+            if self.training and gradients:
+                works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
+            longest = max(longest, math.fsum(op_seconds(op.with_facets(work), member.type) for work in works))
+        return longest
+
+    def saved(
+        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], member: Member
+    ) -> float:
+        """Bytes of one microbatch that a member keeps for the backward pass of an op."""
+        saved = op.facet(Cost, Cost()).saved
+        given = {(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name[:1] == "%"}
+        rows = sorted((row for row in given if isinstance(row[0], TensorType) and row[0].dtype.is_float), key=str)
+        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True)]
+        inputs = self.total(rows)
+        if 0 < inputs <= saved:
+            beyond = max([self.share(divided, member), *(self.ratio([row], member) for row in made)])
+            return inputs * self.ratio(rows, member) + (saved - inputs) * beyond
+        return saved * (self.ratio(made[:1], member) if made and self.total(made[:1]) == saved else 1.0)
+
+    def share(self, divided: list[tuple[int, list[int]]], member: Member) -> float:
+        """Of the flops."""
+        found = 1.0
+        for units, axes in divided:
+            mine = units
+            for axis in axes:
+                mine = cut(mine, self.mesh.axes[axis].shares, member.place[axis])[1]
+            found *= mine / units
+        return found
+
+    def taken(self, cost: Cost, size: int, rows: list[Row], first: tuple[str, ...], member: Member, written: float) -> float:
+        """Bytes that a member reads of ``size``: of operands as a whole, or of the first what the results take."""
+        if cost.kind == "gather" or not 0 < self.total(rows) <= size:
+            others = [row for row in rows if row[2] not in first]
+            known = self.total(others)
+            return (size - known) * written + known * self.ratio(others, member) if size >= known else size * written
+        return size * self.ratio(rows, member)
+
+    @staticmethod
+    def total(rows: list[Row]) -> int:
+        sizes = {name: type_.nbytes or 0 for type_, _, name in rows if isinstance(type_, TensorType)}
+        return sum(sizes.values())
+
+    def ratio(self, rows: list[Row], member: Member) -> float:
+        whole, here = self.total(rows), 0.0
+        for i, (type_, lies, name) in enumerate(rows):
+            if isinstance(type_, TensorType) and (name, lies) not in [(other, its) for _, its, other in rows[:i]]:
+                here += (type_.nbytes or 0) * self.part(type_, lies, member)
+        return here / whole if whole else 1.0
+
+    def fullest(self, type_: TensorType, lies: Lies) -> float:
+        """What the member holds of a tensor that it fills most, as a part of what its device has."""
+        return max((self.part(type_, lies, member) / member.room for member in self.mesh.members), default=1.0)
+
+    def part(self, type_: TensorType, lies: Lies, member: Member) -> float:
+        """What a member holds of a tensor."""
+        shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
+        local = list(shape)
+        for placement, axis, at in zip(lies, self.mesh.axes, member.place, strict=True):
+            if isinstance(placement, Shard):
+                local[placement.dim] = cut(local[placement.dim], axis.shares, at)[1]
+        return math.prod(local) / math.prod(shape) if math.prod(shape) else 1.0
+
+    def ask(self, name: str, lies: Lies, gradient: Lies | None) -> None:
+        if name in self.lies:
+            self.asked.setdefault(name, {})[lies] = None
+            if gradient is not None and name in self.trained:
+                self.given.setdefault(name, {})[gradient] = None
+
+    @staticmethod
+    def dual(lies: Lies) -> Lies:
+        """Where the gradient of a value is wanted: a term's on every member, but a maximum's as terms of a sum."""
+        return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in lies)
+
+    # -- conversions ---------------------------------------------------------------------------------------------------
+
+    def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
+        """Adds the cheapest chain of collectives to the bill."""
+        runs = self.microbatches if backward and name.startswith("@") else 1
+        for step in self.ways.way(self.types[name], source, target) if source != target else ():
+            if step.kind not in FREE:
+                axis = self.mesh.axes[step.axis].name
+                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward))
+
+
+def _shape(type_: Type) -> object:
+    return type_.shape if isinstance(type_, TensorType) else None
+
+
+__all__ = ["Bill", "Collective", "Decisions", "price"]
