@@ -171,7 +171,7 @@ def compile_model(
     from dnnc.frontends import free_symbols, load_model, load_topology, require_static
     from dnnc.given import GivenInputs
     from passes.framework.manager import PassManager
-    from passes.framework.pipeline import pipeline_text
+    from passes.framework.pipeline import made_by, pipeline_text
     from passes.model.folding import expand
 
     sink = sink if sink is not None else DiagnosticSink()
@@ -222,7 +222,7 @@ def compile_model(
 
     with clock.step("write", without="load-test"):
         if options.plan_only:
-            manifest = write_plan(module, options.out)
+            manifest = write_plan(module, options.out, made_by(pipeline))
         else:
             manifest = write_build(
                 module,
@@ -232,6 +232,7 @@ def compile_model(
                 weights=weights,
                 progress=progress,
                 test=tested if options.load_test else None,
+                made_by=made_by(pipeline),
             )
             if any(mesh.shares for mesh in module.of_type(Mesh)):
                 message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"

@@ -95,7 +95,7 @@ def parse(text: str, where: str = "") -> ParseResult:
         raise InvalidInput(_no_module(SourceMap(where, text[: start + (1 << 16)], {}), start))
     with _LOCK, collector_paused():
         parser, reader = _module_parser()
-        reader.begin()
+        reader.begin(text)
         recovery = _Recovery(source)
         module = recovery.run(parser)
         source.positions.update(reader.positions)
@@ -399,6 +399,7 @@ _WORDS = {
     "LOCATION": "a location",
     "ELEMENTS": "a list of elements",
     "BYTES": 'bytes such as hex"00ff"',
+    "ALIAS": "an alias such as #cost0",
     "ACTION": "an action such as F(0, 1)",
     "FIELD": "'key ='",
     "KEY": "a key",

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ir.aliases import Aliases, location_text
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import bytes_text, element_texts
-from ir.facets import Facets, facet_text
+from ir.facets import DECISIONS, Facets
 from ir.module import (
     Declared,
     External,
@@ -33,30 +34,33 @@ from ir.module import (
     View,
 )
 from ir.names import ABSENT, quote_key, quote_name, quote_text, quote_word
-from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+from ir.ops import Op, Region, Value
 from ir.records import float_text, record_items, record_text, words_text
 from ir.topology import Topology
 from ir.types import TensorType, Type
 
 WIDTH = 120
 """A signature longer than this is broken into one argument a line."""
+SHORT_DATA = 80
+"""Characters of a resource's data that the short form still prints."""
 
 
-def print_module(module: Module) -> str:
-    """The text of ``module``, ending in a newline."""
-    return _Printer().module(module)
+def print_module(module: Module, *, aliases: bool = True, short: bool = False) -> str:
+    """The text of ``module``, ending in a newline. ``aliases``: what is said more than once has a name (``ir/aliases.py``).
+    ``short``: for reading alone; locations, facts and long data are left out, and another module is read back."""
+    return _Printer(Aliases(module, aliases and not short), short).module(module)
 
 
 def print_symbol(symbol: Symbol) -> str:
     """The text of one symbol as it stands in its module, without the indentation."""
-    printer = _Printer()
+    printer = _Printer(Aliases(Module("", ()), False))
     printer.symbol(symbol, "")
     return "\n".join(printer.lines) + "\n"
 
 
 def print_op(op: Op) -> str:
     """The text of one op, its regions included."""
-    printer = _Printer()
+    printer = _Printer(Aliases(Module("", ()), False))
     printer.ops((op,), "")
     return "\n".join(printer.lines)
 
@@ -64,7 +68,8 @@ def print_op(op: Op) -> str:
 class _Printer:
     """Lines of one module; texts by identity of objects, all of which the module keeps alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, aliases: Aliases, short: bool = False) -> None:
+        self.aliases, self.short = aliases, short
         self.lines: list[str] = []
         self.types: dict[int, str] = {}
         self.attributes: dict[int, str] = {}
@@ -75,6 +80,7 @@ class _Printer:
         for symbol in module.symbols:
             self.symbol(symbol, "  ")
         self.lines.append("}")
+        self.lines += self.aliases.definitions()
         return "\n".join(self.lines) + "\n"
 
     def symbol(self, symbol: Symbol, indent: str) -> None:
@@ -101,8 +107,10 @@ class _Printer:
                 self.plan(symbol, indent)
 
     def resource(self, resource: Resource, indent: str) -> None:
-        digest = f" digest {quote_text(resource.digest)}" if resource.digest else ""
+        digest = f" digest {quote_text(resource.digest)}" if resource.digest and not self.short else ""
         data = resource_data_text(resource.data, resource.type)
+        if self.short and len(data) > SHORT_DATA:
+            data = f"{data.partition('(')[0]}(..)"
         facets = self.facets_text(resource.facets)
         self.lines.append(f"{indent}resource {quote_name(resource.name)} : {self.type(resource.type)} = {data}{digest}{facets}")
 
@@ -133,7 +141,8 @@ class _Printer:
             operands = ", ".join([quote(name) for name in op.operands])
             attributes = self.attribute_text(op.attributes) if op.attributes else ""
             facets = self.facets_text(op.facets) if op.facets else ""
-            lines.append(f"{head}{operands}){attributes}{tail}{facets} {location_text(op.location)}")
+            location = "" if self.short else f" {self.aliases.location(op)}"
+            lines.append(f"{head}{operands}){attributes}{tail}{facets}{location}")
             for key, region in op.regions:
                 self.region(key, region, indent + "  ")
 
@@ -206,7 +215,8 @@ class _Printer:
         for facet in facets:
             text = texts.get(id(facet))
             if text is None:
-                text = texts[id(facet)] = " " + facet_text(facet)
+                left_out = self.short and not isinstance(facet, DECISIONS)
+                text = texts[id(facet)] = "" if left_out else " " + self.aliases.facet(facet)
             line += text
         return line
 
@@ -232,15 +242,6 @@ _OP_NAMES: dict[str, str] = {}
 
 def _is_word(text: str, extra: str, not_first: str = "0123456789-$") -> bool:
     return bool(text) and text.isascii() and text[0] not in not_first and all(c.isalnum() or c in extra for c in text)
-
-
-def location_text(location: Location) -> str:
-    """``loc("path", "node", "scope")`` with empty texts at the end left out; ``loc(?)`` when unknown."""
-    if location.scope:
-        return f"loc({quote_text(location.path)}, {quote_text(location.node)}, {quote_text(location.scope)})"
-    if location.node:
-        return f"loc({quote_text(location.path)}, {quote_text(location.node)})"
-    return "loc(?)" if location == UNKNOWN_LOCATION else f"loc({quote_text(location.path)})"
 
 
 def single_text(value: float) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any, TypeVar
 
+from ir.aliases import RULES
 from ir.attributes import Attributes
 from ir.dense import bytes_from_text, dense_data
 from ir.facets import Facet, Facets, parse_facet
@@ -52,7 +53,14 @@ MAX_DEPTH = 64
 
 _NAME_TOKEN = re.compile(r'([%@])"((?:[^"\\\n]|\\.)*)"|[%@][A-Za-z0-9_./:$\-]+|_')
 _STRING_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
-_FACET_TOKEN = re.compile(r'[a-z_]+(?:<[^<>"]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^<>"]*)*>)?')
+_FACET_TEXT = r'[a-z_]+(?:<[^<>"]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^<>"]*)*>)?'
+_FACET_TOKEN = re.compile(r"#[a-z_]+[0-9]*|" + _FACET_TEXT)
+_LOCATION_PART = re.compile(_STRING_TOKEN.pattern + "|[a-z]+")
+_ALIAS = re.compile(
+    rf'^[ \t]*(#[a-z_]+[0-9]*)[ \t]*=[ \t]*(loc\((?:[^"()\n]|{_STRING_TOKEN.pattern})*\)|{_FACET_TEXT})', re.MULTILINE
+)
+"""The definition of an alias: no other line begins so."""
+_UNDEFINED = "behind the module stands what aliases mean: #cost0 = cost<flops = 8, kind = matmul>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,12 @@ class Reader:
         self._types, self._attributes, self._elements = types, attributes, elements
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, text: str = "") -> None:
+        """Starts on ``text``, whose aliases may be used before they are defined."""
         self.faults: list[Fault] = []
+        self.aliases = {match[1]: match[2] for match in _ALIAS.finditer(text)}
+        self.alias_facets: dict[str, Facet | None] = {}
+        self.defined: set[str] = set()
         self.positions: dict[int, int] = {}
         self.depths: dict[int, int] = {}
 
@@ -186,24 +198,57 @@ class Reader:
         found = []
         for match in _FACET_TOKEN.finditer(token):
             try:
-                found.append(parse_facet(match[0]))
+                if match[0][0] != "#":
+                    found.append(parse_facet(match[0]))
+                elif facet := self.named_facet(token, match):
+                    found.append(facet)
             except ValueError as error:
                 self.fault(token, str(error), offset=match.start(), length=len(match[0]))
         if len(found) > 1:
             found.sort(key=_keyword)
         return tuple(found)
 
-    def location(self, token: Any) -> Location:
-        if token == "loc(?)":
+    def named_facet(self, token: Any, match: re.Match[str]) -> Facet | None:
+        """The facet that an alias names; None where its definition does not read, which is told there."""
+        alias = match[0]
+        if alias not in self.aliases:
+            self.fault(token, f"alias {alias} is not defined", offset=match.start(), length=len(alias), hint=_UNDEFINED)
+        if alias not in self.alias_facets:
+            try:
+                self.alias_facets[alias] = parse_facet(self.aliases.get(alias, ""))
+            except ValueError:
+                self.alias_facets[alias] = None
+        return self.alias_facets[alias]
+
+    def location(self, token: Any, names: tuple[str, ...] = ()) -> Location:
+        """The location of the op whose results are ``names``."""
+        text = str(token)
+        if text[0] == "#":
+            if text not in self.aliases:
+                self.fault(token, f"alias {text} is not defined", hint=_UNDEFINED)
+            text = self.aliases.get(text, "")
+        if text == "loc(?)" or text[:4] != "loc(":  # the definition of a wrong alias is told in its own place
             return UNKNOWN_LOCATION
-        parts = [str(part) for part in _STRING_TOKEN.findall(token)]
+        parts = [match[0] for match in _LOCATION_PART.finditer(text, len("loc("))]
         if len(parts) > 3:
             self.fault(token, f"a location has at most three texts (graph path, node, scope), not {len(parts)}")
         try:
-            return Location(*[unquote_text(part) for part in parts[:3]])
+            return Location(*[self.location_part(token, part, names) for part in parts[:3]])
         except ValueError:
             self.fault(token, "bad escape in a location")
             return UNKNOWN_LOCATION
+
+    def location_part(self, token: Any, part: str, names: tuple[str, ...]) -> str:
+        """A text in quotes, or what a rule gives for the op's first result. Raises ValueError for a bad escape."""
+        if part[0] == '"':
+            return unquote_text(part)
+        if part not in RULES:
+            self.fault(token, f"expected a text or one of {', '.join(RULES)} in a location but found '{part}'")
+            return ""
+        if not names:
+            self.fault(token, f"'{part}' follows from the name of an op's first result, and there is none")
+            return ""
+        return RULES[part](names[0][1:])
 
     def number_of(self, token: Any) -> int | float:
         text = str(token)
@@ -225,8 +270,26 @@ class Reader:
     # -- module ------------------------------------------------------------------------------------------------------
 
     def module(self, children: list[Any]) -> Module:
+        children = [child for child in children if child is not None]  # None: an alias
         attributes: Attributes = self.attributes(children[1]) if len(children) == 3 else ()
         return self.placed(children[0], Module(self.name(children[0]), tuple(children[-1]), attributes))
+
+    def alias(self, children: list[Any]) -> None:
+        """``begin`` has read it; here its faults are told."""
+        alias, text = children
+        kind = "location" if text.type == "LOCATION" else "facet"
+        expected = "location" if alias.startswith("#loc") else "facet"
+        if alias in self.defined:
+            self.fault(alias, f"alias {alias} is defined twice")
+        elif text[0] == "#":
+            self.fault(text, f"expected what {alias} stands for but found another alias")
+        elif kind != expected:
+            self.fault(text, f"expected a {expected} behind {alias} = but found a {kind}")
+        elif kind == "location":
+            self.location(text, ("%x",))
+        elif len(self.facets(text)) > 1:
+            self.fault(text, f"alias {alias} stands for one facet")
+        self.defined.add(alias)
 
     def symbols(self, children: list[Any]) -> list[Symbol]:
         if not children:
@@ -359,7 +422,7 @@ class Reader:
             elif kind == "FACETS":
                 facets = self.facets(child)
             elif kind == "LOCATION":
-                location = self.location(child)
+                location = self.location(child, names)
             elif kind == "ATTRIBUTES":
                 attributes = self.attributes(child)
             else:

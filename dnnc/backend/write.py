@@ -65,6 +65,7 @@ def write_build(
     progress: Progress = lambda label, fraction: None,
     microbatches: int = 8,
     test: Callable[[Iterable[Path]], None] | None = None,
+    made_by: str = "",
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
@@ -72,6 +73,7 @@ def write_build(
     ``shared`` (one file, each weight once), ``per-stage`` (a file for each stage, for shipping), ``none`` (models that refer to
     a file that is not written). ``plan_only`` writes no models at all. ``microbatches`` is the length of the predicted trace.
     ``test`` gets the models of all stages once they lie there, if they have their weights, and raises to have nothing written.
+    ``made_by``: the comment lines that ``plan.ir`` begins with.
 
     Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing or the disk refuses; then
     ``out`` is as it was before.
@@ -87,7 +89,7 @@ def write_build(
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
-        _write_plan(module, target)
+        _write_plan(module, target, made_by)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
         cut = _write_models(module, stages, folder, target, weights, progress)
         if test is not None and weights != "none":
@@ -100,13 +102,13 @@ def write_build(
     return manifest
 
 
-def write_plan(module: Module, out: Path) -> dict[str, Any]:
+def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
     """Writes the plan alone, ``plan.json`` and ``plan.ir`` (and ``trace.json`` of a training step that is scheduled), with a
     manifest without stages, and returns that. Such a directory is replaced like a build but cannot be run. Raises as
     ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
-        _write_plan(module, target)
+        _write_plan(module, target, made_by)
         schedule = module.first(Schedule)
         if schedule is not None and not schedule.periodic:
             _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, schedule.microbatches)}), compact=True)
@@ -157,11 +159,11 @@ def is_build(folder: Path) -> bool:
     return isinstance(manifest, dict) and str(manifest.get("schema", "")).startswith("dnnc.build/")
 
 
-def _write_plan(module: Module, target: Path) -> None:
+def _write_plan(module: Module, target: Path, made_by: str) -> None:
     from ir import print_module
     from passes.model.folding import fold
 
-    (target / PROGRAM).write_text(print_module(fold(module)), encoding="utf-8")
+    (target / PROGRAM).write_text(made_by + print_module(fold(module)), encoding="utf-8")
     (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
 
 

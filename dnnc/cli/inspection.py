@@ -9,7 +9,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
-from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -28,10 +28,15 @@ def inspect_(
     ],
     dim: opt.DimOption = None,
     limit: opt.LimitOption = None,
+    short: opt.ShortOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Print what a model, IR text or build holds: inputs, weights, ops and their cost, or the plan."""
+    if short and json:
+        raise UsageError("--short prints IR text, --json does not: choose one of them")
+    if short and not subject.startswith("zoo:") and Path(subject).is_dir():
+        subject = str(Path(subject) / "plan.ir")
     if not subject.startswith("zoo:") and Path(subject).is_dir():
         _inspect_build(Path(subject), json)
         return
@@ -42,7 +47,12 @@ def inspect_(
             module, costed = _load(subject, opt.parse_dims(dim), sink, opt.parse_limits(limit))
     finally:
         show_warnings(sink.diagnostics, quiet)
-    _print_module(module, costed, json)
+    if short:
+        from ir import print_module
+
+        put(print_module(module, short=True))
+    else:
+        _print_module(module, costed, json)
 
 
 def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits: Limits = LIMITS) -> tuple[Module, Module]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from ir.diagnostics import DiagnosticSink, UsageError
-
-if TYPE_CHECKING:
-    from ir.module import Module
 
 OutOption = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write there instead of to standard output.")
@@ -30,8 +27,9 @@ def import_(
 ) -> None:
     """Print MODEL as IR text."""
     from dnnc.frontends import load_model
+    from ir import print_module
     from passes.framework.manager import PassManager
-    from passes.framework.pipeline import parse_pipeline
+    from passes.framework.pipeline import made_by, parse_pipeline
 
     pipeline = parse_pipeline(passes)
     sink = DiagnosticSink()
@@ -47,7 +45,7 @@ def import_(
                 module = manager.run(module, pass_context(sink, report))
     finally:
         show_warnings(sink.diagnostics, quiet)
-    _write(module, out)
+    _write(made_by(pipeline) + print_module(module), out)
 
 
 def opt_(
@@ -65,6 +63,7 @@ def opt_(
         ),
     ] = None,
     out: OutOption = None,
+    short: opt.ShortOption = False,
     verify_each: opt.VerifyOption = True,
     stop_after: Annotated[int | None, typer.Option(min=0, metavar="N", help="Run the first N passes only.")] = None,
     print_before: opt.PrintBeforeOption = None,
@@ -77,9 +76,9 @@ def opt_(
 ) -> None:
     """Run passes on IR text and print the result; replays a reproducer as it is."""
     from dnnc.driver import pass_context
-    from ir import load_module
+    from ir import load_module, print_module
     from passes.framework.manager import PassManager, pipeline_of
-    from passes.framework.pipeline import parse_pipeline
+    from passes.framework.pipeline import made_by, parse_pipeline
 
     tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
     text, where = _read(file)
@@ -105,7 +104,7 @@ def opt_(
         talk(timing_text({report.name: report.seconds for report in manager.reports}))
     if statistics:
         talk(statistics_text(context.statistics))
-    _write(module, out)
+    _write(made_by(pipeline[:stop_after]) + print_module(module, short=short), out)
 
 
 def passes_(json: opt.JsonOption = False) -> None:
@@ -145,12 +144,9 @@ def _read(file: Path) -> tuple[str, str]:
     return decode_text(sys.stdin.buffer, "<stdin>"), "<stdin>"
 
 
-def _write(module: Module, out: Path | None) -> None:
-    """The module's text to a file, whole or not at all, or to standard output."""
-    from ir import print_module
-
-    text = print_module(module)
+def _write(text: str, out: Path | None) -> None:
+    """``text`` to a file, whole or not at all, or to standard output."""
     if out is None:
         put(text)
-        return
-    write_whole(out, text)
+    else:
+        write_whole(out, text)

@@ -108,6 +108,13 @@ LimitOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+ShortOption = Annotated[
+    bool,
+    typer.Option(
+        "--short",
+        help="Print the IR for a person: no locations, facts and long data. It does not read back the same.",
+    ),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TimingOption = Annotated[bool, typer.Option("--timing", help="Print the seconds of each pass to standard error.")]
 StatisticsOption = Annotated[bool, typer.Option("--statistics", help="Print what each pass counted to standard error.")]

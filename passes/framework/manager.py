@@ -22,7 +22,7 @@ import ir
 from ir.diagnostics import Diagnostic, DnncError, InvalidInput, InvariantError, Span
 from ir.module import Func, Module, Stage
 from passes.framework.base import Pass, PassContext
-from passes.framework.pipeline import pass_text, pipeline_text
+from passes.framework.pipeline import made_by, pass_text, pipeline_text
 
 _RUN_LINE = re.compile(r"// RUN: dnnc opt %s --passes (?P<passes>.+)")
 
@@ -97,17 +97,17 @@ class PassManager:
         self.given = module
         if self.print_folder is not None:
             self.print_folder.mkdir(parents=True, exist_ok=True)
-            self._write("00-input.ir", module)
+            self._write("00-input.ir", module, 0)
         for number, step in enumerate(self.passes[: self.stop_after], start=1):
             if _selects(self.print_before, step.name):
-                self._show(f"{self._label(number, step)}.before", f"before {step.name}", module)
+                self._show(f"{self._label(number, step)}.before", f"before {step.name}", module, number - 1)
             module = self._step(number, step, module, context)
             report = self.reports[-1]
             asked = _selects(self.print_after, step.name) or (self.print_on_change and report.changed)
             everything = self.print_folder is not None and not (self.print_before or self.print_after or self.print_on_change)
             if asked or everything:
                 change = "" if report.changed else " (no change)"
-                self._show(self._label(number, step), f"after {step.name}{change}", module)
+                self._show(self._label(number, step), f"after {step.name}{change}", module, number)
             if self.on_pass is not None:
                 self.on_pass(step.name, report.seconds)
         return module
@@ -145,15 +145,17 @@ class PassManager:
         """``10-cost``: numbers leave room, as wide as the last one, so that names sort in the order of the passes."""
         return f"{number * 10:0{len(str(len(self.passes) * 10))}d}-{step.name}"
 
-    def _show(self, label: str, title: str, module: Module) -> None:
+    def _show(self, label: str, title: str, module: Module, ran: int) -> None:
+        """Prints ``module``, which the first ``ran`` passes made."""
         if self.print_folder is not None:
-            self._write(f"{label}.ir", module)
+            self._write(f"{label}.ir", module, ran)
         else:
-            print(f"// ----- {title} -----\n{ir.print_module(module)}", file=self.stream or sys.stderr)
+            text = made_by(self.passes[:ran]) + ir.print_module(module)
+            print(f"// ----- {title} -----\n{text}", file=self.stream or sys.stderr)
 
-    def _write(self, name: str, module: Module) -> None:
+    def _write(self, name: str, module: Module, ran: int) -> None:
         assert self.print_folder is not None
-        (self.print_folder / name).write_text(ir.print_module(module), encoding="utf-8")
+        (self.print_folder / name).write_text(made_by(self.passes[:ran]) + ir.print_module(module), encoding="utf-8")
 
     def _reproduce(self, number: int, module: Module, error: BaseException) -> Path | None:
         """Writes the module before pass ``number`` with the rest of the pipeline in its first line."""

@@ -49,6 +49,29 @@ def pass_text(step: Pass) -> str:
     return f"{step.name}{{{','.join(options)}}}" if options else step.name
 
 
+def made_by(pipeline: Iterable[Pass]) -> str:
+    """The comment lines that a printed module begins with: the passes that made it, in order, with their options. A value of
+    more than 60 characters, such as the ops of a replayed plan, is ``..``; ``source``, the path of a file, is left out.
+
+    Nothing of the machine or the day is in it: the same pipeline gives the same lines."""
+    lines = ["// made by"]
+    for number, step in enumerate(pipeline):
+        text = _short_text(step)
+        if number:
+            lines[-1] += ","
+        if len(lines[-1]) + len(text) >= 120 and number:
+            lines.append("//  ")
+        lines[-1] += f" {text}"
+    return "\n".join([line.rstrip() for line in lines]) + "\n" if len(lines[-1]) > len("// made by") else ""
+
+
+def _short_text(step: Pass) -> str:
+    options = [(field, getattr(step, field.name)) for field in dataclasses.fields(step) if field.name != "source"]
+    texts = [(option_name(field.name), value_text(value)) for field, value in options if value != default_of(field)]
+    words = ", ".join(f"{name}={'..' if len(text) > 60 else text}" for name, text in texts)
+    return f"{step.name}{{{words}}}" if words else step.name
+
+
 def near(word: str, known: Iterable[str]) -> str:
     """A hint that names what ``word`` may have meant, else all that is known."""
     choices = sorted(known)

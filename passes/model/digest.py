@@ -30,7 +30,7 @@ def problem_digest(module: Module, comm: str) -> str:
         for symbol in module.symbols
         if isinstance(symbol, Func | Resource | Topology)
     )
-    text = print_module(Module("@problem", symbols)) + comm
+    text = print_module(Module("@problem", symbols), aliases=False) + comm
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

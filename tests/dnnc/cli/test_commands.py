@@ -272,6 +272,22 @@ def test_inspect_a_build(build: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "lower bound" in dnnc(capsys, "inspect", build / "plan.ir")
 
 
+def test_a_printed_program_says_which_passes_made_it(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = (build / "plan.ir").read_text().split("\nmodule ")[0]
+    assert made.startswith("// made by canonicalize, ")
+    assert "partition" in made
+    assert str(build) not in made
+    out = dnnc(capsys, "opt", build / "plan.ir", "--passes", "expand,fold{min-support=3}")
+    assert out.startswith("// made by expand, fold{min-support=3}\nmodule ")
+
+
+def test_the_short_form_of_a_build_and_of_ir_text(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = dnnc(capsys, "inspect", build, "--short")
+    assert short == dnnc(capsys, "inspect", build / "plan.ir", "--short")
+    assert [part in short for part in ("stage<1>", "loc(", "cost<")] == [True, False, False]
+    assert short in dnnc(capsys, "opt", build / "plan.ir", "--passes", "", "--short")
+
+
 def test_import_prints_ir_that_compiles_to_the_same_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = dnnc(capsys, "import", MODEL)
     module = parse_module(text)

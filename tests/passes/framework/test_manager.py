@@ -215,4 +215,4 @@ def test_an_analysis_is_computed_once_per_function(module: Module) -> None:
 
 def test_a_print_of_a_run_is_what_the_printer_prints(module: Module, tmp_path: Path) -> None:
     result = PassManager([MarkPass()], print_folder=tmp_path).run(module)
-    assert (tmp_path / "10-mark.ir").read_text() == print_module(result)
+    assert (tmp_path / "10-mark.ir").read_text() == "// made by mark\n" + print_module(result)
