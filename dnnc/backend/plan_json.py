@@ -58,13 +58,14 @@ from ir.limits import LIMITS
 from ir.module import Module, Plan, PlanStage
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
-from passes.assign import AssignPass
 from passes.model.graph import cuts_of
 from passes.model.spmd.notation import SEPARATOR, read_placements
 from passes.model.timeline.workload import workload
+from passes.replay.assign import AssignPass
 
 if TYPE_CHECKING:
-    from passes.shard import ReplayPass, StagePart
+    from passes.replay.meshes import ReplayPass
+    from passes.shard import StagePart
 
 SCHEMA = "dnnc.plan/2"
 MOST_MEMBERS = 1 << 16
@@ -250,7 +251,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
             problem=problem,
             source=where,
         )
-    from passes.shard import ReplayPass
+    from passes.replay.meshes import ReplayPass
 
     if comm != "sum":
         reader.fail(f"comm '{_shown(comm)}' found; of plans that split tensors, 'sum' expected", "comm")

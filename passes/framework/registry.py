@@ -19,15 +19,15 @@ from passes.framework.options import default_of, option_name, type_text, value_t
 
 _WHERE: dict[str, str] = {
     "canonicalize": "passes.canonicalize:CanonicalizePass",
-    "unfuse": "passes.unfuse:UnfusePass",
+    "unfuse": "passes.canonicalize.unfuse:UnfusePass",
     "cost": "passes.cost:CostPass",
     "fold": "passes.fold:FoldPass",
     "expand": "passes.fold:ExpandPass",
     "contract": "passes.contract:ContractPass",
     "shard": "passes.shard:ShardPass",
     "partition": "passes.partition:PartitionPass",
-    "assign": "passes.assign:AssignPass",
-    "replay": "passes.shard.replay:ReplayPass",
+    "assign": "passes.replay.assign:AssignPass",
+    "replay": "passes.replay.meshes:ReplayPass",
     "place": "passes.place:PlacePass",
     "schedule": "passes.schedule:SchedulePass",
     "lower": "passes.lower:LowerPass",

@@ -15,17 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
 from passes.model.stages.problem import violations
+from passes.partition.objective import Objective
 from passes.partition.relax import Effort, Relaxed, Relaxer, relaxes
 from passes.partition.symmetry import Symmetric, symmetric
-
-if TYPE_CHECKING:
-    from passes.partition.search import Objective
 
 MANY, FEW = 100_000, 20_000
 """Ideals of a relaxed problem: seconds of work, and a tenth of a second's."""

@@ -25,7 +25,7 @@ Meshes, layouts, what moves between layouts and what a plan costs are ``passes.m
 - ``chains``: what every run of units costs at least, by multiplying the tables of its units;
 - ``pipeline``, ``kernels``, ``bounding``, ``settled``, ``stages``: cuts, blocks and shardings chosen jointly, with a bound;
 - ``shard_pass``, ``written``: the pass: meshes, layouts, strategies, stages and the plan written into the module;
-- ``proof``, ``replay``: what a bound was proven for, and the pass that decides as an edited plan states.
+- ``proof``: what a bound was proven for.
 
 What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers or few enough
 sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and bound meet. Else value and bound are told.
@@ -46,7 +46,6 @@ from passes.shard.explain import (
 )
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
-from passes.shard.replay import ReplayPass
 from passes.shard.search import NoPlanError, ShardPlan, solve
 from passes.shard.shard_pass import ShardPass
 
@@ -57,7 +56,6 @@ __all__ = [
     "NoPlanError",
     "NodeKind",
     "OpRow",
-    "ReplayPass",
     "ShardInput",
     "ShardPass",
     "ShardPlan",

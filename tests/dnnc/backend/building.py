@@ -10,10 +10,10 @@ from ir.module import Func, Inline, Module, Random, Resource, Splat
 from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import DType, TensorType
-from passes.assign import AssignPass
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
 from passes.place import PlacePass
+from passes.replay.assign import AssignPass
 from passes.schedule import SchedulePass
 from tests.passes.staging import devices
 

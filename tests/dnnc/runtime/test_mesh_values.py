@@ -14,9 +14,9 @@ from dnnc.backend import Build, write_build
 from dnnc.runtime import Pipeline, check_build
 from ir.diagnostics import InvalidInput
 from ir.module import Module
+from passes.canonicalize.unfuse import UnfusePass
 from passes.cost import CostPass
 from passes.schedule import SchedulePass
-from passes.unfuse import UnfusePass
 from tests.dnnc.sealing import change
 from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
 from tests.passes.running import run

@@ -15,8 +15,8 @@ from ir.module import Module
 from ir.ops import Op
 from ir.types import Partial, Placement, Replicate, Shard
 from passes.canonicalize import CanonicalizePass
+from passes.canonicalize.unfuse import UnfusePass
 from passes.framework.base import PassContext
-from passes.unfuse import UnfusePass
 from tests.ir.layout_rules.test_backward import LINEAR, SMOOTH
 
 FAMILIES = (

@@ -16,11 +16,11 @@ from ir.facets import Cost
 from ir.layout_rules import rules
 from ir.module import Module
 from ir.types import Shard
+from passes.canonicalize.unfuse import UnfusePass
 from passes.cost import CostPass
 from passes.model.folding import folding
 from passes.model.spmd.price import Decisions
 from passes.shard import build, decisions_of, solve
-from passes.unfuse import UnfusePass
 from tests.ir.layout_rules.test_models import canonical, imported
 from tests.passes.shard.models import mesh
 

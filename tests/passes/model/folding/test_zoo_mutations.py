@@ -19,9 +19,9 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Module
 from ir.ops import Op
 from ir.types import TensorType
+from passes.canonicalize.unfuse import UnfusePass
 from passes.framework.pipeline import parse_pipeline
 from passes.model.folding import Folding
-from passes.unfuse import UnfusePass
 from tests.passes.model.folding.graphs import changed, of, retyped, round_trip
 
 NARROW = "layers=6,hidden=32,heads=4,vocab=50,seq=8"

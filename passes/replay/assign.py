@@ -13,93 +13,24 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import StageSet
-from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
-from ir.ops import Op
+from ir.module import Module, Plan, PlanStage, Schedule, Stage
 from ir.topology import Topology
-from passes.framework.base import Pass, PassContext
+from passes.framework.base import PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
-from passes.model.graph import describe, listing, stage_members
+from passes.model.graph import listing, stage_members
 from passes.model.network import Network, network
+from passes.replay.stated import StatedPass
 
 COMM = ("sum", "overlap", "duplex")
 OBJECTIVES = ("throughput", "latency")
-SHOWN = 5
-"""How many faults of one kind are listed; the rest are counted."""
-
-
-@dataclass(frozen=True)
-class StatedPass(Pass):
-    """What passes that replay plans have in common.
-
-    ``ops``: ``STAGE:OP``, an op named by its first result (with or without ``%``) or by its node name where that is unique;
-    several entries replicate it. ``devices``: ``STAGE:DEVICE``. ``bound``: what the plan states. ``source``: the file that all
-    came from, for messages.
-    """
-
-    ops: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    objective: str = "throughput"
-    bound: float = 0.0
-    source: str = ""
-
-    def _stages(self, entry: Func, problems: list[Diagnostic]) -> Mapping[str, tuple[int, ...]]:
-        """Stages of each op, by the op's id."""
-        found: dict[str, set[int]] = {op.id: set() for op in entry.ops}
-        listed, unknown = self._listed(entry)
-        for index, name, op in listed:
-            if index in found[op.id]:
-                problems.append(Diagnostic(f"op '{name}' is listed twice", where=self._where(index)))
-            found[op.id].add(index)
-        problems += shortened(unknown, "more ops are not known")
-        missing = [
-            Diagnostic(
-                f"op '{op.id[1:]}' is in no stage", where=f"{self.source or 'plan'}: {describe(op)}", hint="list it in a stage"
-            )
-            for op in entry.ops
-            if not found[op.id]
-        ]
-        problems += shortened(missing, "more ops are in no stage")
-        return {name: tuple(sorted(indices)) for name, indices in found.items()}
-
-    def _listed(self, entry: Func) -> tuple[list[tuple[int, str, Op]], list[Diagnostic]]:
-        """Stage, name and op of each entry of ``ops`` whose name is that of one op, and the faults of the others."""
-        by_id = {op.id: op for op in entry.ops}
-        by_node: dict[str, list[Op]] = {}
-        for op in entry.ops:
-            if op.location.node:
-                by_node.setdefault(op.location.node, []).append(op)
-        listed = []
-        unknown: list[Diagnostic] = []
-        for text in self.ops:
-            index, name = self._split(text)
-            matches = [by_id[name]] if name in by_id else [by_id[f"%{name}"]] if f"%{name}" in by_id else by_node.get(name, [])
-            if len(matches) == 1:
-                listed.append((index, name, matches[0]))
-                continue
-            near = (
-                difflib.get_close_matches(f"%{name.removeprefix('%')}", by_id, n=1, cutoff=0.6) if len(unknown) < SHOWN else []
-            )
-            what = f"{len(matches)} nodes are called '{name}'" if matches else f"no op is called '{name}'"
-            hint = f"did you mean '{near[0][1:]}'?" if near else "ops are named by their first result after canonicalize"
-            unknown.append(Diagnostic(what, where=self._where(index), hint=hint))
-        return listed, unknown
-
-    def _split(self, text: str) -> tuple[int, str]:
-        index, colon, name = text.partition(":")
-        if not (colon and name and index.isascii() and index.isdigit()):
-            raise UsageError(f"'{text}' found, 'STAGE:NAME' expected", where=self.name)
-        return int(index), name
-
-    def _where(self, index: int) -> str:
-        return f"{self.source}: stage {index}" if self.source else f"stage {index}"
 
 
 @dataclass(frozen=True)
@@ -240,10 +171,3 @@ def plan_bound(module: Module, topology: Topology, net: Network, comm: str, repl
         cost.load for cost, kind in zip(whole, problem.kinds, strict=True) if kind.memory is None or cost.memory <= kind.memory
     ]
     return bound, min(fits, default=math.inf), reason
-
-
-def shortened(problems: list[Diagnostic], rest: str) -> list[Diagnostic]:
-    """The first few of problems of one kind, the others counted."""
-    if len(problems) <= SHOWN:
-        return problems
-    return [*problems[:SHOWN], Diagnostic(f"{len(problems) - SHOWN} {rest}", where=problems[SHOWN].where)]

@@ -22,11 +22,11 @@ from ir.module import Func, Inline, Module, Resource, Splat, Symbol
 from ir.names import ABSENT, unique
 from ir.ops import Op, Value
 from ir.types import Dim, DType, TensorType
+from passes.canonicalize.unfuse.chains import Chain, Part, Surroundings, chain_from
+from passes.canonicalize.unfuse.parts import part_data
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import reads
-from passes.unfuse.chains import Chain, Part, Surroundings, chain_from
-from passes.unfuse.parts import part_data
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ir.types import DType, TensorType
 from passes import PassContext
 from passes.cost import FORMULAS, CostPass, compute_dtype
 from tests.dnnc.frontends.microsoft_cases import CASES, NodeCase
-from tests.passes.test_cost import cost_of, tensor
+from tests.passes.cost.test_cost import cost_of, tensor
 
 U8, I8, I32 = DType.U8, DType.I8, DType.I32
 MS = "onnx.com.microsoft."

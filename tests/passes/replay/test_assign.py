@@ -12,10 +12,10 @@ from ir.facets import StageSet
 from ir.module import Func, Module, Plan
 from ir.ops import Location
 from ir.topology import Device, DeviceType, Host, Link, Topology
-from passes.assign import AssignPass
 from passes.framework.base import PassContext
 from passes.partition import PartitionPass
 from passes.place import PlacePass
+from passes.replay.assign import AssignPass
 from tests.passes.staging import chain, devices, op, value
 
 

@@ -14,9 +14,9 @@ from dnnc.frontends.weights import read_resource
 from ir import DType, Module, TensorType, parse_module, print_module, verify
 from ir.diagnostics import DiagnosticSink
 from ir.module import External, Inline, Random, Resource, View
+from passes.canonicalize.unfuse import UnfusePass
+from passes.canonicalize.unfuse.parts import part_data
 from passes.framework.base import PassContext
-from passes.unfuse import UnfusePass
-from passes.unfuse.parts import part_data
 from tests.ir.layout_rules.test_models import canonical, imported
 from tests.passes.running import run
 

@@ -29,7 +29,6 @@ from ir.shares import Shares, equal
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType, Type
 from ir.verifier.machines import MOST_SHARE
-from passes.assign import SHOWN, StatedPass, shortened
 from passes.framework.base import PassContext
 from passes.model.folding import expand, folding
 from passes.model.graph import listing, reads, stage_members
@@ -41,6 +40,7 @@ from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.model.spmd.notation import SEPARATOR, WHOLE, read_placements
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged, in_flight
+from passes.replay.stated import SHOWN, StatedPass, shortened
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build, possible
 from passes.shard.constants import constants_of
