@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,14 @@ DOORS = {
     "ml_dtypes": ("dnnc/*",),
 }
 """Third-party libraries, and the only files that may import each."""
+
+BELOW_PASSES = {"passes.framework": ("passes.framework", "passes.model"), "passes.model": ("passes.model",)}
+"""The rooms that all passes share, and what of ``passes`` each may import. A pass may import these rooms and itself."""
+
+EXCEPTIONS = {
+    ("passes.replay.meshes", "passes.shard"): "a stated plan is priced, bounded and written as the problem that shard solves",
+}
+"""Modules that import a pass which is not theirs, with the reason."""
 
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 MAX_LINES = 700
@@ -76,6 +85,51 @@ def test_imports_run_one_way() -> None:
         if target in PACKAGES and PACKAGES.index(target) > PACKAGES.index(path.parts[0])
     ]
     assert not wrong, f"allowed is {' <- '.join(PACKAGES)}:\n" + "\n".join(wrong)
+
+
+@functools.cache
+def imported() -> dict[str, set[str]]:
+    """The modules of the packages, each with those that it imports, wherever the import stands. ``from package import name``
+    imports the submodule where there is one of that name, else the package; a package on the way to a submodule does not
+    count."""
+    modules = {module_name(path): path for path in sources()}
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        targets: list[str] = []
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                targets += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                targets += [target if target in modules else node.module for target in inner]
+        found[name] = {target for target in targets if target in modules and target != name}
+    return found
+
+
+def test_no_circle_of_modules() -> None:
+    graph = nx.DiGraph((name, target) for name, targets in imported().items() for target in targets)
+    circles = sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)
+    assert not circles, f"each module of a circle needs all others; move what they share below them: {circles}"
+
+
+def test_no_pass_imports_another() -> None:
+    """Arrows go down: a pass, then ``framework``, then ``model``."""
+    found = {
+        (module, target)
+        for module, targets in imported().items()
+        for target in targets
+        if module.startswith("passes.") and target.startswith("passes.")
+        if room_of(target) not in BELOW_PASSES.get(room_of(module), (room_of(module), *BELOW_PASSES))
+    }
+    wrong = sorted(f"{module} imports {target}" for module, target in found if (module, room_of(target)) not in EXCEPTIONS)
+    assert not wrong, "move what two passes need to passes/model:\n" + "\n".join(wrong)
+    unused = set(EXCEPTIONS) - {(module, room_of(target)) for module, target in found}
+    assert not unused, f"exceptions that nothing needs any more: {unused}"
+
+
+def room_of(module: str) -> str:
+    """A file or folder of ``passes``: ``passes.fold`` of itself and of what it holds."""
+    return ".".join(module.split(".")[:2])
 
 
 def test_no_relative_imports() -> None:
@@ -188,6 +242,10 @@ def test_all_names_exist() -> None:
 
 def package_name(path: Path) -> str:
     return ".".join(path.parent.parts)
+
+
+def module_name(path: Path) -> str:
+    return package_name(path) if path.name == "__init__.py" else ".".join(path.with_suffix("").parts)
 
 
 @pytest.mark.parametrize("module", ["ir", "passes", "dnnc", "dnnc.cli.app", "dnnc.driver"])

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from dnnc.frontends.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, load_model, require_static
+from dnnc.frontends.load import load_model
+from dnnc.frontends.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, require_static
 from dnnc.frontends.opdefs import register
 from dnnc.frontends.topology import load_topology, read_topology
 from dnnc.frontends.topology_writer import topology_to_toml

@@ -16,9 +16,9 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.frontends.attribute_values import value_faults
+from dnnc.frontends.domains import MICROSOFT, STANDARD_DOMAINS
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import ELEMENT_TYPES
-from dnnc.frontends.opdefs import MICROSOFT, STANDARD_DOMAINS
 from dnnc.frontends.schemas import is_listed, schema
 from ir.diagnostics import DiagnosticSink
 from ir.names import unique

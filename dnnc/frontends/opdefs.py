@@ -11,14 +11,10 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 
 from dnnc.frontends.attribute_values import value_faults
+from dnnc.frontends.domains import MICROSOFT, STANDARD_DOMAINS
 from ir.attributes import AttrKind
 from ir.opdefs import ELEMENTWISE, PURE, RANDOM, AttrDef, OpDef, register_provider
 from ir.ops import Op
-
-MICROSOFT = "com.microsoft"
-"""ONNX Runtime's own domain, whose only version gains operators, attributes and operands with its releases."""
-STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
-"""Domains whose operators are all known: one that is missing does not exist."""
 
 RANDOM_OPERATORS = frozenset(
     {
@@ -134,4 +130,4 @@ def _traits(domain: str, op_type: str, has_regions: bool) -> frozenset[str]:
     return frozenset({PURE, ELEMENTWISE} if not domain and op_type in ELEMENTWISE_OPERATORS else {PURE})
 
 
-__all__ = ["ELEMENTWISE_OPERATORS", "MICROSOFT", "RANDOM_OPERATORS", "STANDARD_DOMAINS", "lookup", "operator_of", "register"]
+__all__ = ["ELEMENTWISE_OPERATORS", "RANDOM_OPERATORS", "lookup", "operator_of", "register"]

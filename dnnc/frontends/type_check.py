@@ -13,9 +13,9 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.frontends.checks import node_label
+from dnnc.frontends.domains import STANDARD_DOMAINS
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import RANK_LIMIT
-from dnnc.frontends.opdefs import STANDARD_DOMAINS
 from dnnc.frontends.shapes import graph_types
 from ir.diagnostics import DiagnosticSink
 from ir.ranges import MOST_BYTES

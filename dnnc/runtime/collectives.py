@@ -21,15 +21,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dnnc.runtime.codec import Raw, raw_view
 from dnnc.runtime.elements import BY_NUMBER, Array, Element, nbytes, packed
-
-if TYPE_CHECKING:
-    from dnnc.runtime.sharing import Places
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 REDUCTIONS = ("sum", "max")
@@ -242,6 +239,32 @@ def _bfloat16(values: Array) -> Array:
 # Over memory
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Offsets of operands, by (collective, member), and of shared results, by (collective, first of the group), in the memory
+    of one turn, which has ``size`` bytes; of a member's own results, by (collective, member), in ``own`` bytes of its own."""
+
+    operands: Mapping[tuple[int, int], int]
+    results: Mapping[tuple[int, int], int]
+    size: int
+    mine: Mapping[tuple[int, int], int]
+    own: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of shared memory."""
+        return TURNS * self.size
+
+    def to_json(self) -> list[Any]:
+        tables = ([[*key, offset] for key, offset in sorted(t.items())] for t in (self.operands, self.results, self.mine))
+        return [*tables, self.size, self.own]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Places:
+        operands, results, mine = ({(a, b): offset for a, b, offset in table} for table in data[:3])
+        return cls(operands, results, data[3], mine, data[4])
+
+
 class Exchange:
     """One member's end of the collectives of its stage, whose operands and results lie at ``places``. ``peers``: of each other
     member of a group the ends of two pipes, to read its tokens from and to write tokens to."""
@@ -342,4 +365,4 @@ def even_slices(count: int, parts: int) -> list[slice]:
     return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]
 
 
-__all__ = ["KINDS", "TURNS", "Collective", "Exchange", "combine", "even_slices", "reduce_into", "reducible"]
+__all__ = ["KINDS", "TURNS", "Collective", "Exchange", "Places", "combine", "even_slices", "reduce_into", "reducible"]

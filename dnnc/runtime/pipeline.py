@@ -33,12 +33,13 @@ import numpy as np
 from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.members import Part
 from dnnc.runtime.codec import Raw, from_user, to_user
+from dnnc.runtime.collectives import Places
 from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory, write_memory
 from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.errors import RuntimeFailure, StageStopped
 from dnnc.runtime.parts import assemble
 from dnnc.runtime.processes import DOING, StageProcess, last_words, raise_ended, raise_said, spawn
-from dnnc.runtime.sharing import Places, places
+from dnnc.runtime.sharing import places
 from dnnc.runtime.wiring import Place, assign_cores, links, output_specs, peers_of, process_places, uses_of
 from dnnc.runtime.worker import FAILED, LOADING, PEER_GONE, RUNNING, STARTING, STATUS_WORDS
 from ir.diagnostics import InvalidInput, UsageError

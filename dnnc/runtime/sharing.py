@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dnnc.runtime.codec import aligned
-from dnnc.runtime.collectives import TURNS, Collective
+from dnnc.runtime.collectives import Collective, Places
 
 NEVER = 1 << 30
 """A level that no segment has: until the end of the sample."""
@@ -39,32 +39,6 @@ class Uses:
     made: int | None = None
     level: int = NEVER
     number: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Offsets of operands, by (collective, member), and of shared results, by (collective, first of the group), in the memory
-    of one turn, which has ``size`` bytes; of a member's own results, by (collective, member), in ``own`` bytes of its own."""
-
-    operands: Mapping[tuple[int, int], int]
-    results: Mapping[tuple[int, int], int]
-    size: int
-    mine: Mapping[tuple[int, int], int]
-    own: int
-
-    @property
-    def total(self) -> int:
-        """Bytes of shared memory."""
-        return TURNS * self.size
-
-    def to_json(self) -> list[Any]:
-        tables = ([[*key, offset] for key, offset in sorted(t.items())] for t in (self.operands, self.results, self.mine))
-        return [*tables, self.size, self.own]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Places:
-        operands, results, mine = ({(a, b): offset for a, b, offset in table} for table in data[:3])
-        return cls(operands, results, data[3], mine, data[4])
 
 
 @dataclass(slots=True)
@@ -208,4 +182,4 @@ def offset_inside(collective: Collective, group: tuple[int, ...], place: int) ->
     return before if aligned(before) == before else None
 
 
-__all__ = ["NEVER", "Places", "Uses", "offset_inside", "places"]
+__all__ = ["NEVER", "Uses", "offset_inside", "places"]

@@ -115,9 +115,8 @@ class Worker:
         outputs = _specs(config["outputs"])
         if "segments" not in config:
             return self.program(config["model"], outputs)
-        from dnnc.runtime.collectives import Collective, Exchange
+        from dnnc.runtime.collectives import Collective, Exchange, Places
         from dnnc.runtime.member import Member, Piece
-        from dnnc.runtime.sharing import Places
 
         collectives = tuple(map(Collective.from_json, config["collectives"]))
         places = Places.from_json(config["places"])

@@ -14,7 +14,7 @@ from ir.types import DType, TensorType
 
 TENSOR = TensorType(DType.F32, (4,))
 COSTS = st.sampled_from([Cost(flops=10**9, read=10**9, write=10**k, weight=10**9, kind="matmul") for k in range(3)])
-NAMES = st.lists(st.sampled_from(['h', '0', '1', 'attn', 'MatMul', '_output_0', 'a"b']), min_size=1, max_size=4)
+NAMES = st.lists(st.sampled_from(["h", "0", "1", "attn", "MatMul", "_output_0", 'a"b']), min_size=1, max_size=4)
 
 
 @st.composite

@@ -19,7 +19,7 @@ from importlib import resources
 
 from onnx import defs
 
-from dnnc.frontends.opdefs import MICROSOFT
+from dnnc.frontends.domains import MICROSOFT
 from dnnc.frontends.schemas import attention, elements, products
 from dnnc.frontends.schemas.node import Rule, inference
 

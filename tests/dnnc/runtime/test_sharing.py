@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.backend.build import StageProgram
-from dnnc.runtime.collectives import SMALL, TURNS
-from dnnc.runtime.sharing import NEVER, Places, Uses, offset_inside, places
+from dnnc.runtime.collectives import SMALL, TURNS, Places
+from dnnc.runtime.sharing import NEVER, Uses, offset_inside, places
 from dnnc.runtime.wiring import uses_of
 from tests.dnnc.runtime.test_collectives import collective
 from tests.dnnc.runtime.test_mesh_random import SHAPES, written

@@ -1,0 +1,67 @@
+"""The one place that picks a frontend, by the spelling of a model.
+
+``zoo:NAME,option=value`` is built; ``*.ir`` is parsed; ``*.json`` and ``*.txt`` are profiled workloads; anything else is an
+ONNX file. Importing this module imports no third-party library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dnnc.frontends.model import Arrays, ImportedModel, bind_module
+from ir.diagnostics import DiagnosticSink
+from ir.limits import LIMITS, Limits
+
+IR_SUFFIX = ".ir"
+WORKLOAD_SUFFIXES = (".json", ".txt")
+
+
+def load_model(
+    spec: str,
+    dims: Mapping[str, int | str],
+    sink: DiagnosticSink,
+    *,
+    allow_missing_weights: bool = False,
+    limits: Limits = LIMITS,
+    arrays: Arrays | None = None,
+) -> ImportedModel:
+    """The program that ``spec`` names. ``allow_missing_weights``: absent or short weight files are a warning (enough to plan).
+    ``arrays`` bind the dimensions of inputs as ``dims`` do.
+
+    Raises InvalidInput for what cannot be read and for arrays that contradict the model, each other or ``dims``; UsageError for
+    dims that the model lacks.
+    """
+    if spec.startswith("zoo:"):
+        return _load_zoo(spec, dims, sink, arrays)
+    path = Path(spec)
+    if path.suffix == IR_SUFFIX:
+        return _load_text(path, spec, dims, arrays)
+    if path.suffix in WORKLOAD_SUFFIXES:
+        return _load_workload(path, spec, sink)
+    from dnnc.frontends.onnx_import import import_model
+
+    return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays)
+
+
+def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, arrays: Arrays | None) -> ImportedModel:
+    from dnnc import zoo
+
+    module = zoo.build(spec)
+    return ImportedModel(bind_module(module, dims, arrays), Path(), spec)
+
+
+def _load_workload(path: Path, spec: str, sink: DiagnosticSink) -> ImportedModel:
+    from dnnc.frontends.workloads import Machines, lower, read_profile
+
+    module = lower(read_profile(path, sink=sink), Machines(), backward=True, sink=sink)
+    return ImportedModel(module, path.parent, spec)
+
+
+def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arrays | None) -> ImportedModel:
+    from ir import load_module, read_text
+
+    return ImportedModel(bind_module(load_module(read_text(path), spec), dims, arrays), path.parent, spec)
+
+
+__all__ = ["load_model"]
