@@ -15,6 +15,7 @@ from ir.facets import Facet, facet_text
 from ir.module import Func, Module, Stage
 from ir.names import quote_text
 from ir.ops import UNKNOWN_LOCATION, Location, Op
+from ir.renaming import Renaming
 
 RULES: Final[dict[str, Callable[[str], str]]] = {
     "same": lambda name: name,
@@ -24,6 +25,7 @@ RULES: Final[dict[str, Callable[[str], str]]] = {
 }
 """How a node or a scope may be called after the name of the op's first result, without its sigil: alike; ``/h/0/attn`` of
 ``h.0.attn``; ``/MatMul`` of ``/MatMul_output_0``; ``h.0`` of ``h.0.attn``."""
+CALL, REST = "dnnc.call", ".."
 _NODE, _SCOPE = ("same", "slashed", "stem"), ("parent",)
 LEAST_FACET = 60
 """A facet of fewer characters is never worth an alias: a reader would have to look up what stands in the line as well."""
@@ -37,10 +39,12 @@ class Aliases:
     """The aliases of one module's text. With ``used=False`` there are none, and no location is spelled by rules."""
 
     def __init__(self, module: Module, used: bool = True) -> None:
+        self.used = used
         self._facets: dict[str, str] = {}
         self._locations: dict[str, str] = {}
         self._ruled: dict[str, str] = {}
         self._texts: dict[int, str] = {}
+        self._calls: dict[str, tuple[str, ...]] = {}
         ops = [op for symbol in module.symbols if isinstance(symbol, Func | Stage) for op in _all(symbol.ops)] if used else []
         facets = Counter(text for op in ops for facet in op.facets if len(text := self._text(facet)) >= LEAST_FACET)
         numbers: Counter[str] = Counter()
@@ -64,6 +68,19 @@ class Aliases:
         """How ``facet`` of an op is printed."""
         text = self._text(facet)
         return self._facets.get(text, text)
+
+    def operands(self, op: Op) -> tuple[str, ...]:
+        """The operands of the next call, as it is printed: those that follow from the first call of its function are ``..``."""
+        callee = op.get("callee", "")
+        if not self.used or op.operands is (first := self._calls.setdefault(callee, op.operands)):
+            return op.operands
+        pairs = op.get("rename", ())
+        if len(first) != len(op.operands) or not isinstance(pairs, tuple) or len(pairs) % 2:
+            return op.operands
+        renaming, count = Renaming(pairs), len(first)
+        while count and renaming.name(first[count - 1]) == op.operands[count - 1]:
+            count -= 1
+        return (*op.operands[:count], REST) if count < len(first) - 1 else op.operands
 
     def definitions(self) -> list[str]:
         """The lines that say what each alias stands for."""
@@ -115,4 +132,4 @@ def _location_text(location: Location, node: str, scope: str) -> str:
     return f"loc({', '.join(parts[:used])})"
 
 
-__all__ = ["RULES", "Aliases", "location_text", "ruled_text"]
+__all__ = ["CALL", "REST", "RULES", "Aliases", "location_text", "ruled_text"]

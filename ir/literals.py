@@ -1,7 +1,7 @@
 """Literals: what the rules of ``types.lark`` and ``attributes.lark`` build.
 
-Methods are named like rules and take the list of children. Both readers are without state; their callers keep results by
-distinct text. They raise ValueError where a well-formed text means nothing (a float in a list of ints).
+Methods are named like rules and take the list of children. Callers keep results by distinct text; what a reader keeps is a
+count that bounds them. They raise ValueError where a well-formed text means nothing (a float in a list of ints).
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ _LISTS = {
     AttrKind.TENSOR: AttrKind.TENSORS,
     AttrKind.TYPE: AttrKind.TYPES,
 }
+
+
+MOST_RANGED = 1 << 23
+"""Numbers that the ranges of one text may stand for: a text of a few lines could else fill any memory."""
 
 
 class TypeReader:
@@ -93,6 +97,11 @@ class AttributeReader:
 
     def __init__(self, types: Callable[[str], tuple[Type, ...]]) -> None:
         self._types = types
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts on another text: ``ranged`` numbers of it were given as ranges."""
+        self.ranged = 0
 
     def attributes(self, children: list[tuple[str, Attribute]]) -> Attributes:
         found = dict(children)
@@ -124,7 +133,15 @@ class AttributeReader:
     def type(self, children: list[Any]) -> Attribute:
         return Attribute(AttrKind.TYPE, self._types(str(children[0]))[0])
 
-    def array(self, children: list[Attribute]) -> Attribute:
+    def range(self, children: list[Any]) -> list[Attribute]:
+        first, last = (whole(text) for text in children[0].split(".."))
+        self.ranged += max(0, last - first + 1)
+        if last < first or self.ranged > MOST_RANGED:
+            raise ValueError(f"expected a range that ascends, and at most {MOST_RANGED:,} numbers in ranges of one text")
+        return [Attribute(AttrKind.INT, number) for number in range(first, last + 1)]
+
+    def array(self, children: list[Any]) -> Attribute:
+        children = [item for child in children for item in (child if isinstance(child, list) else (child,))]
         kinds = {attribute.kind for attribute in children}
         kind = _LISTS.get(children[0].kind)
         if kind is None or len(kinds) > 1:

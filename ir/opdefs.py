@@ -170,7 +170,7 @@ _REDUCTION = ("reduction", AttrDef(AttrKind.STRING))
 _MOVES = frozenset({COMMUNICATION})
 
 _COPY = (
-    *((key, AttrDef(AttrKind.STRINGS)) for key in ("names", "paths", "nodes", "scopes")),
+    *((key, AttrDef(AttrKind.STRINGS)) for key in ("names", "paths", "nodes", "rename", "scopes")),
     ("groups", AttrDef(AttrKind.INTS)),
 )
 
@@ -246,7 +246,8 @@ def _definitions() -> Iterable[OpDef]:
         "dnnc.call",
         attributes=(("callee", AttrDef(AttrKind.SYMBOL, True)), *_COPY),
         doc="Calls function `callee`: operands are its arguments, results its results, in order. `names`, `paths`, `nodes` and "
-        "`scopes` are what the ops of this copy are called and where they came from, where that differs from the body; "
+        "`scopes` are what the ops of this copy are called and where they came from, where that differs from the body, and "
+        "`rename` is a renaming of the body's own in their place; "
         "`groups` are the groups of its ops (INV20).",
     )
     yield OpDef(

@@ -422,6 +422,7 @@ _WORDS = {
     "LESSTHAN": "'<'",
     "STAR": "'*'",
     "INT": "an integer",
+    "RANGE": "a range such as 3..30",
     "FLOAT": "a float such as 1.0",
     "TYPE": "a type",
     "TRUTH": "true or false",
@@ -439,7 +440,7 @@ def _module_parser() -> tuple[Lark, Reader]:
     attribute_reader = AttributeReader(types)
     attributes = _inner("attributes", "attributes", attribute_reader)
     elements = _inner("attributes", "elements", attribute_reader)
-    reader = Reader(types, attributes, elements)
+    reader = Reader(types, attributes, elements, attribute_reader.begin)
     return grammars.load("module", "module", transformer=reader), reader
 
 

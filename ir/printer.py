@@ -8,11 +8,11 @@ shared, and an identity is cheaper to look up than a structure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ir.aliases import Aliases, location_text
+from ir.aliases import CALL, REST, Aliases, location_text
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import bytes_text, element_texts
 from ir.facets import DECISIONS, Facets
@@ -40,15 +40,18 @@ from ir.topology import Topology
 from ir.types import TensorType, Type
 
 WIDTH = 120
-"""A signature longer than this is broken into one argument a line."""
+"""A signature, and the operands of a call, that are longer than this are broken into lines."""
+RUN = 8
+"""Numbers in ascending order without a gap that print as a range, ``3..30``."""
 SHORT_DATA = 80
 """Characters of a resource's data that the short form still prints."""
 
 
 def print_module(module: Module, *, aliases: bool = True, short: bool = False) -> str:
-    """The text of ``module``, ending in a newline. ``aliases``: what is said more than once has a name (``ir/aliases.py``).
+    """The text of ``module``, ending in a newline. ``aliases``: what is said more than once has a name (``ir/aliases.py``);
+    without, each op says all of itself in its line, in a form that digests rely on.
     ``short``: for reading alone; locations, facts and long data are left out, and another module is read back."""
-    return _Printer(Aliases(module, aliases and not short), short).module(module)
+    return _Printer(Aliases(Module("", ()) if short else module, aliases), short).module(module)
 
 
 def print_symbol(symbol: Symbol) -> str:
@@ -120,7 +123,7 @@ class _Printer:
         tail = f"{self.attribute_text(symbol.attributes)} {{"
         line = f"{head}({', '.join(args)}) -> ({', '.join(results)}){tail}"
         if len(line) > WIDTH and len(args) + len(results) > 1:
-            line = f"{head}({_broken(args, indent)}) -> ({_broken(results, indent)}){tail}"
+            line = f"{head}({self.broken(args, indent)}) -> ({self.broken(results, indent)}){tail}"
         self.lines.append(line)
         self.ops(symbol.ops, indent + "  ")
         self.lines.append(f"{indent}}}")
@@ -138,13 +141,29 @@ class _Printer:
                 tail = f" : {', '.join([type_text(r.type) for r in results])}"
             else:
                 head, tail = f"{indent}{op_name_text(op.name)}(", ""
-            operands = ", ".join([quote(name) for name in op.operands])
+            operands = ", ".join([quote(name) for name in op.operands]) if op.name != CALL else self.call(op, head, indent)
             attributes = self.attribute_text(op.attributes) if op.attributes else ""
             facets = self.facets_text(op.facets) if op.facets else ""
             location = "" if self.short else f" {self.aliases.location(op)}"
             lines.append(f"{head}{operands}){attributes}{tail}{facets}{location}")
             for key, region in op.regions:
                 self.region(key, region, indent + "  ")
+
+    def call(self, op: Op, head: str, indent: str) -> str:
+        """The operands of a call, on several lines where they are many."""
+        operands = [name if name == REST else quote_name(name) for name in self.aliases.operands(op)]
+        text = ", ".join(operands)
+        return text if len(head) + len(text) <= WIDTH or not self.aliases.used else self.broken(operands, indent)
+
+    def broken(self, items: list[str], indent: str) -> str:
+        """The items on lines of their own, each as full as ``WIDTH`` allows; without aliases one a line."""
+        lines: list[str] = []
+        for item in items:
+            if lines and self.aliases.used and len(lines[-1]) + len(item) < WIDTH:
+                lines[-1] += f" {item},"
+            else:
+                lines.append(f"\n{indent}    {item},")
+        return "".join(lines)[:-1]
 
     def region(self, key: str, region: Region, indent: str) -> None:
         args = ", ".join([self.typed(value) for value in region.args])
@@ -221,10 +240,6 @@ class _Printer:
         return line
 
 
-def _broken(items: list[str], indent: str) -> str:
-    return "".join(f"\n{indent}    {item}," for item in items)[:-1] if items else ""
-
-
 def op_name_text(name: str) -> str:
     """An op's name; quoted where it is not ``dialect.Name`` of ordinary characters."""
     text = _OP_NAMES.get(name)
@@ -261,10 +276,25 @@ def attribute_text(attribute: Attribute) -> str:
     """The text of one attribute's value."""
     kind, value = attribute.kind, attribute.value
     listed = _ELEMENT_KIND.get(kind)
+    if kind is AttrKind.INTS:
+        return f"[{', '.join(_integer_texts(value))}]" if value else "ints[]"
     if listed is not None:
         texts = [attribute_value_text(listed, item) for item in value]
         return f"[{', '.join(texts)}]" if texts else f"{kind.value}[]"
     return attribute_value_text(kind, value)
+
+
+def _integer_texts(values: tuple[int, ...]) -> Iterator[str]:
+    start = 0
+    while start < len(values):
+        end = start + 1
+        while end < len(values) and values[end] == values[end - 1] + 1:
+            end += 1
+        if end - start >= RUN:
+            yield f"{int(values[start])}..{int(values[end - 1])}"
+        else:
+            yield from (str(int(value)) for value in values[start:end])
+        start = end
 
 
 def attribute_value_text(kind: AttrKind, value: Any) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any, TypeVar
 
-from ir.aliases import RULES
-from ir.attributes import Attributes
+from ir.aliases import CALL, REST, RULES
+from ir.attributes import Attribute, Attributes
 from ir.dense import bytes_from_text, dense_data
 from ir.facets import Facet, Facets, parse_facet
 from ir.module import (
@@ -42,6 +42,7 @@ from ir.names import unquote_text
 from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
 from ir.ranges import whole
 from ir.records import RecordFault, Table, read_record
+from ir.renaming import Renaming
 from ir.shares import Shares
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.types import UNKNOWN, DType, TensorType, Type
@@ -55,6 +56,7 @@ _NAME_TOKEN = re.compile(r'([%@])"((?:[^"\\\n]|\\.)*)"|[%@][A-Za-z0-9_./:$\-]+|_
 _STRING_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
 _FACET_TEXT = r'[a-z_]+(?:<[^<>"]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^<>"]*)*>)?'
 _FACET_TOKEN = re.compile(r"#[a-z_]+[0-9]*|" + _FACET_TEXT)
+_REST = re.compile(r"(?:^|\s*,\s*)\.\.$")
 _LOCATION_PART = re.compile(_STRING_TOKEN.pattern + "|[a-z]+")
 _ALIAS = re.compile(
     rf'^[ \t]*(#[a-z_]+[0-9]*)[ \t]*=[ \t]*(loc\((?:[^"()\n]|{_STRING_TOKEN.pattern})*\)|{_FACET_TEXT})', re.MULTILINE
@@ -110,14 +112,17 @@ class Part:
 
 
 class Reader:
-    """See the module docstring. ``types``, ``attributes`` and ``elements`` read the inside of those tokens."""
+    """See the module docstring. ``types``, ``attributes`` and ``elements`` read the inside of those tokens; ``begin`` is called
+    before each text."""
 
     def __init__(
         self,
         types: Callable[[str], tuple[Type, ...]],
         attributes: Callable[[str], Attributes],
         elements: Callable[[str], list[str]],
+        begin: Callable[[], None],
     ) -> None:
+        self._begin = begin
         self._types, self._attributes, self._elements = types, attributes, elements
         self.begin()
 
@@ -127,6 +132,8 @@ class Reader:
         self.aliases = {match[1]: match[2] for match in _ALIAS.finditer(text)}
         self.alias_facets: dict[str, Facet | None] = {}
         self.defined: set[str] = set()
+        self.calls: dict[str, tuple[str, ...]] = {}
+        self._begin()
         self.positions: dict[int, int] = {}
         self.depths: dict[int, int] = {}
 
@@ -159,6 +166,8 @@ class Reader:
 
     def names(self, token: Any, inside: str) -> tuple[str, ...]:
         """The names of a list of names."""
+        if inside.endswith(REST) and (rest := _REST.search(inside)):
+            return (*self.names(token, inside[: rest.start()]), REST)
         if '"' in inside:
             found = []
             for match in _NAME_TOKEN.finditer(inside):
@@ -439,6 +448,10 @@ class Reader:
                 self.fault(children[0], "results without their types", hint="write `: type, ..` behind the operands")
             results = ()
         op_name = self.text(name) if name[0] == '"' else intern(str(name))
+        if op_name == CALL:
+            operands = self.call_operands(name, operands, dict(attributes))
+        elif operands and operands[-1] == REST:
+            self.fault(name, "'..' stands for operands of a call, and this is none")
         op = Op(op_name, operands, results, attributes, regions, facets, location)
         self.positions[id(op)] = children[0].start_pos
         if regions:
@@ -446,6 +459,20 @@ class Reader:
             if depth > MAX_DEPTH:
                 self.fault(name, f"regions nested more than {MAX_DEPTH} deep")
         return op
+
+    def call_operands(self, token: Any, operands: tuple[str, ...], attributes: dict[str, Attribute]) -> tuple[str, ...]:
+        """``operands`` with ``..`` at their end replaced by what the first call of the function has there, renamed."""
+        callee = attributes["callee"].value if "callee" in attributes else ""
+        if operands and operands[-1] == REST:
+            if callee not in self.calls:
+                self.fault(token, "'..' stands for operands of the first call of this function, and there is none before")
+            pairs = attributes["rename"].value if "rename" in attributes else ()
+            if not isinstance(pairs, tuple) or len(pairs) % 2:
+                pairs = ()  # told by the verifier
+            renaming, count = Renaming(tuple(map(str, pairs))), len(operands) - 1
+            operands = (*operands[:-1], *[renaming.name(name) for name in self.calls.get(callee, ())[count:]])
+        self.calls.setdefault(callee, operands)
+        return operands
 
     def regions(self, children: list[Any]) -> list[tuple[str, Region]]:
         if len(children) == 1:

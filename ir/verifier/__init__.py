@@ -36,7 +36,7 @@ Programs and plans
 Copies of folded blocks
 - INV20  ``fold.copies`` is at least 1. What a call says of its copy fits the function that it calls: as many names as the
          function's ops assign and as many paths, nodes, scopes and groups as it has ops, with the calls of folded functions
-         inside it counted as what they stand for. Names begin with %.
+         inside it counted as what they stand for. Names begin with %. A renaming is pairs of texts, each first one once.
 Sharded stages
 - INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; a collective, ``comm.slice``
          or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else.

@@ -57,6 +57,10 @@ class Copies:
             wrong = next((name for name in call.get("names", ()) if name[:1] != "%"), None)
             if wrong is not None:
                 yield Fault("INV20", f"the name '{wrong}' that the call gives does not begin with %", "names", "")
+            pairs = call.get("rename", ())
+            if len(pairs) % 2 or "" in pairs or len(set(pairs[::2])) < len(pairs) // 2:
+                message = "rename gives pairs of texts, none empty, each first one once"
+                yield Fault("INV20", message, "rename", 'such as ["h.0", "h.1"] for what begins with h.0 in the body')
             if shared and call.attribute("groups") is not None:
                 message = f"{call.id} gives groups, but {shared} is called more than once"
                 yield Fault("INV10", message, "groups", "a group belongs to one copy: its outermost call says it")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ir import parse_module, print_module
 from ir.aliases import LEAST_SHARED
+from ir.attributes import attributes
+from ir.diagnostics import InvalidInput
 from ir.facets import Cost
 from ir.module import Func, Module
 from ir.ops import Location, Op, Region, Value
+from ir.renaming import Renaming, renaming
 from ir.types import DType, TensorType
 
 TENSOR = TensorType(DType.F32, (4,))
@@ -73,3 +77,62 @@ def test_the_short_form_leaves_out_what_only_a_compiler_reads() -> None:
 }
 """
     )
+
+
+def test_a_call_gives_the_operands_that_do_not_follow_from_the_first_one() -> None:
+    weights = [f"@h.{layer}.{name}" for layer in (0, 1) for name in ("a", "b", "c")]
+    text = f"""module @m {{
+  func @main(%x : tensor<4xf32>, {", ".join(f"%{name[1:]} : tensor<4xf32>" for name in weights)}) -> () {{
+    %h.0 = dnnc.call(%x, %h.0.a, %h.0.b, %h.0.c) {{callee = @f}} : tensor<4xf32> loc(?)
+    %h.1 = dnnc.call(%h.0, ..) {{callee = @f, rename = ["h.0", "h.1"]}} : tensor<4xf32> loc(?)
+  }}
+}}
+"""
+    module = parse_module(text)
+    assert module.entry.ops[1].operands == ("%h.0", "%h.1.a", "%h.1.b", "%h.1.c")
+    again = print_module(module)
+    assert "dnnc.call(%h.0, ..)" in again
+    assert parse_module(again) == module
+
+
+def test_a_long_run_of_numbers_is_a_range() -> None:
+    op = Op("onnx.A", attributes=attributes({"a": (*range(-3, 40), 7, 8), "b": (0, 1, 2, 3)}))
+    text = print_module(module := Module("@m", (Func("@main", (), (), (op,)),)))
+    assert "{a = [-3..39, 7, 8], b = [0, 1, 2, 3]}" in text
+    assert parse_module(text) == module
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%y = dnnc.call(%x, ..) {callee = @f} : tensor<f32>", "there is none before"),
+        ("%y = onnx.Add(%x, ..) : tensor<f32>", "stands for operands of a call"),
+        ("%y = onnx.A(%x) {a = [3..1]} : tensor<f32>", "a range that ascends"),
+        ("%y = onnx.A(%x) {a = [0..99999999999]} : tensor<f32>", "at most 8,388,608 numbers"),
+    ],
+)
+def test_a_shorthand_that_stands_for_nothing_is_told_in_its_place(line: str, words: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_module(f"module @m {{\n  func @main(%x : tensor<f32>) -> () {{\n    {line}\n  }}\n}}\n")
+    (fault,) = caught.value.diagnostics
+    assert words in fault.message
+    assert fault.span is not None
+    assert fault.span.line == 3
+
+
+@given(st.lists(st.tuples(*[st.text("h.01/a", max_size=6)] * 2), max_size=8))
+def test_a_renaming_gives_every_text_it_was_made_for(pairs: list[tuple[str, str]]) -> None:
+    found = renaming(pairs)
+    clash = len(dict(pairs)) < len(set(pairs))
+    assert (found is None) == (clash or any(a != b and not (a and b) for a, b in pairs))
+    if found is not None:
+        again = Renaming(found.flat())
+        assert all(again.renamed(before) == after for before, after in pairs)
+        assert [again.name(f"%{before}") for before, _ in pairs] == [f"%{after}" for _, after in pairs]
+
+
+def test_a_renaming_of_layers_is_a_beginning_for_all_their_names() -> None:
+    names = ["h.1.attn.q", "h.1.ln_1", "h.1", "h.10.attn", "x"]
+    found = renaming((name, name.replace("h.1.", "h.7.").removesuffix("h.1") or "h.7") for name in names)
+    assert found is not None
+    assert found.flat() == ("h.1", "h.7")

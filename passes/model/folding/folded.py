@@ -8,7 +8,7 @@ from dataclasses import replace
 from ir.collector import collector_paused
 from ir.module import Func, Module, Stage, Symbol
 from ir.ops import Op
-from passes.model.folding.marks import CALL, CALLEE, GROUPS, NAMES, PLACES
+from passes.model.folding.marks import CALL, CALLEE, GROUPS, NAMES, PLACES, RENAME
 from passes.model.folding.names import assigned, locations
 from passes.model.folding.outline import outline
 from passes.model.folding.restore import expand
@@ -81,7 +81,7 @@ def _with_fitting_calls(before: Module, after: Module) -> Module:
             return replace(op, regions=tuple((key, replace(region, ops=fitting(region.ops))) for key, region in op.regions))
         if op.name != CALL or op.get(CALLEE) not in changed:
             return op
-        return replace(op, attributes=tuple(item for item in op.attributes if item[0] not in (NAMES, GROUPS, *PLACES)))
+        return replace(op, attributes=tuple(item for item in op.attributes if item[0] not in (NAMES, RENAME, GROUPS, *PLACES)))
 
     symbols = tuple(replace(s, ops=fitting(s.ops)) if isinstance(s, Func | Stage) else s for s in after.symbols)
     return replace(after, symbols=symbols)

@@ -5,7 +5,8 @@
   block itself, the function of copies about which nothing was decided, need not be there.
 - A call has ``names``, every name that its copy assigns, and ``paths``, ``nodes``, ``scopes``, the parts of the locations of
   its ops, each in the order of the expanded body (``names.py`` says in which order within an op). A list that
-  equals the body's own is left out: so the first copy has none.
+  equals the body's own is left out: so the first copy has none. Where it is shorter, a call has ``rename`` in the place of all
+  of them: pairs of texts that the body's own lists are renamed by (``ir/renaming.py``).
 - Decisions that all ops of a copy hold stand on its call, in place of its ops.
 - ``groups`` of a call are the groups of its copy's ops, in the order of their locations, -1 for an op that has none. Bodies
   hold no groups, and calls in them neither: the outermost call says them all. It has a ``group<..>`` itself where they are
@@ -26,6 +27,7 @@ COPIES = "fold.copies"
 ORDER = "fold.order"
 VARIANT = "fold.variant"
 NAMES = "names"
+RENAME = "rename"
 GROUPS = "groups"
 PLACES = ("paths", "nodes", "scopes")
 CALL = "dnnc.call"
@@ -86,6 +88,7 @@ __all__ = [
     "NAMES",
     "ORDER",
     "PLACES",
+    "RENAME",
     "VARIANT",
     "copies_of",
     "is_block",

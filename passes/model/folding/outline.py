@@ -16,6 +16,7 @@ from ir.facets import Cost, Facets, Group
 from ir.module import Func, Resource
 from ir.names import unique
 from ir.ops import Op, Region, Value
+from ir.renaming import renaming
 from passes.model.folding import marks
 from passes.model.folding.names import assigned, each, locations, rebuild
 from passes.model.folding.search import Item
@@ -131,8 +132,7 @@ class _Outline:
     def attributes(self, number: int, copy: Copy) -> Attributes:
         found = [(marks.CALLEE, Attribute(AttrKind.SYMBOL, self.names[number]))]
         if copy is not self.variants[number].copies[0]:
-            own = self.own[number]
-            found += [(key, marks.texts(values)) for key, values in self.texts(number, copy).items() if values != own[key]]
+            found += _difference(self.own[number], self.texts(number, copy))
         return tuple(sorted(found, key=_key))
 
     def texts(self, number: int, copy: Copy) -> dict[str, tuple[str, ...]]:
@@ -148,6 +148,21 @@ class _Outline:
             known = all(op.facet(Cost) is not None for op in ops)
             self.costs[block] = (replace(total_cost(ops), kind="control"),) if known else ()
         return self.costs[block]
+
+
+def _difference(own: Mapping[str, tuple[str, ...]], copied: Mapping[str, tuple[str, ...]]) -> list[tuple[str, Attribute]]:
+    """What a call says of the lists of its copy, ``own`` those of the body: a renaming or the lists, whatever is shorter."""
+    lists = {key: values for key, values in copied.items() if values != own[key]}
+    if not lists:
+        return []
+    bare = [pair for key, values in copied.items() for pair in zip(_bare(key, own[key]), _bare(key, values), strict=True)]
+    if (found := renaming(bare)) and len(found.pairs) < sum(map(len, lists.values())) / 2:
+        return [(marks.RENAME, marks.texts(found.flat()))]
+    return [(key, marks.texts(values)) for key, values in lists.items()]
+
+
+def _bare(key: str, texts: tuple[str, ...]) -> Iterable[str]:
+    return (text[1:] for text in texts) if key == marks.NAMES else texts
 
 
 def _key(item: tuple[str, Attribute]) -> str:

@@ -16,6 +16,7 @@ from ir.diagnostics import InvalidInput
 from ir.facets import DECISIONS
 from ir.module import Func, Module, Stage, Symbol
 from ir.ops import Location, Op
+from ir.renaming import Renaming
 from passes.model.folding import marks
 from passes.model.folding.names import assigned, each, locations, rebuild
 
@@ -133,10 +134,14 @@ class _Expander:
     def copy(self, call: Op, block: Func, body: tuple[Op, ...]) -> Iterator[Op]:
         """The ops that ``call`` stands for: those of ``body``, the expanded ``block``, under its own names."""
         own = list(assigned(body))
-        given = call.get(marks.NAMES, own)
-        places, groups = self.places(call, body), call.get(marks.GROUPS)
+        pairs = call.get(marks.RENAME, ())
+        renamed = Renaming(pairs[: len(pairs) // 2 * 2])
+        given = call.get(marks.NAMES)
+        if given is None:
+            given = [renamed.name(name) for name in own]
+        places, groups = self.places(call, body, renamed), call.get(marks.GROUPS)
         count = sum(1 for _ in each(body))
-        fits = len(given) == len(own) and len(call.operands) == len(block.args)
+        fits = len(given) == len(own) and len(pairs) % 2 == 0 and len(call.operands) == len(block.args)
         if not fits or any(listed is not None and len(listed) != count for listed in (places, groups)):
             raise InvalidInput(
                 f"{call.id} calls {block.name}, but gives its copy another number of names, locations or groups than the block "
@@ -161,12 +166,12 @@ class _Expander:
             copied = rebuild(op, names, following, numbers)
             yield copied.with_facets(*decisions) if decisions else copied
 
-    def places(self, call: Op, body: Iterable[Op]) -> list[Location] | None:
+    def places(self, call: Op, body: Iterable[Op], renamed: Renaming) -> list[Location] | None:
         """Locations of the copy's ops; None where they are those of the body."""
-        if all(call.attribute(key) is None for key in marks.PLACES):
+        if all(call.attribute(key) is None for key in (*marks.PLACES, marks.RENAME)):
             return None
         own = marks.location_lists(locations(body))
-        parts = [call.get(key, own[key]) for key in marks.PLACES]
+        parts = [call.get(key, tuple(map(renamed.renamed, own[key]))) for key in marks.PLACES]
         if len({len(part) for part in parts}) != 1:
             return []
         return [Location(*part) for part in zip(*parts, strict=True)]
