@@ -28,7 +28,7 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
     """Any assignment of nodes to devices: local search above, mixed-integer programmes below."""
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
-    from passes.partition import plan_costs
+    from passes.model.stages.problem import plan_costs
     from passes.partition.any_split import solve_any
     from passes.partition.from_workload import color_classes
     from passes.partition.limits import at_least_a_plan

@@ -11,7 +11,8 @@ from ir.module import Module
 
 if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
-    from passes.partition import Problem, Solution
+    from passes.model.stages.problem import Problem
+    from passes.partition import Solution
     from passes.partition.grouped import GroupPlan, GroupStage
     from passes.partition.hierarchy import Hierarchy
 

@@ -6,9 +6,9 @@ costs the degree of the node. A load has one side, or two (forward and backward)
 belongs to one of them.
 
 What falls is the *excess*: what all loads together have above their caps. A device below its cap is worth nothing, so work
-moves there freely, and total transfers fall as well as the largest load. (A norm of the loads ended at worse plans: it
-leaves slow devices idle.) Every loop here is compiled by the rules of ``kernels`` (cache, no interpreter lock); randomness is
-a 64-bit xorshift, so that the same seed gives the same plan on any machine and version.
+moves there freely, and total transfers fall as well as the largest load. (A norm of the loads ended at worse plans: it leaves
+slow devices idle.) Every loop here is compiled by the rules of ``passes.model.kernels`` (cache, no interpreter lock);
+randomness is a 64-bit xorshift, so that the same seed gives the same plan on any machine and version.
 """
 
 from __future__ import annotations

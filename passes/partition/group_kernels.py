@@ -1,8 +1,8 @@
 """The compiled loops of the search over stages in groups of devices (``grouped``). Arrays in, arrays out.
 
-Ideals of a family are sorted as for ``kernels``; a stage lies between two of them, a *pair*. What a pair costs at either speed
-is found once (``price_pairs``); the sweeps and the programme of one group then run over the pairs alone. Tests hold the whole
-equal to brute force.
+Ideals of a family are sorted as for ``lattice.kernels``; a stage lies between two of them, a *pair*. What a pair costs at
+either speed is found once (``price_pairs``); the sweeps and the programme of one group then run over the pairs alone. Tests
+hold the whole equal to brute force.
 """
 
 from __future__ import annotations

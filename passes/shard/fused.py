@@ -1,7 +1,7 @@
 """Chains: what follows a product or convolution of a function element by element, fused into it where no layout is between.
 
-``analyses.seconds`` says what an epilogue is and costs. In a lowered program it is one where the value that it follows by, a
-*link*, reaches it in the layout in which the op before makes it: a collective or a slice between them writes the value to
+``passes.model.op_time`` says what an epilogue is and costs. In a lowered program it is one where the value that it follows by,
+a *link*, reaches it in the layout in which the op before makes it: a collective or a slice between them writes the value to
 memory. So, as numbers of a problem:
 
 - an epilogue's node costs its fused seconds; its need of a link has one more key, the seconds that it costs more by itself,

@@ -5,5 +5,5 @@
 - ``colocation``: ops that must share a stage; ``reduce``: nodes that some best plan keeps together;
 - ``bounds``: what no plan is below;
 - ``lattice/``: the ideals that stages lie between, and the dynamic programme over them;
-- ``placement``, ``placement_from_ir``, ``placement_search``: stages on concrete devices and links.
+- ``placement``, ``placement_from_ir``, ``placement_search``, ``host_classes``: stages on concrete devices and links.
 """

@@ -1,7 +1,7 @@
 """From a module to a ``Problem``: one node per op of the entry function, in the function's order.
 
-Seconds come from ``analyses.seconds``, transfers from each device's best port (``analyses.network``) or a ``Transfer`` facet,
-bytes from ``analyses.memory`` (a workload states them itself). Model inputs, model outputs and resources cost no transfer.
+Seconds come from ``op_time``, transfers from each device's best port (``network``) or a ``Transfer`` facet,
+bytes from ``liveness`` (a workload states them itself). Model inputs, model outputs and resources cost no transfer.
 Devices of one type with equal memory and ports are one kind; a device that something is pinned to is a kind of its own, which
 alone runs what is pinned to it. So pins need no other rule: what is pinned to one device shares its only stage.
 """

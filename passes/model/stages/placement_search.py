@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from passes.model.host_classes import host_classes
 from passes.model.network import device_classes
+from passes.model.stages.host_classes import host_classes
 from passes.model.stages.placement import Placement, PlacementProblem, shared_loads
 from passes.model.stages.problem import load as combined
 

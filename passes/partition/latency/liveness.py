@@ -1,4 +1,4 @@
-"""What is alive while a piece runs the ops of its nodes: the workspace of a stage, exactly, as ``analyses.memory`` counts it.
+"""What is alive while a piece runs the ops of its nodes: the workspace of a stage, exactly, by the rules of ``model.liveness``.
 
 A piece runs its ops in the order of the function. A value that it makes lives from the op that makes it to its last reader in
 the piece, or dies with its op; an argument from its first reader in the piece to its last; what others make is received and

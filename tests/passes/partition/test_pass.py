@@ -15,7 +15,8 @@ from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from passes.contract import ContractPass
 from passes.framework.base import PassContext
-from passes.partition import Budget, PartitionPass, Problem, Solution, solve
+from passes.model.stages.problem import Problem
+from passes.partition import Budget, PartitionPass, Solution, solve
 from passes.partition.limits import LEAST_SECONDS
 from passes.partition.partition_pass import SOLVERS
 from passes.partition.throughput import Progress

@@ -1,7 +1,7 @@
 """What the members of lowered stages compute, counted from what each runs: the oracle of the compute that a plan was charged.
 
 It reads the program of each member (``local``) with its local types, counts every op anew (``cost``) and prices the body as any
-other (``analyses.seconds``): nothing of the search, of layouts or of shares. A weight that was brought to another layout is
+other (``passes.model.op_time``): nothing of the search, of layouts or of shares. A weight that was brought to another layout is
 still a weight.
 
 ``Worked.seconds`` are those of the ops of the model, what a plan is charged for. ``added`` are the ops that lowering puts

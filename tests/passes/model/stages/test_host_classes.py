@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
-from passes.model.host_classes import host_classes
+from passes.model.stages.host_classes import host_classes
 
 
 def by_definition(topology: Topology) -> dict[str, int]:
