@@ -251,6 +251,13 @@ def _definitions() -> Iterable[OpDef]:
         "`groups` are the groups of its ops (INV20).",
     )
     yield OpDef(
+        "dnnc.take",
+        attributes=(("ops", AttrDef(AttrKind.INTS)),),
+        check=lambda op: () if len(op.get("ops", (0, 1))) == 2 else ("attribute 'ops' is the first op and how many",),
+        doc="The ops of the expanded entry function that belong to this stage; `ops = [first, count]`: so many of them. "
+        "Operands are the values of the stage that they read, results those that the rest of the stage reads.",
+    )
+    yield OpDef(
         "dnnc.work",
         attributes=(("id", AttrDef(None)), ("size", AttrDef(AttrKind.INT)), ("weight", AttrDef(AttrKind.INT))),
         traits=frozenset({OPAQUE, PURE}),

@@ -1,7 +1,7 @@
 """What repeats in a function, and how it is written once: as functions and calls, provably the same program.
 
 ``fold`` writes ``dnnc.call`` ops and block functions behind the functions of the module (``marks.py`` says what stands in
-them); ``expand`` undoes it exactly: structure, names, locations, facets, layouts, order. ``folding`` tells what repeats without
+them), and stages that name the ops that they take (``taken.py``); ``expand`` undoes it exactly: structure, names, locations, facets, layouts, order. ``folding`` tells what repeats without
 rewriting anything.
 
 The way: every op gets a key that says all but names and decisions (``program.py``); a canonical topological order puts the

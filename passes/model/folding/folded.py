@@ -13,6 +13,7 @@ from passes.model.folding.names import assigned, locations
 from passes.model.folding.outline import outline
 from passes.model.folding.restore import expand
 from passes.model.folding.structure import MIN_SUPPORT, Folding, folding
+from passes.model.folding.taken import taking
 
 
 def fold(module: Module) -> Module:
@@ -24,15 +25,15 @@ def fold(module: Module) -> Module:
 
 @collector_paused()
 def folded(module: Module, funcs: Sequence[Func], found: Sequence[Folding], min_support: int) -> Module:
-    """``module``, nothing of which is folded, with the repeats ``found`` of its ``funcs`` as blocks behind the last of these;
-    itself where there are none."""
+    """``module``, nothing of which is folded, with the repeats ``found`` of its ``funcs`` as blocks behind the last of these,
+    and with stages that say which ops they take; itself where there are neither."""
     taken, resources = {symbol.name for symbol in module.symbols}, module.resources
     written: dict[str, Func] = {}
     blocks: list[Func] = []
     for func, repeats in zip(funcs, found, strict=True):
         written[func.name], added = outline(repeats, resources, min_support, taken) if repeats.blocks else (func, ())
         blocks += added
-    return _with_blocks(module, written, blocks)
+    return taking(_with_blocks(module, written, blocks), funcs[0]) if funcs else module
 
 
 def refolded(module: Module, expanded: Module, result: Module) -> Module:
@@ -47,7 +48,7 @@ def refolded(module: Module, expanded: Module, result: Module) -> Module:
     if [id(func) for func in before] != [id(func) for func in after]:
         return fold(result)
     own = {func.name: func for func in module.of_type(Func)}
-    return _with_blocks(result, own, [func for func in own.values() if func.name not in names])
+    return taking(_with_blocks(result, own, [func for func in own.values() if func.name not in names]), after[0])
 
 
 def _with_blocks(module: Module, written: dict[str, Func], blocks: Sequence[Func]) -> Module:

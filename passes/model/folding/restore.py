@@ -19,6 +19,7 @@ from ir.ops import Location, Op
 from ir.renaming import Renaming
 from passes.model.folding import marks
 from passes.model.folding.names import assigned, each, locations, rebuild
+from passes.model.folding.taken import takes, with_ops
 
 P = TypeVar("P", Func, Stage)
 MOST_OPS = 20_000_000
@@ -27,9 +28,10 @@ MOST_OPS = 20_000_000
 
 @collector_paused()
 def expand(module: Module) -> Module:
-    """``module`` without fold's blocks; itself where it has none. Raises InvalidInput."""
+    """``module`` without fold's blocks, its stages with the ops that they take; itself where there is neither to undo. Raises
+    InvalidInput."""
     blocks = {func.name: func for func in module.of_type(Func) if marks.is_block(func)}
-    if not blocks:
+    if not blocks and not takes(module):
         return module
     expander = _Expander(blocks)
     symbols: list[Symbol] = []
@@ -40,6 +42,9 @@ def expand(module: Module) -> Module:
             symbols.append(expander.program(symbol))
         else:
             symbols.append(expander.program(symbol) if isinstance(symbol, Stage) else symbol)
+    entry = next((symbol for symbol in symbols if isinstance(symbol, Func)), None)
+    if entry is not None:
+        symbols = [expander.stage(symbol, entry) if isinstance(symbol, Stage) else symbol for symbol in symbols]
     # A call inside a region is none of fold's; what it needs stays.
     kept: set[str] = set()
     todo = [op for s in symbols if isinstance(s, Func | Stage) and s.name not in blocks for op in s.ops]
@@ -86,6 +91,19 @@ class _Expander:
         kept = tuple((key, value) for key, value in program.attributes if key != marks.ORDER)
         return replace(program, ops=ops, attributes=kept)
 
+    def stage(self, stage: Stage, entry: Func) -> Stage:
+        """``stage`` with the ops that it takes of ``entry``, which is expanded."""
+        result = with_ops(stage, entry)
+        if result is not stage:
+            self.count(len(result.ops), stage.name)
+            self.distinct(result, result.ops)
+        return result
+
+    def count(self, ops: int, name: str) -> None:
+        self.made += ops
+        if self.made > MOST_OPS:
+            raise InvalidInput(f"the blocks expand to more than {MOST_OPS:,} ops", where=name)
+
     def distinct(self, program: P, ops: Iterable[Op]) -> None:
         """Names that calls give their copies may be names of others."""
         names = [value.name for value in program.args]
@@ -103,9 +121,7 @@ class _Expander:
             if op.name == marks.CALL and op.get(marks.CALLEE) in self.blocks:
                 block = self.blocks[op.get(marks.CALLEE)]
                 body = self.body(block)
-                self.made += len(body)
-                if self.made > MOST_OPS:
-                    raise InvalidInput(f"the blocks expand to more than {MOST_OPS:,} ops", where=block.name)
+                self.count(len(body), block.name)
                 yield from self.copy(op, block, body)
             else:
                 yield op
