@@ -299,7 +299,8 @@ def test_a_training_step_in_stages(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "not generated yet" in refused(capsys, *arguments)
     out = dnnc(capsys, "compile", *arguments, "--plan-only")
     assert "5 microbatches a step, one every" in out
-    assert (tmp_path / "c" / "plan.ir").read_text() == (tmp_path / "b" / "plan.ir").read_text()
+    texts = [(tmp_path / folder / "plan.ir").read_text().partition("\nmodule ")[2] for folder in ("b", "c")]
+    assert texts[0] == texts[1]  # but for the passes that made them
 
 
 @pytest.mark.parametrize(("objective", "words"), [("throughput", "keeps this plan"), ("training", "not generated yet")])
