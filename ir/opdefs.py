@@ -24,6 +24,8 @@ RANDOM = "random"
 """Draws random numbers: runs differ."""
 OPAQUE = "opaque"
 """Nothing is known beyond the types."""
+RESHARD = "comm.reshard"
+"""The op that changes the layout of a value."""
 COMMUNICATION = "communication"
 """Moves data between devices."""
 START = "start"
@@ -224,6 +226,15 @@ def _definitions() -> Iterable[OpDef]:
             doc=f"Waits for the `{definition.name}_start` whose handle it takes.",
         )
     yield OpDef(
+        RESHARD,
+        (1, 1),
+        (1, 1),
+        (("once", AttrDef(AttrKind.INT)),),
+        traits=frozenset({PURE}),
+        doc="The operand in the layout of the result, on the members of the op's stage. With `once`, on a resource: how "
+        "that stage keeps it; it is read so, and nothing is moved.",
+    )
+    yield OpDef(
         "comm.slice",
         (1, 1),
         (1, 1),
@@ -281,6 +292,7 @@ __all__ = [
     "OPDEFS",
     "PURE",
     "RANDOM",
+    "RESHARD",
     "START",
     "AttrDef",
     "OpDef",

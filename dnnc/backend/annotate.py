@@ -66,12 +66,12 @@ class _Sharding:
         from passes.model.spmd.decided import decided
 
         self.decided = decided(module)
-        self.number = {value.name[1:]: (i, r) for i, op in enumerate(module.entry.ops) for r, value in enumerate(op.results)}
-        self.ops = module.entry.ops
-        self.first = [sum(map(len, own[:index])) for index in range(len(own))]
+        self.ops = self.decided.func.ops
+        self.number = {value.name[1:]: (i, r) for i, op in enumerate(self.ops) for r, value in enumerate(op.results)}
         self.types: dict[str, Type] = {value.name: value.type for value in module.entry.args}
         self.types.update((resource.name, resource.type) for resource in module.of_type(Resource))
         self.types.update((value.name, value.type) for op in self.ops for value in op.results)
+        self.first = [sum(map(len, own[:index])) for index in range(len(own))]
         self.drawn: dict[tuple[int, tuple[int, ...], Placements], _Spec] = {}
 
     def state(self, node: onnx_ir.Node) -> None:

@@ -30,6 +30,7 @@ from ir.names import unique
 from ir.ops import Op, Region, Value
 from ir.types import DType, MapType, OptionalType, SeqType, TensorType, Type
 from passes.model.folding import expand, is_block
+from passes.model.spmd.reshard_ops import without_reshards
 
 Tensors: TypeAlias = Callable[[Resource], onnx_ir.TensorProtocol]
 
@@ -58,12 +59,15 @@ def export_func(
     (``reference_tensor``). ``opset_limit``: newest default opset of the result; a newer module is lowered to it
     where every operator it uses allows, else InvalidInput; None leaves it.
 
-    Folded blocks are expanded first. Raises InvalidInput for what ONNX cannot say: ops of other dialects, types that it lacks.
+    Folded blocks are expanded first, and changes of layout left out. Raises InvalidInput for what ONNX cannot say: ops of other
+    dialects, types that it lacks.
     """
     if any(map(is_block, module.of_type(Func))):
         module = expand(module)
         expanded = module.symbol(func.name)
         func = expanded if isinstance(expanded, Func | Stage) else func
+    if isinstance(func, Func):
+        func = without_reshards(func).func
     builder = _Builder(module, func, tensors or reference_tensor)
     model = builder.model(ir_version)
     version = model.opset_imports.get("", 0)

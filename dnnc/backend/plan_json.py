@@ -58,8 +58,10 @@ from ir.limits import LIMITS
 from ir.module import Module, Plan, PlanStage
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
+from passes.lower import is_sharded
 from passes.model.graph import cuts_of
 from passes.model.spmd.notation import SEPARATOR, read_placements
+from passes.model.spmd.reshard_ops import plain
 from passes.model.timeline.workload import workload
 from passes.replay.assign import AssignPass
 
@@ -84,12 +86,12 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     attributes = {key: attribute.value for key, attribute in module.entry.attributes}
     pairs = iter(map(str, _texts(attributes.get("shard.copies"))))
     original = dict(zip(pairs, pairs, strict=True))  # a stage's own copy of an op is listed by the op's name
-    for op in module.entry.ops:
+    for op in plain(module).entry.ops:
         for index in op.facet(StageSet, StageSet(())).stages:
             members.setdefault(index, []).append(bare(original.get(op.id, op.id)))
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
-    if "shard.status" in attributes:
+    if is_sharded(module):
         from passes.shard import stage_parts
 
         sharding["uneven"] = bool(attributes.get("shard.uneven"))
@@ -400,7 +402,7 @@ def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[st
     placed = topology is not None and all(stage.devices for stage in plan.stages)
     seconds = [max(wire.send, wire.receive) for wire in workload(module).wires] if placed else [math.inf] * len(cuts)
     return [
-        {"tensor": bare(c.tensor.name), "from": c.source, "to": c.target, "bytes": c.nbytes, "seconds": _number(spent)}
+        {"tensor": bare(c.name), "from": c.source, "to": c.target, "bytes": c.nbytes, "seconds": _number(spent)}
         for c, spent in zip(cuts, seconds, strict=True)
     ]
 

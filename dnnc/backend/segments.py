@@ -61,7 +61,7 @@ class MeshStage:
 def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
     """Cuts an SPMD stage into segments. Raises InvalidInput for a value that cannot cross between members."""
     levels = collective_levels(stage)
-    tensors = {channel: bare(cut.tensor.name) for channel, cut in enumerate(cuts_of(module.entry))}
+    tensors = {channel: bare(cut.name) for channel, cut in enumerate(cuts_of(module.entry))}
     layouts = {value.name: placements_of(value.type, mesh) for op in stage.ops for value in op.results}
     programs = list(map(_held_as_values, local_programs(module, stage)))
     members, models = [], []

@@ -21,7 +21,7 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
     simulated; devices in stage order."""
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
-    tensors = [bare(cut.tensor.name) for cut in cuts_of(module.entry)]
+    tensors = [bare(cut.name) for cut in cuts_of(module.entry)]
     exchanged = _collectives(module)
     found = []
     for event in simulate(module, microbatches):

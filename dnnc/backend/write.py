@@ -278,7 +278,7 @@ def _manifest(
     types = {stage["index"]: stage["device_type"] for stage in plan["stages"]}
     topology = module.first(Topology)
     channels = [
-        Channel.of(id_, bare(crossing.tensor.name), crossing.tensor.type, crossing.source, crossing.target)
+        Channel.of(id_, bare(crossing.name), crossing.tensor.type, crossing.source, crossing.target)
         for id_, crossing in enumerate(cuts_of(module.entry))
     ]
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.

@@ -15,6 +15,7 @@ from dnnc.runtime.generate import all_ops
 from ir.module import Module, Resource, Splat
 from ir.ops import Op, Region
 from ir.types import TensorType, Type
+from passes.model.spmd.reshard_ops import without_reshards
 
 QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear", "QAttention", "QGemm", "MatMulNBits", "DynamicQuantize")
 """Names, or beginnings of names, of ops that round to few bits."""
@@ -23,10 +24,11 @@ _NARROW = frozenset(TOLERANCES) - {"float32", "float64", "complex64", "complex12
 
 def random_values(module: Module) -> tuple[frozenset[str], tuple[str, ...]]:
     """Names of the values that depend on a random op, and those ops, as text."""
+    entry = without_reshards(module.entry).func
     false = {r.name for r in module.of_type(Resource) if (isinstance(r.data, Splat) and not r.data.value) or _is_zero(r)}
-    drawn = [op for op in all_ops(module.entry.ops) if _is_random(op, false)]
+    drawn = [op for op in all_ops(entry.ops) if _is_random(op, false)]
     tainted: set[str] = set()
-    for op in module.entry.ops:
+    for op in entry.ops:
         if any(_is_random(inner, false) for inner in all_ops((op,))) or any(name in tainted for name in _reads(op)):
             tainted |= {value.name for value in op.results}
     text = tuple(f"{op.name.removeprefix('onnx.')} {op.location.node or op.id[1:]}" for op in drawn)
@@ -38,7 +40,7 @@ def precisions(module: Module) -> dict[str, Precision]:
     not bring back what was rounded away; weights and inputs of few bits are exact as they are."""
     found: dict[str, Precision] = {}
     computed = {value.name for value in module.entry.args}
-    for op in module.entry.ops:
+    for op in without_reshards(module.entry).func.ops:
         sources = [name for name in _reads(op) if name in computed]
         if not sources and op.operands:
             continue

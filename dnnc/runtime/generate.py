@@ -20,6 +20,7 @@ from ir.diagnostics import InvalidInput
 from ir.module import Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.types import DType, TensorType, Type
+from passes.model.spmd.reshard_ops import without_reshards
 
 SYMBOL_SIZE = 2
 """Size given to a dimension that the plan left symbolic."""
@@ -123,7 +124,7 @@ def input_demands(module: Module) -> dict[str, Demand]:
     """Demands on the arguments of the entry function, by ONNX name."""
     types = {value.name: value.type for value in module.entry.args}
     types |= {resource.name: resource.type for resource in module.of_type(Resource)}
-    ops = list(all_ops(module.entry.ops))
+    ops = list(all_ops(without_reshards(module.entry).func.ops))
     for op in ops:
         types |= {value.name: value.type for value in op.results}
     resources = module.resources

@@ -2,7 +2,7 @@
 
 Behind a collective every member holds what one of them spoiled. So the stage is run once more on the unsplit model's values,
 and all that its members hold between segments is compared with the unsplit model, level by level: parts member by member,
-terms added up. Layouts come from the stage program in ``plan.ir``; ``%v.1`` is how lowering calls ``%v`` in another layout.
+terms added up. Layouts come from the stage program in ``plan.ir``, and so does what each value is in the model.
 """
 
 from __future__ import annotations
@@ -100,23 +100,25 @@ def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
 
 
 def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
-    """Tensors of the stage program by name (no sigil), each with its name in the entry function."""
+    """Tensors of the stage program by name (no sigil), each with its name in the model."""
+    from passes.model.graph import origins
     from passes.model.spmd import placements_of
 
+    names = origins(module.entry)
     entry = {value.name for op in module.entry.ops for value in op.results}
-    chain: dict[str, str] = {}  # of each value the first of its chain of conversions
-    known: dict[str, str] = {}  # of each chain its name in the entry
+    of: dict[str, str] = {}
     types: dict[str, Type] = {}
     for op in program.ops:
         for value in op.results:
-            root = chain.get(op.operands[0], op.operands[0]) if op.dialect == "comm" and op.operands else value.name
-            chain[value.name], types[value.name] = root, value.type
             if value.name in entry:
-                known.setdefault(root, value.name)
+                of[value.name] = names.get(value.name, value.name)
+            elif op.dialect == "comm" and op.operands[0] in of:  # between the layouts of a reshard
+                of[value.name] = of[op.operands[0]]
+            types[value.name] = value.type
     found = {}
-    for name, root in chain.items():
-        if root in known and isinstance(types[name], TensorType):
-            found[name[1:]] = _Held(name[1:], known[root][1:], types[name], placements_of(types[name], mesh))
+    for name, origin in of.items():
+        if origin[:1] == "%" and isinstance(types[name], TensorType):
+            found[name[1:]] = _Held(name[1:], origin[1:], types[name], placements_of(types[name], mesh))
     return found
 
 

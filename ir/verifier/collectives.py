@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ir.facets import ShardRule
-from ir.module import Func, Mesh, Resource
-from ir.names import quote_symbol
+from ir.module import Mesh, Resource
 from ir.ops import Op
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type
 from ir.verifier.findings import Findings
@@ -21,27 +20,14 @@ def check_collectives(findings: Findings) -> None:
         mesh = findings.meshes.get(stage.mesh) if stage.mesh else None
         if mesh is None:
             continue
-        elsewhere = _kept(findings, stage.index, mesh)
         types: dict[str, Type] = {value.name: value.type for value in stage.args}
         for op in stage.ops:
-            for fault in _faults(op, mesh, types, resources, elsewhere):
+            for fault in _faults(op, mesh, types, resources):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
             types.update((value.name, value.type) for value in op.results)
 
 
-def _kept(findings: Findings, index: int, mesh: Mesh) -> frozenset[str]:
-    """Resources of which ``shard.kept`` says how a stage keeps them on its mesh: otherwise than their types."""
-    found = set()
-    for func in findings.module.of_type(Func):
-        attribute = dict(func.attributes).get("shard.kept")
-        for text in attribute.value if attribute is not None and isinstance(attribute.value, tuple) else ():
-            number, _, rest = str(text).partition(" ")
-            if number == str(index):
-                found.add(rest.rpartition(f" {quote_symbol(mesh.name)}[")[0])
-    return frozenset(found)
-
-
-def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Type], elsewhere: frozenset[str]) -> Iterator[str]:
+def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Type]) -> Iterator[str]:
     for value in op.results:
         layout = value.type.layout if isinstance(value.type, TensorType) else None
         if layout is not None and layout.mesh != mesh.name:
@@ -69,21 +55,17 @@ def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Typ
     ]
     if beyond:
         yield f"{op.id} has {beyond[0]} {op.get(beyond[0])}, but {made} has {len(made.shape or ())} dimensions"
-    yield from _layout_faults(
-        op, kind, axes.index(op.get("axis")), _placements(given, mesh), _placements(made, mesh), elsewhere
-    )
+    yield from _layout_faults(op, kind, axes.index(op.get("axis")), _placements(given, mesh), _placements(made, mesh))
 
 
 def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
-    """On this mesh; a resource that is kept elsewhere otherwise is whole here, or as ``shard.kept`` says."""
+    """On this mesh; a resource that lies on another is whole here."""
     if type_.layout is None or type_.layout.mesh != mesh.name:
         return (Replicate(),) * len(mesh.axes)
     return type_.layout.placements
 
 
-def _layout_faults(
-    op: Op, kind: str, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...], elsewhere: frozenset[str]
-) -> Iterator[str]:
+def _layout_faults(op: Op, kind: str, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...]) -> Iterator[str]:
     reduction = Partial(op.get("reduction", "sum"))
     before, after = {
         "all_gather": (Shard(op.get("dim", 0)), Replicate()),
@@ -95,12 +77,9 @@ def _layout_faults(
     }[kind]
     if len(given) != len(made) or axis >= len(made):
         return  # INV07 tells
-    kept = op.operands[0] in elsewhere
     expected = (*given[:axis], after, *given[axis + 1 :])
-    if not kept and (given[axis] != before or made != expected):
+    if given[axis] != before or made != expected:
         yield f"{op.id} is {kind} of [{_text(given)}] to [{_text(made)}]; on its axis it makes {after} of {before}, no more"
-    elif kept and made[axis] != after:
-        yield f"{op.id} is {kind} to [{_text(made)}]; on its axis it makes {after}"
     moved = [p for p in (before, after) if isinstance(p, Shard) and p in made[axis + 1 :]]
     if moved:
         yield f"{op.id} changes dimension {moved[0].dim} along an axis whose parts a later axis cuts further"

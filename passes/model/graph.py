@@ -12,6 +12,7 @@ from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import StageSet
 from ir.module import Func
 from ir.names import ABSENT
+from ir.opdefs import RESHARD
 from ir.ops import Op, Region, Value
 from ir.types import type_bytes
 from passes.model.sizes import sized_results
@@ -77,6 +78,8 @@ class Cut:
     """A tensor that crosses from stage ``source`` to stage ``target``; its channel is its position in ``cuts_of``."""
 
     tensor: Value
+    name: str
+    """What the model calls it; a ``comm.reshard`` gives other names."""
     source: int
     target: int
     nbytes: int | None
@@ -130,12 +133,29 @@ def cuts_of(func: Func) -> tuple[Cut, ...]:
                 if name in made and stage not in made[name]:
                     targets.setdefault(name, {})[stage] = max(holder for holder in made[name] if holder < stage)
         made.update((value.name, stages) for value in op.results)
+    names = origins(func)
     return tuple(
-        Cut(value, source, target, type_bytes(sized.type))
+        Cut(value, names.get(value.name, value.name), source, target, type_bytes(sized.type))
         for op in func.ops
         for value, sized in zip(op.results, sized_results(op), strict=True)
         for target, source in sorted(targets.get(value.name, {}).items())
     )
+
+
+def origins(func: Func) -> dict[str, str]:
+    """What the model calls each value that it does not call so: results of ``comm.reshard``, and operands of those that make a
+    result of the model, which keeps its name."""
+    results = {value.name for value in func.results}
+    found: dict[str, str] = {}
+    for op in func.ops:
+        if op.name == RESHARD:
+            operand, result = op.operands[0], op.results[0].name
+            operand = found.get(operand, operand)
+            if result in results and operand not in results:
+                found[operand] = result
+            else:
+                found[result] = operand
+    return {name: found.get(origin, origin) for name, origin in found.items()}
 
 
 def describe(op: Op) -> str:
@@ -150,4 +170,4 @@ def listing(names: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
 
 
-__all__ = ["Cut", "cuts_of", "describe", "listing", "reads", "renamed", "stage_members", "topological"]
+__all__ = ["Cut", "cuts_of", "describe", "listing", "origins", "reads", "renamed", "stage_members", "topological"]

@@ -30,8 +30,9 @@ from passes.model.spmd.cross_mesh import parties
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
-from passes.model.spmd.notation import SEPARATOR, WHOLE, kept_layouts, read_placements
+from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.model.spmd.price import Bill, Collective, Decisions, price
+from passes.model.spmd.reshard_ops import bare, keeps, plain, without_reshards
 from passes.model.spmd.staged import Staged
 from passes.shard.build import build
 from passes.shard.decide import decisions_of
@@ -203,19 +204,17 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
 def undecided(module: Module) -> Module:
     """The module as it was before ``shard``: no layouts, strategies, stages, meshes, plan."""
 
-    def plain(type_: Type) -> Type:
-        return replace(type_, layout=None) if isinstance(type_, TensorType) and type_.layout is not None else type_
-
     def value_of(value: Value) -> Value:
-        type_ = plain(value.type)
+        type_ = bare(value.type)
         return value if type_ is value.type else Value(value.name, type_)
 
     def op_of(op: Op) -> Op:
         facets = tuple(facet for facet in op.facets if not isinstance(facet, ShardRule | StageSet))
         return replace(op, facets=facets, results=tuple(map(value_of, op.results)))
 
+    module = plain(module)
     func = module.entry
-    bare = replace(
+    undone = replace(
         func,
         ops=tuple(map(op_of, func.ops)),
         results=tuple(map(value_of, func.results)),
@@ -223,7 +222,7 @@ def undecided(module: Module) -> Module:
     )
     module = module.without(Plan, Mesh, Stage, Schedule)
     symbols = tuple(
-        bare if symbol is func else replace(symbol, type=plain(symbol.type)) if isinstance(symbol, Resource) else symbol
+        undone if symbol is func else replace(symbol, type=bare(symbol.type)) if isinstance(symbol, Resource) else symbol
         for symbol in module.symbols
     )
     return Module(module.name, symbols, module.attributes)
@@ -240,7 +239,8 @@ class _Stages:
     """Stages of a module, read one by one."""
 
     def __init__(self, module: Module) -> None:
-        self.module, self.plan, self.func = module, _plan(module), module.entry
+        self.module, self.plan, self.told = module, _plan(module), without_reshards(module.entry)
+        self.func = self.told.func
         self.meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
         self.resources = module.resources
         self.sides = parties(self.plan, self.meshes)
@@ -277,7 +277,8 @@ class _Stages:
             facet = op.facet(ShardRule)
             strategies[op.id] = tuple(facet.rule.split(SEPARATOR)) if facet else (WHOLE,) * len(mesh.axes)
         held = [name for name in wanted if name in self.resources]
-        kept = kept_layouts(self.module, stage.index, named) if named else dict.fromkeys(held, whole)
+        types = {name: resource.type for name, resource in self.resources.items()}
+        kept = keeps(self.told, types, stage.index, named) if named else dict.fromkeys(held, whole)
         mine = [value.name for op in ops for value in op.results]
         leaving = {}
         for name in mine:
@@ -299,23 +300,20 @@ class _Stages:
 
     def lies(self, name: str, whole: Placements) -> Placements:
         """How a value is made."""
-        type_ = self.values[name].type
+        return self.placed(self.values[name].type, whole)
+
+    def placed(self, type_: Type, whole: Placements) -> Placements:
         return type_.layout.placements if isinstance(type_, TensorType) and type_.layout is not None else whole
 
     def outputs(self, part: Func, whole: Placements) -> dict[str, Placements]:
         """How results of the model leave."""
-        moved = {}
-        for key, attribute in self.func.attributes:
-            for text in attribute.value if key == "shard.outputs" else ():
-                name, _, layout = str(text).partition(" ")
-                moved[name] = read_placements(layout.partition("[")[2].removesuffix("]"))
-        return {value.name: moved.get(value.name, self.lies(value.name, whole)) for value in part.results}
+        types = {value.name: value.type for value in self.func.results} | dict(self.told.outputs)
+        return {value.name: self.placed(types[value.name], whole) for value in part.results}
 
 
 def _bare(value: Value) -> Value:
     """Without a layout."""
-    type_ = value.type
-    return Value(value.name, replace(type_, layout=None)) if isinstance(type_, TensorType) and type_.layout else value
+    return Value(value.name, bare(value.type))
 
 
 def _options(module: Module) -> _Options:

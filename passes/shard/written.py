@@ -2,9 +2,8 @@
 
 - a ``mesh`` symbol for each stage of more than one device: ``@mesh``, or ``@mesh0``, ``@mesh1``, .. where there are stages;
 - on each op ``stage<k>`` and, on a mesh, ``shard<"s; s">``: its strategy's name per axis;
-- layouts on results and on resources that are not whole everywhere. A resource lies in the layout of the first stage that reads
-  it. Another stage keeps it so where its mesh is that one, else as ``shard.kept`` says (``"k @w @mesh1[S(0)]"``), else whole;
-- ``shard.outputs``: results of the function that leave in another layout than they are made in;
+- layouts on results and on resources that are not whole everywhere; a resource has the layout of the first stage that reads it;
+- a ``comm.reshard`` wherever a layout changes (``passes.model.spmd.reshard_ops``);
 - ``shard.uneven``: where parts may differ in length, which conversions between layouts may use on their way;
 - ``shard.memory``: bytes per device at most, where they are not those of the topology; -1: no limit;
 - ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``constants``);
@@ -25,16 +24,18 @@ from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op, Value
 from ir.topology import Topology
-from ir.types import Layout, Partial, Replicate, TensorType, Type
+from ir.types import Layout, Replicate, TensorType, Type
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
 from passes.model.liveness import SLOTS, edge_slots
 from passes.model.sizes import assessed
 from passes.model.spmd.cross_mesh import message_bytes, parties
+from passes.model.spmd.decided import decided_by
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.notation import SEPARATOR
 from passes.model.spmd.price import price
+from passes.model.spmd.reshard_ops import with_reshards
 from passes.model.spmd.staged import Staged
 from passes.model.timeline.orders import step
 from passes.model.timeline.workload import largest_load, workload
@@ -61,7 +62,7 @@ def written(
     module = module.replace(module.entry, func)
     names = _mesh_names(module, stages)
     holder = {position: number for number, stage in enumerate(stages) for position in stage.ops}
-    resources, kept = _kept(module, func, stages, names)
+    resources = _resources(module, func, stages, names)
 
     def value_of(value: Value, number: int | None) -> Value:
         if number is None:
@@ -76,12 +77,11 @@ def written(
         return replace(op, results=tuple(value_of(value, number) for value in op.results))
 
     makers = {value.name: holder[i] for i, op in enumerate(func.ops) for value in op.results}
-    moved = []
+    outputs = {}
     for number, stage in enumerate(stages):
         for value, layout in stage.decisions.outputs.items() if names[number] else ():
-            lies = stage.bill.lies[value]
-            if makers[value] == number and (any(isinstance(p, Partial) for p in lies) or layout != lies):
-                moved.append(f"{value} {Layout(names[number], layout)}")
+            if makers[value] == number and layout != stage.bill.lies[value]:
+                outputs[value] = layout
     others = {key: attribute.value for key, attribute in func.attributes if not key.startswith("shard.")}
     decided: Func = replace(
         func,
@@ -109,16 +109,13 @@ def written(
     plan = assessed(plan, decided)
     told = {
         **others,
-        "shard.bound": plan.bound,
-        "shard.seconds": plan.value,
-        "shard.status": plan.status,
-        **({"shard.outputs": tuple(moved)} if moved else {}),
-        **({"shard.kept": kept} if kept else {}),
         **({"shard.uneven": 1} if uneven else {}),
         **({"shard.memory": memory} if memory else {}),
         **({"shard.copies": tuple(name for pair in copies for name in pair)} if copies else {}),
     }
-    return insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
+    module = insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
+    kept = [stage.decisions.kept if name else {} for name, stage in zip(names, stages, strict=True)]
+    return with_reshards(module, decided_by(module, outputs, kept))
 
 
 def laid(type_: Type, mesh: str, placements: Placements | None) -> Type:
@@ -142,24 +139,15 @@ def _mesh_names(module: Module, stages: Sequence[Staged]) -> list[str]:
     return names
 
 
-def _kept(
-    module: Module, func: Func, stages: Sequence[Staged], names: Sequence[str]
-) -> tuple[dict[str, Type], tuple[str, ...]]:
-    """The types of resources that lie on a mesh, and what the stages after the first keep otherwise."""
+def _resources(module: Module, func: Func, stages: Sequence[Staged], names: Sequence[str]) -> dict[str, Type]:
+    """The types of resources that lie on a mesh: that of the first stage that reads them."""
     types = module.resources
     found: dict[str, Type] = {}
-    first: set[str] = set()
-    further = []
     for number, stage in enumerate(stages):
         for name in dict.fromkeys(name for i in stage.ops for name in reads(func.ops[i]) if name in types):
-            type_ = laid(types[name].type, names[number], stage.decisions.kept.get(name))
-            if name not in first:
-                first.add(name)
-                if type_ is not types[name].type:
-                    found[name] = type_
-            elif isinstance(type_, TensorType) and type_.layout is not None:
-                further.append(f"{number} {name} {type_.layout}")
-    return found, tuple(further)
+            if name not in found:
+                found[name] = laid(types[name].type, names[number], stage.decisions.kept.get(name))
+    return {name: type_ for name, type_ in found.items() if type_ is not types[name].type}
 
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:

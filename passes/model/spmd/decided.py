@@ -1,6 +1,7 @@
 """What ``shard`` decided, read from the module and checked: meshes of stages, how values lie, what each op wants.
 
-The strategies are the decision; layouts on results follow from them and must agree, since a person may have edited either.
+The strategies are the decision; layouts on results and the reshards before operands follow from them and must agree, since a
+person may have edited any of them.
 
 Invariants of what is returned: an op on a mesh has exactly one stage; the layout of every value can be had by its type (no
 part of a dimension is empty, terms are of one reduction); the parts that a strategy cuts, between
@@ -11,69 +12,63 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import ShardRule
 from ir.layout_rules import LayoutRule, Strategy, Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource
-from ir.opdefs import module_opsets
+from ir.opdefs import RESHARD, module_opsets
 from ir.ops import Op, Value
 from ir.shares import Shares, none_empty, proportional
-from ir.types import DType, Layout, Partial, Replicate, Shard, TensorType, Type
-from passes.model.graph import describe, stage_members
+from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
+from passes.model.graph import describe, reads, stage_members
 from passes.model.spmd.boxes import Placements, placements_of, reduction_of, shape_of
-from passes.model.spmd.notation import SEPARATOR, WHOLE, kept_layouts, read_placements
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """``members[i]``: the stages of op number i of the entry; ``meshes[stage]``: of no axes for a stage on a single device.
-    ``wants[i]``: the placements of each operand of op i on its mesh, None where it runs whole. ``lies[value]``: how its maker
-    makes it; ``outputs[value]``: how a result of the model leaves the stage that makes it; ``kept[stage][resource]``."""
-
-    members: tuple[tuple[int, ...], ...]
-    meshes: tuple[Mesh, ...]
-    wants: tuple[tuple[Placements, ...] | None, ...]
-    lies: dict[str, Placements]
-    outputs: dict[str, Placements]
-    kept: tuple[dict[str, Placements], ...]
-    uneven: bool
+from passes.model.spmd.notation import SEPARATOR, WHOLE
+from passes.model.spmd.reshard_ops import Decided, Plain, bare, keeps, laid, same_shape, without_reshards
 
 
 def decided(module: Module) -> Decided:
-    """Raises InvalidInput, with every place, where the decisions do not fit together."""
-    func = module.entry
-    members = stage_members(func)
-    meshes = _meshes(module, members)
-    reader = _Reader(module, meshes)
-    wants = tuple([reader.op(op, stages) for op, stages in zip(func.ops, members, strict=True)])
+    """What a module says that has its reshards. Raises InvalidInput, with every place, where the decisions do not fit together:
+    an operand has another layout than its op's strategy wants, a value crosses otherwise than the meshes allow."""
+    plain = without_reshards(module.entry)
+    meshes = meshes_of(module)
+    types = {resource.name: resource.type for resource in module.of_type(Resource)}
+    kept = [keeps(plain, types, index, mesh) for index, mesh in enumerate(meshes)]
+    reader = _read(module, plain.func, meshes, kept)
+    outputs = reader.outputs(plain)
+    if not reader.problems:
+        reader.flows(module.entry, types)
+    return reader.result_of(outputs, kept)
+
+
+def decided_by(module: Module, outputs: Mapping[str, Placements], kept: Sequence[Mapping[str, Placements]]) -> Decided:
+    """What a module says that has no reshards yet; ``outputs``: of results that leave otherwise than they are made; ``kept``:
+    of each stage, weights that it keeps in another layout than whole. Raises InvalidInput as ``decided``."""
+    reader = _read(module, module.entry, meshes_of(module), kept)
+    made = {value.name: reader.lies[value.name] for value in module.entry.results if value.name in reader.lies}
+    return reader.result_of({**made, **outputs}, kept)
+
+
+def _read(module: Module, func: Func, meshes: Sequence[Mesh], kept: Sequence[Mapping[str, Placements]]) -> _Reader:
+    reader = _Reader(module, func, meshes)
     for arg in func.args:
         if isinstance(arg.type, TensorType) and arg.type.layout is not None:
             reader.fault(f"argument {arg.name} has the layout {arg.type.layout}", func.name, "arguments arrive whole: drop it")
-    kept = []
-    for index, mesh in enumerate(meshes):
-        try:
-            kept.append(kept_layouts(module, index, mesh))
-        except InvalidInput as error:
-            reader.problems += [told for told in error.diagnostics if told not in reader.problems]
-            continue
-        for name, lies in kept[-1].items():
+    for mesh, layouts in zip(meshes, kept, strict=True):
+        for name, lies in layouts.items():
             reader.check(name, reader.around.types[name], lies, mesh, name, term=False)
-    outputs = reader.outputs(func)
-    if reader.problems:
-        raise InvalidInput(reader.problems)
-    allowed = any(key == "shard.uneven" and attribute.value for key, attribute in func.attributes)
-    return Decided(members, meshes, wants, reader.lies, outputs, tuple(kept), allowed or reader.uneven)
+    return reader
 
 
-def _meshes(module: Module, members: Sequence[tuple[int, ...]]) -> tuple[Mesh, ...]:
-    """Of each stage, as the plan says."""
+def meshes_of(module: Module) -> tuple[Mesh, ...]:
+    """Of each stage that ops are in, as the plan says. Raises InvalidInput."""
     plan = module.first(Plan)
     if plan is None:
         message = f"{module.entry.name} has ops with strategies, but the module has no plan that names their mesh"
         raise InvalidInput(message, where=module.name, hint="run 'shard' (or replay a plan) before 'lower'")
+    members = stage_members(module.entry)
     known = {mesh.name: mesh for mesh in module.of_type(Mesh)}
     planned = {stage.index: stage for stage in plan.stages}
     found, problems = [], []
@@ -94,19 +89,21 @@ def _meshes(module: Module, members: Sequence[tuple[int, ...]]) -> tuple[Mesh, .
 
 
 class _Reader:
-    """Reads the entry's ops in order."""
+    """Reads the ops of ``func``, the entry without reshards, in order."""
 
-    def __init__(self, module: Module, meshes: Sequence[Mesh]) -> None:
+    def __init__(self, module: Module, func: Func, meshes: Sequence[Mesh]) -> None:
         resources = list(module.of_type(Resource))
         self.around = Surroundings(resources, module_opsets(module))
         self.around.types.update((r.name, bare(r.type)) for r in resources)
-        self.around.types.update((arg.name, arg.type) for arg in module.entry.args)
-        self.meshes = meshes
+        self.around.types.update((arg.name, arg.type) for arg in func.args)
+        self.func, self.meshes = func, meshes
         self.lies: dict[str, Placements] = {}
         self.makers: dict[str, Mesh] = {}
         self.problems: list[Diagnostic] = []
         self.uneven = False
         self.known: dict[tuple[int, int], tuple[LayoutRule, dict[str, Strategy]]] = {}  # the rule too: its identity stays its
+        self.members = stage_members(func)
+        self.wants = tuple([self.op(op, stages) for op, stages in zip(func.ops, self.members, strict=True)])
 
     def fault(self, message: str, where: str, hint: str = "") -> None:
         self.problems.append(Diagnostic(message, where=where, hint=hint))
@@ -232,43 +229,84 @@ class _Reader:
             elif not proportional(shape[dim], axes):
                 self.uneven = True
 
-    def outputs(self, func: Func) -> dict[str, Placements]:
-        """How results leave: as they are made, or as ``shard.outputs`` says."""
-        found = {value.name: self.lies[value.name] for value in func.results if value.name in self.lies}
-        attribute = dict(func.attributes).get("shard.outputs")
-        if attribute is not None and not isinstance(attribute.value, tuple):
-            self.fault(f"{attribute.value!r} found, a list of texts expected", "shard.outputs")
-            return found
-        for text in attribute.value if attribute else ():
-            rest, _, placements = str(text).rpartition("[")
-            name, _, mesh = rest.rpartition(" ")
-            if name not in found or mesh != self.makers[name].name or not placements.endswith("]"):
-                self.fault(f"'{text}' found, '%result @mesh[..]' of a result and its mesh expected", "shard.outputs")
-                continue
-            try:
-                found[name] = read_placements(placements[:-1])
-            except InvalidInput as error:
-                self.problems += error.diagnostics
-                continue
-            self.check(name, self.around.types[name], found[name], self.makers[name], "shard.outputs", term=False)
+    def outputs(self, plain: Plain) -> dict[str, Placements]:
+        """How results leave: as they are made, or as a reshard makes them."""
+        found = {value.name: self.lies[value.name] for value in plain.func.results if value.name in self.lies}
+        for name, type_ in plain.outputs.items():
+            if name in found:
+                found[name] = placements_of(type_, self.makers[name])
+                self.check(name, self.around.types[name], found[name], self.makers[name], name, term=False)
         for name, lies in found.items():
-            if reduction_of(lies) and not any(d.where == "shard.outputs" for d in self.problems):
-                hint = "say in shard.outputs how it leaves"
-                self.fault(f"result {name} is made as terms of a {reduction_of(lies)}", func.name, hint)
+            if reduction_of(lies) and name not in plain.outputs:
+                hint = "a comm.reshard says how it leaves"
+                self.fault(f"result {name} is made as terms of a {reduction_of(lies)}", self.func.name, hint)
         return found
+
+    def flows(self, entry: Func, resources: Mapping[str, Type]) -> None:
+        """Whether every op of the entry, which has the reshards, gets its operands as it wants them."""
+        types: dict[str, Type] = {**resources, **{arg.name: arg.type for arg in entry.args}}
+        home: dict[str, tuple[int, ...]] = {}
+        wanted = iter(self.wants)
+        for op, stages in zip(entry.ops, stage_members(entry), strict=True):
+            mesh = self.meshes[stages[-1]]
+            if op.name == RESHARD:
+                self.reshard(op, stages, types, home)
+            else:
+                wants = next(wanted)
+                whole: Placements = (Replicate(),) * len(mesh.axes)
+                every = [(name, whole) for name in reads(op)] if wants is None else zip(op.operands, wants, strict=True)
+                for name, want in every:
+                    if name:
+                        self.operand(op, name, types[name], want, mesh)
+            types.update((value.name, value.type) for value in op.results)
+            home.update((value.name, stages) for value in op.results)
+
+    def operand(self, op: Op, name: str, type_: Type, want: Placements, mesh: Mesh) -> None:
+        layout = type_.layout if isinstance(type_, TensorType) else None
+        if placements_of(type_, mesh) == want and (layout is None or layout.mesh == mesh.name):
+            return
+        wanted = f"[{', '.join(map(str, want))}] on {mesh.name}" if mesh.axes else "whole"
+        message = f"{op.name} reads {name} {layout or 'whole'}, but its strategy wants it {wanted}"
+        self.fault(message, describe(op), "a comm.reshard before it brings a value to a layout; or choose another strategy")
+
+    def reshard(self, op: Op, stages: tuple[int, ...], types: Mapping[str, Type], home: Mapping[str, tuple[int, ...]]) -> None:
+        """Whether the members of its stage can have its operand, and what it makes of it."""
+        name, result, mesh = op.operands[0], op.results[0], self.meshes[stages[-1]]
+        given = types[name]
+        if bare(given) != bare(result.type):
+            self.fault(f"comm.reshard makes {result.type} of {given}; only the layout may change", describe(op))
+            return
+        if not isinstance(given, TensorType) or not isinstance(result.type, TensorType):
+            self.fault(f"comm.reshard takes a tensor, not {given}", describe(op))
+            return
+        for value, layout in ((name, given.layout), (result.name, result.type.layout)):
+            if layout is None or layout.mesh == mesh.name or (value == name and op.get("once")):
+                continue
+            maker = home.get(name, stages)
+            if value == result.name or maker == stages or not same_shape(self.meshes[maker[0]], mesh):
+                on = mesh.name or "a single device"
+                message = f"{value} lies {layout}, but the stage of its comm.reshard is on {on}"
+                self.fault(message, describe(op), "between meshes of other sizes or shares values cross whole")
+                return
+        self.check(
+            result.name, bare(result.type), placements_of(result.type, mesh), mesh, describe(op), term=not op.get("once")
+        )
+        if op.get("once") and (name in home or name not in self.around.types or not name.startswith("@")):
+            self.fault(f"only a resource is kept: {name} is none", describe(op), "drop 'once'")
+
+    def result_of(self, outputs: Mapping[str, Placements], kept: Sequence[Mapping[str, Placements]]) -> Decided:
+        """All together. Raises InvalidInput where there were faults."""
+        if self.problems:
+            raise InvalidInput(self.problems)
+        allowed = any(key == "shard.uneven" and attribute.value for key, attribute in self.func.attributes)
+        uneven = allowed or self.uneven
+        return Decided(self.func, self.members, tuple(self.meshes), self.wants, self.lies, outputs, tuple(kept), uneven)
 
 
 def _parts_text(axes: Sequence[Shares]) -> str:
     """``4 parts``, with their proportion where they are not equal."""
     every = [math.prod(place) for place in itertools.product(*axes)]
     return f"{len(every)} parts" + (f" in proportion {':'.join(map(str, every))}" if max(every) > 1 else "")
-
-
-def bare(type_: Type) -> Type:
-    """The type without a layout."""
-    if isinstance(type_, TensorType) and type_.layout is not None:
-        return TensorType(type_.dtype, type_.shape, None, type_.sparse)
-    return type_
 
 
 def bare_results(op: Op) -> Op:
@@ -279,16 +317,4 @@ def bare_results(op: Op) -> Op:
     return replace(op, results=results)
 
 
-def laid(type_: Type, mesh: Mesh, lies: Placements) -> Type:
-    """The bare type with a layout, where it is not whole on all of ``mesh``."""
-    if not isinstance(type_, TensorType) or all(isinstance(p, Replicate) for p in lies):
-        return type_
-    return TensorType(type_.dtype, type_.shape, Layout(mesh.name, lies), type_.sparse)
-
-
-def same_shape(one: Mesh, other: Mesh) -> bool:
-    """Whether values cross between two meshes as they lie."""
-    return one.cuts == other.cuts
-
-
-__all__ = ["Decided", "bare", "bare_results", "decided", "laid", "same_shape"]
+__all__ = ["Decided", "bare_results", "decided", "decided_by", "meshes_of"]

@@ -17,7 +17,7 @@ from ir.facets import BackwardTime, Cost, Measured, ShardRule, StageSet, Time, T
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
 from ir.module import Mesh, Module, Resource, Stage
 from ir.names import unique
-from ir.opdefs import module_opsets
+from ir.opdefs import RESHARD, module_opsets
 from ir.ops import Op, Value
 from ir.shares import Shares, nested_cut
 from ir.types import DType, Replicate, Shard, TensorType, Type
@@ -35,9 +35,10 @@ from passes.model.spmd.boxes import (
     reduction_of,
     shape_of,
 )
-from passes.model.spmd.decided import bare, bare_results, same_shape
-from passes.model.spmd.notation import SEPARATOR, WHOLE, kept_layouts
+from passes.model.spmd.decided import bare_results
+from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.model.spmd.program import Exchange, LocalProgram, Message, Part
+from passes.model.spmd.reshard_ops import bare, same_shape
 
 _MEASURED = (Cost, Measured, Time, BackwardTime, Transfer)
 """Facets that speak of the whole op."""
@@ -80,12 +81,15 @@ class _Known:
         self.types.update((arg.name, arg.type) for arg in stage.args)
         whole: Placements = (Replicate(),) * len(mesh.axes)
         self.lies: dict[str, Placements] = {arg.name: whole for arg in stage.args}
-        kept = kept_layouts(module, stage.index, mesh)
-        self.lies.update((name, kept.get(name, whole)) for name in self.resources)
+        self.lies.update((name, placements_of(resources[name].type, mesh)) for name in self.resources)
+        kept = [op for op in stage.ops if op.name == RESHARD]  # what it reads of a weight is how it keeps it
+        self.lies.update((op.operands[0], placements_of(op.results[0].type, mesh)) for op in kept)
+        names = {op.results[0].name: op.operands[0] for op in kept}
+        self.ops = renamed((op for op in stage.ops if op.name != RESHARD), names) if kept else stage.ops
         self.peers = _peers(module, stage, meshes)
         self.rules: list[tuple[LayoutRule | None, tuple[str, ...]]] = []
         self.numbers = around.numbers
-        for op in stage.ops:
+        for op in self.ops:
             self.see(op, around)
 
     def see(self, op: Op, around: Surroundings) -> None:
@@ -125,7 +129,7 @@ class _Member:
 
     def program(self) -> LocalProgram:
         stage = self.known.stage
-        for op, (rule, names) in zip(stage.ops, self.known.rules, strict=True):
+        for op, (rule, names) in zip(self.known.ops, self.known.rules, strict=True):
             if op.name == "comm.recv":
                 self.receive(op)
             elif op.name == "comm.send":

@@ -84,7 +84,7 @@ def messages_of(entry: Func, cuts: Sequence[Cut]) -> tuple[Message, ...]:
     for cut in cuts:
         facet, position = stated[cut.tensor.name]
         seconds_stated = facet.seconds[position] if facet is not None else None
-        messages.append(Message(cut.tensor.name, cut.source, cut.target, cut.nbytes or 0, seconds_stated))
+        messages.append(Message(cut.name, cut.source, cut.target, cut.nbytes or 0, seconds_stated))
     return tuple(messages)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from ir.attributes import attributes
 from ir.diagnostics import InvalidInput
 from ir.module import Func, Module, Resource, Stage
+from ir.opdefs import RESHARD
 from ir.ops import Op, Value
 from ir.topology import Topology
 from passes.cost import CostPass
@@ -98,7 +99,7 @@ def _of_model(stage: Stage, ops: Sequence[Op]) -> dict[int, str]:
     found = {}
     places = iter(range(len(ops)))
     for op in stage.ops:
-        if op.name not in ("comm.recv", "comm.send"):
+        if op.name not in ("comm.recv", "comm.send", RESHARD):
             group = list(_until_made(op, ops, places))
             if op.dialect != "comm":
                 named = [i for i in group if ops[i].name == op.name]
