@@ -60,6 +60,7 @@ from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
 from passes.lower import is_sharded
 from passes.model.graph import cuts_of
+from passes.model.spmd.decided import odd_reshard
 from passes.model.spmd.notation import SEPARATOR, read_placements
 from passes.model.spmd.reshard_ops import plain
 from passes.model.timeline.workload import workload
@@ -91,7 +92,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
             members.setdefault(index, []).append(bare(original.get(op.id, op.id)))
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
-    if is_sharded(module):
+    if "shard.uneven" in attributes:
         from passes.shard import stage_parts
 
         sharding["uneven"] = bool(attributes.get("shard.uneven"))
@@ -194,13 +195,17 @@ def read_plan(path: str | Path) -> AssignPass | ReplayPass:
 
 
 def _stated_in_text(path: Path) -> dict[str, Any]:
-    """What plan.json would say of the module in a plan.ir: its stages, devices and layouts. Raises InvalidInput."""
+    """What plan.json would say of the module in a plan.ir: its stages, devices and layouts. Raises InvalidInput, also where its
+    layouts are not those that its strategies, kept weights and outputs lead to: an edit of one must not be lost."""
     from ir import load_module, read_text
     from passes.model.folding import expand
 
     module = expand(load_module(read_text(path), str(path)))
     if module.first(Plan) is None:
         raise InvalidInput("the module has no plan", where=str(path), hint="plan.ir of a build has one")
+    if is_sharded(module) and (odd := odd_reshard(module)):
+        hint = "plan.json holds the decisions alone: edit it, and all layouts follow"
+        raise InvalidInput(f"the strategies of the ops lead to other changes of layout: {odd}", where=str(path), hint=hint)
     return plan_to_json(module)
 
 

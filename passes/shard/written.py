@@ -4,7 +4,7 @@
 - on each op ``stage<k>`` and, on a mesh, ``shard<"s; s">``: its strategy's name per axis;
 - layouts on results and on resources that are not whole everywhere; a resource has the layout of the first stage that reads it;
 - a ``comm.reshard`` wherever a layout changes (``passes.model.spmd.reshard_ops``);
-- ``shard.uneven``: where parts may differ in length, which conversions between layouts may use on their way;
+- ``shard.uneven``: 1 where parts may differ in length, which reshards may use on their way, else 0;
 - ``shard.memory``: bytes per device at most, where they are not those of the topology; -1: no limit;
 - ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``constants``);
 - a ``Plan``, whose value is what the stages' devices and the links between them need per sample, or per step in training:
@@ -109,7 +109,7 @@ def written(
     plan = assessed(plan, decided)
     told = {
         **others,
-        **({"shard.uneven": 1} if uneven else {}),
+        "shard.uneven": int(uneven),
         **({"shard.memory": memory} if memory else {}),
         **({"shard.copies": tuple(name for pair in copies for name in pair)} if copies else {}),
     }

@@ -26,7 +26,7 @@ from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import describe, reads, stage_members
 from passes.model.spmd.boxes import Placements, placements_of, reduction_of, shape_of
 from passes.model.spmd.notation import SEPARATOR, WHOLE
-from passes.model.spmd.reshard_ops import Decided, Plain, bare, keeps, laid, same_shape, without_reshards
+from passes.model.spmd.reshard_ops import Decided, Plain, bare, keeps, laid, same_shape, with_reshards, without_reshards
 
 
 def decided(module: Module) -> Decided:
@@ -41,6 +41,16 @@ def decided(module: Module) -> Decided:
     if not reader.problems:
         reader.flows(module.entry, types)
     return reader.result_of(outputs, kept)
+
+
+def odd_reshard(module: Module) -> str:
+    """The first op of the entry that would be another if its reshards were written anew; empty where all are as they would be.
+    Raises InvalidInput as ``decided``."""
+    found = decided(module)
+    anew = with_reshards(module.replace(module.entry, found.func), found).entry
+    both = zip(module.entry.ops, anew.ops, strict=False)
+    told = (f"{describe(here)} is not {describe(there)}" for here, there in both if here != there)
+    return next(told, "" if module.entry.ops == anew.ops else f"{len(module.entry.ops)} ops instead of {len(anew.ops)}")
 
 
 def decided_by(module: Module, outputs: Mapping[str, Placements], kept: Sequence[Mapping[str, Placements]]) -> Decided:
@@ -317,4 +327,4 @@ def bare_results(op: Op) -> Op:
     return replace(op, results=results)
 
 
-__all__ = ["Decided", "bare_results", "decided", "decided_by", "meshes_of"]
+__all__ = ["Decided", "bare_results", "decided", "decided_by", "meshes_of", "odd_reshard"]

@@ -129,8 +129,7 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
         compute=tuple(max(0.0, stage.working - behind) for stage, behind in zip(plan.stages, later, strict=True)),
         replicas=tuple(stage.devices for stage in plan.stages),
         wires=tuple(
-            _wire(crossing, cut, sides, learning=cut.name in plan.stages[cut.target].learning)
-            for cut in cuts_of(module.entry)
+            _wire(crossing, cut, sides, learning=cut.name in plan.stages[cut.target].learning) for cut in cuts_of(module.entry)
         ),
         comm=plan.comm,
         slots=SLOTS,

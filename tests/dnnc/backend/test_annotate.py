@@ -45,10 +45,10 @@ def test_specs_are_the_boxes_of_the_members(mesh: str, strategy: str, tmp_path: 
     (named,) = module.of_type(Mesh)
     assert list(proto.configuration[0].device) == list(named.devices)
     told = decided(module)
-    types = {value.name: value.type for op in module.entry.ops for value in op.results}
+    types = {value.name: value.type for op in told.func.ops for value in op.results}
     nodes = {name: node for node in proto.graph.node for name in node.output}
     seen = 0
-    for op, wants in zip(module.entry.ops, told.wants, strict=True):
+    for op, wants in zip(told.func.ops, told.wants, strict=True):
         node = nodes[op.results[0].name[1:]]
         specs = {spec.tensor_name: spec for spec in node.device_configurations[0].sharding_spec}
         rows = [(value.name, told.lies[value.name]) for value in op.results]
