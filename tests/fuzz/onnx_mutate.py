@@ -43,7 +43,7 @@ def _mutate_field(rng: Random, message: Any, field: Any, places: list[tuple[Any,
     elif field.message_type is not None:
         lenders = [m for m, f in places if f.message_type is None and m.DESCRIPTOR is field.message_type]
         if lenders and rng.random() < 0.6:
-            getattr(message, field.name).CopyFrom(rng.choice(lenders))
+            getattr(message, field.name).CopyFrom(_copy_of(rng.choice(lenders)))
         else:
             message.ClearField(field.name)
     elif field.is_repeated:
@@ -67,16 +67,22 @@ def _mutate_items(rng: Random, items: Any, places: list[tuple[Any, Any]]) -> Non
             for _ in range(rng.choice((1, 2, 100))):
                 items.add().CopyFrom(items[at])
         case 2:
-            held = type(items[at])()
-            held.CopyFrom(items[at])
+            held = _copy_of(items[at])
             items[at].CopyFrom(items[other])
             items[other].CopyFrom(held)
         case 3:
             same = [m for m, _ in places if m.DESCRIPTOR is items[at].DESCRIPTOR]
             if same:
-                items[at].CopyFrom(rng.choice(same))
+                items[at].CopyFrom(_copy_of(rng.choice(same)))
         case 4:
             items[at].Clear()
+
+
+def _copy_of(message: Any) -> Any:
+    """Where one message lies inside the other, protobuf's C does not survive copying one into the other."""
+    held = type(message)()
+    held.CopyFrom(message)
+    return held
 
 
 def _mutate_scalars(rng: Random, values: Any, field: Any) -> None:

@@ -22,6 +22,7 @@ from ir.module import Func, Inline, Module, Resource, Splat, Symbol
 from ir.names import ABSENT, unique
 from ir.ops import Op, Value
 from ir.types import Dim, DType, TensorType
+from passes.canonicalize.dead import used_symbols
 from passes.canonicalize.unfuse.chains import Chain, Part, Surroundings, chain_from
 from passes.canonicalize.unfuse.parts import part_data
 from passes.framework.base import Pass, PassContext
@@ -218,10 +219,7 @@ def _shape_of(op: Op) -> tuple[Dim, ...]:
 def _with_parts(module: Module, rewrite: _Rewrite) -> Module:
     """The module with new resources behind those that they are parts of; what nothing reads any more goes."""
     made = rewrite.made
-    used: set[str] = set()
-    for func in module.of_type(Func):
-        used.update(name for op in func.ops for name in reads(op))
-        used.update(value.name for value in func.results)
+    used = used_symbols(module)
     symbols: list[Symbol] = []
     for symbol in module.symbols:
         if not isinstance(symbol, Resource) or symbol.name in used or symbol.name not in rewrite.times_read:
