@@ -356,3 +356,35 @@ def test_ctrl_c_writes_the_plan_at_hand(tmp_path: Path) -> None:
     assert (plan["bound"] > 0) == searched
     assert plan["bound"] <= plan["value"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "ir"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "(@fc1.bias) : tensor<16xf32, @mesh[S(0)]>",
+            "(@fc1.bias) : tensor<16xf32>",
+            "reads %fc1.bias.1 whole, but its strategy wants",
+        ),
+        (
+            "    %relu1 =",
+            "    %more = comm.reshard(%fc1) : tensor<4x16xf32> stage<0>\n    %relu1 =",
+            "lead to other changes of layout",
+        ),
+    ],
+    ids=["another layout", "one more"],
+)
+def test_an_edited_change_of_layout_is_not_lost(
+    old: str, new: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reshard of plan.ir that does not follow from the strategies is refused when the text becomes a build."""
+    spec = ["zoo:mlp,layers=2,hidden=16,inputs=16,outputs=16,batch=4", "-t", FOUR]
+    dnnc(capsys, "compile", *spec, "-o", tmp_path / "b", "--mesh", "4", "--strategy", "megatron", "-q")
+    path = tmp_path / "b" / "plan.ir"
+    text = path.read_text()
+    path.write_text(text.replace(old, new, 1))
+    assert main(["compile", *spec, "--plan", str(path), "-o", str(tmp_path / "c")]) == 3
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+    path.write_text(text)
+    dnnc(capsys, "compile", *spec, "--plan", path, "-o", tmp_path / "c", "-q")
