@@ -36,7 +36,7 @@ class GivenInputs:
     ) -> Callable[[Module], Measurements]:
         """What runs a module of the model on the first microbatch of the arrays, inside ``step``. Raises InvalidInput for
         arrays that are not the model's inputs."""
-        from dnnc.backend.build import Port
+        from dnnc.program.build import Port
         from dnnc.runtime import split_microbatches
 
         ports = [Port.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]

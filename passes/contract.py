@@ -32,7 +32,8 @@ from passes.model.network import network
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.lattice.coarsen import Coarse, TooLarge, coarsen
-from passes.model.stages.problem import COMM, Problem
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import ordered, quotient, reduce
 
 

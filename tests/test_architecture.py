@@ -112,6 +112,15 @@ def test_no_circle_of_modules() -> None:
     assert not circles, f"each module of a circle needs all others; move what they share below them: {circles}"
 
 
+def test_no_circle_of_rooms() -> None:
+    """Nor of the files and folders at the top of each package: ``dnnc.backend`` writes what ``dnnc.runtime`` reads by way of
+    ``dnnc.program``."""
+    rooms = {(room_of(name), room_of(target)) for name, targets in imported().items() for target in targets}
+    graph = nx.DiGraph((room, target) for room, target in rooms if room != target)
+    circles = sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)
+    assert not circles, f"each room of a circle needs all others; move what they share below them: {circles}"
+
+
 def test_no_pass_imports_another() -> None:
     """Arrows go down: a pass, then ``framework``, then ``model``."""
     found = {
@@ -128,7 +137,7 @@ def test_no_pass_imports_another() -> None:
 
 
 def room_of(module: str) -> str:
-    """A file or folder of ``passes``: ``passes.fold`` of itself and of what it holds."""
+    """A file or folder at the top of a package: ``passes.fold`` of itself, ``dnnc.runtime`` of all that it holds."""
     return ".".join(module.split(".")[:2])
 
 

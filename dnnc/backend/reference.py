@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnc.backend.build import ANNOTATED, Build
-from dnnc.backend.digests import has_digest
+from dnnc.program.build import ANNOTATED, Build
+from dnnc.program.digests import has_digest
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.files import open_input
 from ir.names import unique

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dnnc.backend.build import NUMPY_NAMES
-from dnnc.backend.members import Local, MemberProgram, Part, Segment
-from dnnc.backend.plan_json import bare
-from dnnc.runtime.collectives import Collective
-from dnnc.runtime.elements import BY_NAME
+from dnnc.program.build import NUMPY_NAMES
+from dnnc.program.collective import Collective
+from dnnc.program.elements import BY_NAME
+from dnnc.program.members import Local, MemberProgram, Part, Segment
+from dnnc.program.plan_json import bare
 from ir.diagnostics import InvalidInput
 from ir.module import Func, Mesh, Module, Stage
 from ir.names import unique

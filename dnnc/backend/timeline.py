@@ -6,8 +6,8 @@ how they alternate.
 
 from __future__ import annotations
 
-from dnnc.backend.plan_json import bare
-from dnnc.report.trace import TraceEvent
+from dnnc.program.plan_json import bare
+from dnnc.program.trace import TraceEvent
 from ir.module import Module, Plan, Stage
 from passes.model.graph import cuts_of
 from passes.model.timeline.simulate import COMPUTE, lane_of, simulate

@@ -1,6 +1,6 @@
 """The build directory: stage models, weights, annotated model, plan, trace and manifest, written whole or not at all.
 
-What is in it (``dnnc/backend/build.py`` reads it back)::
+What is in it (``dnnc/program/build.py`` reads it back)::
 
     manifest.json    versions, source, stages with their channels, size and digest of every other file but the trace; its own
     plan.json        the decision, to read, edit and replay (``plan_json.py``)
@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.branches import forget_shapes
-from dnnc.backend.build import ANNOTATED, PLAN, PROGRAM, Channel, Port
-from dnnc.backend.digests import digest_weights, known_digest
-from dnnc.backend.plan_json import bare, plan_text, plan_to_json
-from dnnc.backend.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.backend.timeline import predicted
-from dnnc.backend.transaction import refuse_foreign, whole_directory
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
-from dnnc.report.trace import to_perfetto
-from dnnc.runtime.external import locations
+from dnnc.program.build import ANNOTATED, PLAN, PROGRAM, Channel, Port
+from dnnc.program.digests import digest_weights, known_digest
+from dnnc.program.external import locations
+from dnnc.program.plan_json import bare, plan_text, plan_to_json
+from dnnc.program.snapshot import MANIFEST, SCHEMA, sealed
+from dnnc.program.trace import to_perfetto
+from dnnc.program.transaction import refuse_foreign, whole_directory
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Inline, Module, Resource, Schedule, Stage
 from ir.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead

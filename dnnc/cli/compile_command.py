@@ -227,7 +227,8 @@ def compile_(
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:
     """``--json``: the objective is in seconds per sample (of training, per step; ``period`` is that of a microbatch), memory in
     bytes; null stands for infinite."""
-    from dnnc.report import idle_devices, mesh_axes, mesh_shares, stage_seconds, step_period
+    from dnnc.report import idle_devices, mesh_axes, mesh_shares
+    from passes.model.stages.load import stage_seconds, step_period
 
     plan, axes, shares = result.plan, mesh_axes(result.module), mesh_shares(result.module)
     return {

@@ -85,7 +85,7 @@ def _add_measured(path: Path, events: Iterable[Event]) -> None:
     import json
     import os
 
-    from dnnc.report import TraceEvent, to_perfetto, with_timeline
+    from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
     from ir.files import read_input_text
     from ir.json_text import parse_json
     from ir.limits import LIMITS
@@ -203,8 +203,8 @@ def simulate(
     json: opt.JsonOption = False,
 ) -> None:
     """Predict the timeline of DIR: how long each device is busy while M microbatches flow through."""
-    from dnnc.backend import Build
     from dnnc.backend.timeline import predicted
+    from dnnc.program.build import Build
     from dnnc.report import print_table, seconds_text, summarize_timeline, timeline_table
 
     events = predicted(Build.open(build).program(), microbatches)

@@ -13,7 +13,7 @@ from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
-    from dnnc.backend import Build
+    from dnnc.program.build import Build
     from ir.module import Module
 
 
@@ -104,14 +104,15 @@ def _print_module(module: Module, costed: Module | None, json: bool) -> None:
 
 
 def _plan_json(module: Module) -> dict[str, Any]:
-    from dnnc.backend import plan_to_json
+    from dnnc.program.plan_json import plan_to_json
     from passes.model.folding import expand
 
     return plan_to_json(expand(module))
 
 
 def _inspect_build(folder: Path, json: bool) -> None:
-    from dnnc.backend import Build, read_manifest
+    from dnnc.program.build import Build
+    from dnnc.program.snapshot import read_manifest
     from dnnc.report import plan_headline, print_table, stages_table
 
     if read_manifest(folder).get("stages") == []:  # --plan-only: what there is to know is in the plan

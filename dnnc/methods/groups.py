@@ -31,7 +31,8 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.model.stages.colocation import colocation
     from passes.model.stages.from_ir import problem_of
     from passes.model.stages.lattice.ideals import permuted
-    from passes.model.stages.problem import load, stage_cost
+    from passes.model.stages.load import load
+    from passes.model.stages.problem import stage_cost
     from passes.model.stages.reduce import ordered, quotient
     from passes.partition.canonical import canonical_order
     from passes.partition.explain import explain

@@ -14,8 +14,8 @@ from ir.module import Module, Plan
 def throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """The pass ``partition``: exact dynamic programming over ideals."""
     from dnnc.driver import pass_context
-    from dnnc.report import stage_seconds
     from passes.framework.manager import PassManager
+    from passes.model.stages.load import stage_seconds
     from passes.partition import PartitionPass
 
     takes(options, "--hierarchy", "--replicas")

@@ -1,6 +1,6 @@
 """What people see: tables, units, summaries of models and plans, timelines."""
 
-from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text, stage_seconds, step_period
+from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text
 from dnnc.report.sharding import (
     block_json,
     block_table,
@@ -18,7 +18,6 @@ from dnnc.report.summary import ModelSummary, summarize, summary_text
 from dnnc.report.tables import Column, Table, columns, key_values, print_table, table_text
 from dnnc.report.timeline import DeviceTime, TimelineSummary, compare_table, summarize_timeline, timeline_table
 from dnnc.report.topology import topology_text
-from dnnc.report.trace import TraceEvent, to_perfetto, with_timeline
 from dnnc.report.units import bytes_text, count_text, percent_text, rate_text, ratio_text, seconds_text
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "ModelSummary",
     "Table",
     "TimelineSummary",
-    "TraceEvent",
     "block_json",
     "block_table",
     "bytes_text",
@@ -53,15 +51,11 @@ __all__ = [
     "ratio_text",
     "seconds_text",
     "shares_lines",
-    "stage_seconds",
     "stages_table",
-    "step_period",
     "summarize",
     "summarize_timeline",
     "summary_text",
     "table_text",
     "timeline_table",
-    "to_perfetto",
     "topology_text",
-    "with_timeline",
 ]

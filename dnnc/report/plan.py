@@ -10,24 +10,12 @@ import math
 
 from dnnc.report.tables import Table, columns
 from dnnc.report.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
-from ir.module import Plan, PlanStage
+from ir.module import Plan
 from ir.topology import Topology
+from passes.model.stages.load import stage_seconds, step_period
 
 LONG = 100
 """Characters of what is told of shares; the plan's certificate has all."""
-
-
-def stage_seconds(stage: PlanStage, comm: str) -> float:
-    """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
-    and transfers; of replicas, which take microbatches in turn, each."""
-    from passes.model.stages.problem import load
-
-    return load(comm, stage.working, stage.receive, stage.send) / stage.replicas
-
-
-def step_period(plan: Plan) -> float:
-    """Seconds per microbatch of a training step: those of the slowest stage."""
-    return max((stage_seconds(stage, plan.comm) for stage in plan.stages), default=0.0)
 
 
 def plan_table(plan: Plan) -> Table:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dnnc.report.plan import plan_table, stage_seconds
+from dnnc.report.plan import plan_table
 from dnnc.report.tables import Table, columns
 from dnnc.report.units import bytes_text, percent_text, ratio_text, seconds_text
 from ir.module import Mesh, Module, Plan, PlanStage
 from ir.types import Placement, Replicate
+from passes.model.stages.load import stage_seconds
 
 if TYPE_CHECKING:
     from passes.model.spmd.price import Collective

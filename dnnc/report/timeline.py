@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dnnc.program.trace import TraceEvent
 from dnnc.report.tables import Table, columns
-from dnnc.report.trace import TraceEvent
 from dnnc.report.units import percent_text, seconds_text
 
 COMPUTE = "F"

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import Build, StageProgram
-from dnnc.backend.members import matches
+from dnnc.program.build import Build, StageProgram
+from dnnc.program.members import matches
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.runtime.dataflow import precisions, random_values

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dnnc.runtime.elements import BY_NAME, BY_NUMBER, Array, from_carrier, nbytes, to_carrier
+from dnnc.program.elements import BY_NAME, BY_NUMBER, Array, from_carrier, nbytes, to_carrier
 
 ALIGNMENT = 64
 

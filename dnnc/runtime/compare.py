@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.members import Box, is_whole
+from dnnc.program.collective import Collective
+from dnnc.program.elements import BY_NUMBER, Array, Element
+from dnnc.program.members import Box, is_whole
 from dnnc.runtime.codec import Raw, to_user
-from dnnc.runtime.collectives import Collective
-from dnnc.runtime.elements import BY_NUMBER, Array, Element
 
 TOLERANCES = {
     "float64": 1e-5,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dnnc.backend.build import NUMPY_NAMES
 from dnnc.frontends.opdefs import RANDOM_OPERATORS, operator_of
+from dnnc.program.build import NUMPY_NAMES
 from dnnc.runtime.compare import EXACT, TOLERANCES, Precision
 from dnnc.runtime.generate import all_ops
 from ir.module import Module, Resource, Splat

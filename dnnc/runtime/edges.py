@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from dnnc.program.elements import BY_NUMBER, Array, nbytes
 from dnnc.runtime.codec import ALIGNMENT, Raw, aligned, decode, encode, raw_view
-from dnnc.runtime.elements import BY_NUMBER, Array, nbytes
 
 FEEDER = -1
 """The process that started the run: it feeds the model's inputs and collects its outputs."""

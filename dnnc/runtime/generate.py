@@ -14,8 +14,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from dnnc.backend.build import NUMPY_NAMES, Build, Port
-from dnnc.runtime.elements import Array, user_dtype
+from dnnc.program.build import NUMPY_NAMES, Build, Port
+from dnnc.program.elements import Array, user_dtype
 from ir.diagnostics import InvalidInput
 from ir.module import Inline, Module, Resource, Splat
 from ir.ops import Op

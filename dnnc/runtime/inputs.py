@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import Port
-from dnnc.runtime.elements import BY_NAME, Array, user_dtype
+from dnnc.program.build import Port
+from dnnc.program.elements import BY_NAME, Array, user_dtype
 from dnnc.runtime.npz import Header, read_npz
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
 from ir.ranges import MOST_MICROBATCHES

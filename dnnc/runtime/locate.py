@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dnnc.backend.build import Build, StageProgram
 from dnnc.backend.reference import references
+from dnnc.program.build import Build, StageProgram
+from dnnc.program.elements import BY_NAME
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.lockstep import Values, fed, run_members
 from dnnc.runtime.program import Program
 from ir.module import Mesh, Module, Stage
@@ -137,7 +137,7 @@ def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], 
 
 
 def _element(type_: Type) -> int:
-    from dnnc.backend.build import NUMPY_NAMES
+    from dnnc.program.build import NUMPY_NAMES
 
     name = NUMPY_NAMES[type_.dtype] if isinstance(type_, TensorType) else ""
     return BY_NAME[name].number if name in BY_NAME else 0
@@ -145,7 +145,7 @@ def _element(type_: Type) -> int:
 
 def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], tolerance: _Tolerance) -> tuple[int, ...]:
     """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
-    from dnnc.backend.members import Part
+    from dnnc.program.members import Part
     from dnnc.runtime.parts import assemble
     from passes.model.spmd import box, coordinates
 

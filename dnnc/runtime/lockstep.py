@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import Build, StageProgram
-from dnnc.backend.members import Local, MemberProgram, Part
+from dnnc.program.build import Build, StageProgram
+from dnnc.program.elements import BY_NAME, BY_NUMBER
+from dnnc.program.members import Local, MemberProgram, Part
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.collectives import combine
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.elements import BY_NAME, BY_NUMBER
 from dnnc.runtime.parts import assemble, neutral, part_of
 from dnnc.runtime.program import Program
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from dnnc.program.collective import Collective
+from dnnc.program.elements import BY_NUMBER, Array, nbytes
 from dnnc.runtime.codec import Raw, from_user, raw_view
-from dnnc.runtime.collectives import TURNS, Collective, Exchange
+from dnnc.runtime.collectives import TURNS, Exchange
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.elements import BY_NUMBER, Array, nbytes
 from dnnc.runtime.program import Program
 
 Span = tuple[str, float, float, str]

@@ -19,10 +19,10 @@ import numpy as np
 
 from dnnc.backend.perturb import FLOATS, moved, perturbed_models
 from dnnc.backend.reference import Reference
+from dnnc.program.elements import BY_NUMBER
 from dnnc.runtime.codec import Raw, from_user, to_user
 from dnnc.runtime.compare import CAP, EXACT, Precision, compare
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.elements import BY_NUMBER
 from dnnc.runtime.program import Program
 
 PERTURBATIONS = 4

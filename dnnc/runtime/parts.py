@@ -7,10 +7,10 @@ from types import EllipsisType
 
 import numpy as np
 
-from dnnc.backend.members import Box, Part, is_whole
+from dnnc.program.elements import BY_NUMBER
+from dnnc.program.members import Box, Part, is_whole
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.collectives import reduce_into
-from dnnc.runtime.elements import BY_NUMBER
 
 
 def inside(box: Box) -> tuple[slice | EllipsisType, ...]:

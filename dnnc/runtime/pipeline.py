@@ -30,12 +30,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dnnc.backend.build import Build, StageProgram
-from dnnc.backend.members import Part
+from dnnc.program.build import Build, StageProgram
+from dnnc.program.elements import BY_NAME
+from dnnc.program.members import Part
 from dnnc.runtime.codec import Raw, from_user, to_user
 from dnnc.runtime.collectives import Places
 from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory, write_memory
-from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.errors import RuntimeFailure, StageStopped
 from dnnc.runtime.parts import assemble
 from dnnc.runtime.processes import DOING, StageProcess, last_words, raise_ended, raise_said, spawn

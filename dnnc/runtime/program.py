@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dnnc.ort import load_onnxruntime
+from dnnc.program.elements import BY_NUMBER, nbytes
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.elements import BY_NUMBER, nbytes
 from dnnc.runtime.external import session_on
 
 

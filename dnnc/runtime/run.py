@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dnnc.backend.build import Build
 from dnnc.costs import local_cores
+from dnnc.program.build import Build
 from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_inputs, split_microbatches, write_npz
 from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult

@@ -23,8 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dnnc.program.collective import Collective
 from dnnc.runtime.codec import aligned
-from dnnc.runtime.collectives import Collective, Places
+from dnnc.runtime.collectives import Places
 
 NEVER = 1 << 30
 """A level that no segment has: until the end of the sample."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnc.backend.build import Build, StageProgram
 from dnnc.ort import plain_words
+from dnnc.program.build import Build, StageProgram
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.compare import Precision
 from dnnc.runtime.edges import ValueSpec

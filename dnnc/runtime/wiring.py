@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from dnnc.backend.build import Build, Channel, Port, StageProgram
-from dnnc.backend.members import Part
-from dnnc.runtime.collectives import Collective
+from dnnc.program.build import Build, Channel, Port, StageProgram
+from dnnc.program.collective import Collective
+from dnnc.program.elements import BY_NAME
+from dnnc.program.members import Part
 from dnnc.runtime.edges import FEEDER, Edge, ValueSpec
-from dnnc.runtime.elements import BY_NAME
 from dnnc.runtime.sharing import NEVER, Uses
 
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnnc.program.elements import Array
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.edges import Descriptors, Edge, Received, Receiver, Sender, ValueSpec, map_memory, read_memory
-from dnnc.runtime.elements import Array
 from dnnc.runtime.program import Program
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class Worker:
         outputs = _specs(config["outputs"])
         if "segments" not in config:
             return self.program(config["model"], outputs)
-        from dnnc.runtime.collectives import Collective, Exchange, Places
+        from dnnc.program.collective import Collective
+        from dnnc.runtime.collectives import Exchange, Places
         from dnnc.runtime.member import Member, Piece
 
         collectives = tuple(map(Collective.from_json, config["collectives"]))

@@ -26,7 +26,8 @@ import numpy as np
 
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.ideals import Family, Tables, lattice, members
-from passes.model.stages.problem import COMM, FAR, Floats, Ints, Problem, load, within
+from passes.model.stages.load import COMM, load
+from passes.model.stages.problem import FAR, Floats, Ints, Problem, within
 from passes.model.stages.reduce import Groups, quotient, reduce
 from passes.partition.hierarchy import Hierarchy
 from passes.partition.interrupts import interruptible

@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import Floats, Ints, Problem, load, slots
+from passes.model.stages.load import load
+from passes.model.stages.problem import Floats, Ints, Problem, slots
 
 MOST_NODES = 800
 """Nodes beyond which the matrices (a dozen, 8 n n bytes each) and the programme (size n n n / 3 steps) would take too long."""

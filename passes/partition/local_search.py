@@ -18,7 +18,8 @@ from typing import TypeAlias
 import numpy as np
 
 from passes.model.stages.lattice.dp import Stages
-from passes.model.stages.problem import COMM, Floats, Ints, Problem, plan_costs, slots, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Floats, Ints, Problem, plan_costs, slots, violations
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""

@@ -36,8 +36,9 @@ from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.load import COMM
 from passes.model.stages.placement_from_ir import stage_memory
-from passes.model.stages.problem import COMM, Floats, Kind, Problem, StageCost, plan_costs, pools
+from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.any_split import AnySolution, solve_any
 from passes.partition.control import read_cuts, read_pins

@@ -17,7 +17,8 @@ from passes.model.stages.arrays import distinct
 from passes.model.stages.bounds import best_bound, prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables
-from passes.model.stages.problem import Floats, Problem, crowding, load, part_of, plan_costs, stage_cost, violations, within
+from passes.model.stages.load import load
+from passes.model.stages.problem import Floats, Problem, crowding, part_of, plan_costs, stage_cost, violations, within
 from passes.model.stages.reduce import Groups, memory_can_bind
 from passes.partition.beam import Boundaries
 from passes.partition.search import TIGHT, Budget, Progress, Search, Solution, Statistics

@@ -27,9 +27,9 @@ from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.graph import listing, stage_members
 from passes.model.network import Network, network
+from passes.model.stages.load import COMM
 from passes.replay.stated import StatedPass
 
-COMM = ("sum", "overlap", "duplex")
 OBJECTIVES = ("throughput", "latency")
 
 

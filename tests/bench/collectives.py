@@ -18,11 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import Build
+from dnnc.program.collective import KINDS, Collective
 from dnnc.report import seconds_text
 from dnnc.runtime import Pipeline, random_inputs
-from dnnc.runtime.collectives import KINDS, TURNS, Collective, Exchange
+from dnnc.runtime.collectives import TURNS, Exchange
 from tests.bench.machine import header
 from tests.dnnc.runtime.members import members, shared_array, statuses
 

@@ -14,8 +14,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunOptions, random_inputs
 from tests.bench.machine import header
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import onnxruntime
 
-from dnnc.backend.build import ANNOTATED, Build
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import ANNOTATED, Build
 from dnnc.runtime import Pipeline, RunOptions, random_inputs
 from tests.bench.machine import header
 

@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import Build
 from tests.bench.machine import header
 
 MODELS = ("zoo:resnet50", "zoo:gpt2")
 LOADING = """
 import sys, time
 from pathlib import Path
-from dnnc.backend.build import Build
+from dnnc.program.build import Build
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.program import Program
 how, folder = sys.argv[1:]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dnnc.backend.digests import digest_file
-from dnnc.backend.snapshot import MANIFEST, sealed
+from dnnc.program.digests import digest_file
+from dnnc.program.snapshot import MANIFEST, sealed
 
 
 def entry(path: Path) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 
-from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.shapes import is_static
+from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, check_build, random_inputs
 from ir.diagnostics import DiagnosticSink
 from ir.facets import ShardRule

@@ -113,7 +113,7 @@ def sockets_refused() -> bool:
 LONG = """
 import sys, time
 from dnnc.runtime import Pipeline, RunOptions
-from dnnc.backend.build import Build
+from dnnc.program.build import Build
 from dnnc.runtime.generate import random_inputs
 build = Build.open(sys.argv[1])
 with Pipeline(build) as pipeline:

@@ -2,6 +2,7 @@
 ``replay`` share, as numbers, and what holds of them whoever solves them.
 
 - ``problem``, ``from_ir``: nodes, tensors and kinds of devices; what a stage costs; ``arrays``: their rows, flat;
+- ``load``: how compute and transfers of a device add up;
 - ``colocation``: ops that must share a stage; ``reduce``: nodes that some best plan keeps together;
 - ``bounds``: what no plan is below;
 - ``lattice/``: the ideals that stages lie between, and the dynamic programme over them;

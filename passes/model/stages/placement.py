@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from ir.topology import Topology
 from passes.model.network import Network
-from passes.model.stages.problem import load as combined
+from passes.model.stages.load import load as combined
 
 Placement: TypeAlias = tuple[tuple[int, ...], ...]
 """Devices of each stage, as positions in the topology; one each, more when the stage is replicated."""

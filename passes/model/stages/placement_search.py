@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from passes.model.network import device_classes
 from passes.model.stages.host_classes import host_classes
+from passes.model.stages.load import load as combined
 from passes.model.stages.placement import Placement, PlacementProblem, shared_loads
-from passes.model.stages.problem import load as combined
 
 SLACK = 1e-12
 """Relative difference below which two values count as equal."""

@@ -35,23 +35,13 @@ from numpy.typing import NDArray
 
 from passes.model.liveness import SLOTS
 from passes.model.stages.arrays import Ints, csr
+from passes.model.stages.load import COMM, load
 
 Floats: TypeAlias = NDArray[np.float64]
 
-COMM = ("sum", "overlap", "duplex")
 
 FAR = 100.0
 """How many times the load of a plan known a number may be before it is left out of sums over ideals (``within``)."""
-
-
-def load(comm: str, compute: float, receive: float, send: float) -> float:
-    """Seconds per sample that a device is busy. ``sum``: one after another; ``overlap``: transfers behind compute;
-    ``duplex``: transfers behind compute, and both directions at once."""
-    if comm == "overlap":
-        return max(compute, receive + send)
-    if comm == "duplex":
-        return max(compute, receive, send)
-    return compute + receive + send
 
 
 def slots(comm: str) -> int:
@@ -322,7 +312,6 @@ def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *,
 
 
 __all__ = [
-    "COMM",
     "FAR",
     "Floats",
     "Ints",
@@ -332,7 +321,6 @@ __all__ = [
     "StageCost",
     "Turns",
     "crowding",
-    "load",
     "part_of",
     "plan_costs",
     "pools",

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.backend.build import Build
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunOptions
 from tests.bench.machine import header
 from tests.bench.production import exports

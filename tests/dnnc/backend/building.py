@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnc.backend import Build
+from dnnc.program.build import Build
 from ir.attributes import attributes
 from ir.module import Func, Inline, Module, Random, Resource, Splat
 from ir.ops import Op, Value

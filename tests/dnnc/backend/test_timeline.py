@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dnnc.backend.timeline import COLLECTIVE, predicted
-from dnnc.report import to_perfetto
+from dnnc.program.trace import to_perfetto
 from ir.module import Plan
 from passes.schedule import SchedulePass
 from tests.dnnc.report.test_timeline import overlaps

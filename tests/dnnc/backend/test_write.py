@@ -13,12 +13,12 @@ import onnx
 import pytest
 
 import ir
-from dnnc.backend import Build, check_target, write_build, write_plan
+from dnnc.backend import check_target, write_build, write_plan
 from dnnc.backend.annotate import annotation_faults
-from dnnc.backend.build import ANNOTATED
 from dnnc.backend.reference import why_not_the_original
 from dnnc.backend.timeline import predicted
-from dnnc.report import to_perfetto
+from dnnc.program.build import ANNOTATED, Build
+from dnnc.program.trace import to_perfetto
 from ir.attributes import attributes
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Module, Resource, Stage

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dnnc.backend.build import Build
 from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, check_build
 from tests.dnnc.test_models import SHARED_DIMS
 

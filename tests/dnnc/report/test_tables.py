@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dnnc.report import Table, columns, idle_text, plan_headline, plan_table, print_table, stage_seconds, table_text
+from dnnc.report import Table, columns, idle_text, plan_headline, plan_table, print_table, table_text
 from ir.module import Plan, PlanStage
 from ir.topology import Device, DeviceType, Topology
+from passes.model.stages.load import stage_seconds
 
 STAGES = (
     PlanStage(

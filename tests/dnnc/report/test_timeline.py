@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnc.report import (
-    TraceEvent,
-    compare_table,
-    summarize_timeline,
-    table_text,
-    timeline_table,
-    to_perfetto,
-    with_timeline,
-)
+from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
+from dnnc.report import compare_table, summarize_timeline, table_text, timeline_table
 
 
 def bar(track: str, kind: str, microbatch: int, start: float, end: float) -> TraceEvent:

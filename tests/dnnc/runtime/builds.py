@@ -6,8 +6,8 @@ from pathlib import Path
 
 import onnx
 
-from dnnc.backend.build import Build, Channel, Port, Source, StageProgram
-from dnnc.backend.snapshot import Snapshot
+from dnnc.program.build import Build, Channel, Port, Source, StageProgram
+from dnnc.program.snapshot import Snapshot
 from ir.module import Plan, PlanStage
 from ir.types import BytesType, Dim, DType, SeqType, TensorType, Type
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from dnnc.runtime.collectives import Collective, Exchange
+from dnnc.program.collective import Collective
+from dnnc.runtime.collectives import Exchange
 from dnnc.runtime.edges import anonymous_memory, map_memory
 from dnnc.runtime.sharing import places
 from dnnc.runtime.wiring import peers_of

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from dnnc.backend.build import ANNOTATED, Build, Port
-from dnnc.backend.snapshot import SCHEMA, sealed
+from dnnc.program.build import ANNOTATED, Build, Port
+from dnnc.program.snapshot import SCHEMA, sealed
 from ir.types import DType, TensorType
 from tests.dnnc.sealing import entry
 

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from dnnc.runtime.elements import Array
+from dnnc.program.elements import Array
 
 OPSETS = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
 

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import Build
+from dnnc.program.elements import user_dtype
 from dnnc.runtime import CheckOptions, CheckReport, RuntimeFailure, check_build, run_build
-from dnnc.runtime.elements import user_dtype
 from ir.diagnostics import CheckFailed, ExitCode, InvalidInput
 from tests.dnnc.sealing import refresh
 

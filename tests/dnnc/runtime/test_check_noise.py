@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import Build
 from dnnc.runtime import CheckReport, check_build
 from dnnc.runtime.compare import CAP, CAP_TYPICAL, Difference
 from dnnc.runtime.noise import FACTOR, QUIET, Noise

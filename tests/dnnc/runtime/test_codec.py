@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.backend.build import NUMPY_NAMES
+from dnnc.program.build import NUMPY_NAMES
+from dnnc.program.elements import BY_NAME, from_carrier, nbytes, pack, to_carrier, unpack, user_dtype
 from dnnc.runtime.codec import decode, encode, from_user, to_user
 from dnnc.runtime.edges import Descriptors, Edge, Receiver, Sender, ValueSpec, anonymous_memory
-from dnnc.runtime.elements import BY_NAME, from_carrier, nbytes, pack, to_carrier, unpack, user_dtype
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 NAMES = sorted(BY_NAME)

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.runtime.collectives import KINDS, SMALL, Collective, Exchange, combine, even_slices
-from dnnc.runtime.elements import BY_NAME, BY_NUMBER, from_carrier, to_carrier, user_dtype
+from dnnc.program.collective import KINDS, SMALL, Collective
+from dnnc.program.elements import BY_NAME, BY_NUMBER, from_carrier, to_carrier, user_dtype
+from dnnc.runtime.collectives import Exchange, combine, even_slices
 from dnnc.runtime.sharing import places
 from tests.dnnc.runtime.members import members, shared_array, statuses
 from tests.dnnc.runtime.processes import nothing_left

@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from dnnc.program.collective import Collective
+from dnnc.program.elements import BY_NAME, Array
 from dnnc.runtime.codec import from_user
-from dnnc.runtime.collectives import Collective
 from dnnc.runtime.compare import QUANTISED_STEP, Precision, compare, roundings_of
-from dnnc.runtime.elements import BY_NAME, Array
 
 NAN, INF = float("nan"), float("inf")
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from dnnc.program.external import locations, relocated
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.external import locations, open_path, relocated
+from dnnc.runtime.external import open_path
 from dnnc.runtime.program import Program
 
 WEIGHTS = np.arange(64, dtype=np.float32).reshape(8, 8)

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from dnnc.backend.build import Build, Port, Source
-from dnnc.backend.snapshot import Snapshot
 from dnnc.frontends import import_model
+from dnnc.program.build import Build, Port, Source
+from dnnc.program.snapshot import Snapshot
 from dnnc.runtime import random_inputs
 from dnnc.runtime.generate import Demand, input_demands
 from ir.diagnostics import DiagnosticSink, InvalidInput

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.backend.build import Port
+from dnnc.program.build import Port
 from dnnc.runtime import read_inputs, read_npz, split_microbatches, write_npz
 from dnnc.runtime.inputs import join_outputs
 from ir.diagnostics import ExitCode, InvalidInput

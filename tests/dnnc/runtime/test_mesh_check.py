@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from dnnc.backend.build import Build
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, Pipeline, RuntimeFailure, check_build, random_inputs
 from ir.diagnostics import CheckFailed
 from tests.dnnc.sealing import change, refresh

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.backend import Build, write_build
+from dnnc.backend import write_build
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, check_build
 from ir.module import Module
 from passes.schedule import SchedulePass

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from dnnc.backend.build import Build
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
 from ir.diagnostics import InvalidInput
 from tests.dnnc.runtime.mesh_builds import expected, graph, pair
@@ -163,7 +163,7 @@ def test_interrupted_and_killed_starters_leave_nothing(tmp_path: Path) -> None:
         f"""
         import numpy as np
         from dnnc.runtime import Pipeline
-        from dnnc.backend.build import Build
+        from dnnc.program.build import Build
         with Pipeline(Build.open({str(folder)!r})) as pipeline:
             print(*pipeline.processes, flush=True)
             while True:

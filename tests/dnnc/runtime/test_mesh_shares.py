@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import ir
-from dnnc.backend.build import Build
 from dnnc.cli import main
+from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, Pipeline, check_build, random_inputs
 from ir.module import Mesh, Stage
 from passes.model.spmd import local_programs

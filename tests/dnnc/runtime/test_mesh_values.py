@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import ir
-from dnnc.backend import Build, write_build
+from dnnc.backend import write_build
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, check_build
 from ir.diagnostics import InvalidInput
 from ir.module import Module

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dnnc.backend.build import Build
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
 from dnnc.runtime.wiring import build_edges
 from ir.diagnostics import ExitCode, InvalidInput, UsageError

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnc.backend import Build
 from dnnc.cli import main
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, check_build, random_inputs, run_build
 from ir.diagnostics import InvalidInput
 from tests.dnnc.runtime.processes import nothing_left
@@ -23,7 +23,7 @@ WRITER = """
 import itertools, os, shutil, sys
 os.fsync = lambda handle: None  # the more often, the better
 from pathlib import Path
-from dnnc.backend.transaction import whole_directory
+from dnnc.program.transaction import whole_directory
 target, *builds = map(Path, sys.argv[1:])
 print("ready", flush=True)
 for build in itertools.cycle(builds):

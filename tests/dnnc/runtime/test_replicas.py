@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnc.backend.build import Build
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RuntimeFailure
 from tests.dnnc.runtime.builds import make_build
 from tests.dnnc.runtime.test_pipeline import SPLIT, _nothing_left, floats  # noqa: F401  (a fixture)

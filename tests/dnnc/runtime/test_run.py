@@ -9,9 +9,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from dnnc.backend.build import Build
 from dnnc.cli import main
 from dnnc.costs import local_cores
+from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunCommand, RunOptions, generate, random_inputs, run_build, run_command
 from dnnc.runtime.wiring import assign_cores
 from ir.diagnostics import InvalidInput, UsageError

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.backend.build import StageProgram
-from dnnc.runtime.collectives import SMALL, TURNS, Places
+from dnnc.program.build import StageProgram
+from dnnc.program.collective import SMALL
+from dnnc.runtime.collectives import TURNS, Places
 from dnnc.runtime.sharing import NEVER, Uses, offset_inside, places
 from dnnc.runtime.wiring import uses_of
 from tests.dnnc.runtime.test_collectives import collective

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.problem import COMM, Kind, Problem, plan_costs, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Kind, Problem, plan_costs, violations
 from passes.model.stages.reduce import quotient
 from passes.partition import any_split
 from passes.partition.any_reduce import reduce_any, restrict

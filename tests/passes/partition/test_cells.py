@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.ideals import BIG, Tables, among, lattice, prefixes
-from passes.model.stages.problem import COMM, Problem, plan_costs, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Problem, plan_costs, violations
 from passes.partition.cell_bounds import CellBounds, applies
 from passes.partition.cell_cuts import Cuts
 from passes.partition.cells import Cell, Space

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.model.stages.problem import COMM, Kind, Problem, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Kind, Problem, violations
 from passes.partition.any_split import solve_any
 from passes.partition.any_training import problem_of_units
 from passes.partition.local_search import Sides

@@ -19,7 +19,8 @@ from passes.model.stages.bounds import node_weights, prices
 from passes.model.stages.lattice import orders
 from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice, members, possible, prefixes
-from passes.model.stages.problem import COMM, Floats, Kind, Problem, plan_costs, stage_cost, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Floats, Kind, Problem, plan_costs, stage_cost, violations
 from passes.model.stages.reduce import quotient
 from passes.partition import search as search_module
 from passes.partition.pipedream import kernels as pipedream_kernels

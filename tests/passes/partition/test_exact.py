@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from passes.model.stages.bounds import best_bound, lower_bound, node_weights, prices, transfer_bound
 from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice, permuted
-from passes.model.stages.problem import COMM, Kind, Problem, plan_costs, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Kind, Problem, plan_costs, violations
 from passes.model.stages.reduce import _Reducer, quotient, reduce
 from passes.partition.throughput import Budget, solve
 from tests.passes.partition.instances import brute_force, ideals, random_chains, random_problem

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.model.stages.lattice.ideals import permuted
-from passes.model.stages.problem import COMM, Kind, Problem, stage_cost
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Kind, Problem, stage_cost
 from passes.partition.grouped import GroupPlan, GroupStage, group_value, solve_groups, supported
 from passes.partition.hierarchy import Hierarchy
 from tests.passes.partition.instances import ideals, random_problem

@@ -23,8 +23,9 @@ from passes.framework.base import PassContext
 from passes.model.graph import cuts_of
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
+from passes.model.stages.load import COMM, load
 from passes.model.stages.placement_from_ir import placement_problem, stage_memory
-from passes.model.stages.problem import COMM, Problem, load, stage_cost
+from passes.model.stages.problem import Problem, stage_cost
 from passes.partition import PartitionPass
 from passes.partition.hierarchy import Hierarchy, plan_value, plans_along
 from passes.partition.on_links import hierarchy_of

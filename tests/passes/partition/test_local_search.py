@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.model.stages.problem import COMM, Problem, plan_costs, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Problem, plan_costs, violations
 from passes.partition.any_kernels import anneal
 from passes.partition.local_search import (
     Assignment,

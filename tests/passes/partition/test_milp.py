@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passes.model.stages.problem import COMM, Problem, plan_costs, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Problem, plan_costs, violations
 from passes.partition.local_search import assignment_of, sided_value
 from passes.partition.milp import heaviest, solve_milp
 from passes.partition.milp_process import solve_apart

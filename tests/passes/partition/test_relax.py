@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice
-from passes.model.stages.problem import COMM, Problem, part_of, plan_costs, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Problem, part_of, plan_costs, violations
 from passes.model.stages.reduce import ordered
 from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.hubs import hub_bound, nets_of

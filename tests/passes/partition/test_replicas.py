@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.model.stages.bounds import best_bound, prices
-from passes.model.stages.problem import COMM, Kind, Problem, pools, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Kind, Problem, pools, violations
 from passes.partition.replicas import Replication, replicate
 from passes.partition.throughput import solve
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training

@@ -12,9 +12,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dnnc.backend.plan_json import plan_from_json, plan_text, plan_to_json, replay_from_json
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
+from dnnc.program.plan_json import plan_from_json, plan_text, plan_to_json, replay_from_json
 from ir import parse_module, print_module, verify
 from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, InvalidInput
 from ir.module import Module, Plan

@@ -24,7 +24,8 @@ import numpy as np
 from passes.model.stages.arrays import csr, distinct, grouped
 from passes.model.stages.bounds import node_weights
 from passes.model.stages.lattice.states import states
-from passes.model.stages.problem import COMM, Floats, Problem, slots
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Floats, Problem, slots
 
 SUM, OVERLAP, DUPLEX, SIDES = 0, 1, 2, 3
 """How the parts of a load add up; the first three as in ``problem.COMM``, the last of training: two sides, each compute +

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from passes.model.stages.bounds import best_bound, prices
 from passes.model.stages.lattice.coarsen import Coarse, TooLarge, coarsen
 from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals
-from passes.model.stages.problem import COMM, Problem, violations
+from passes.model.stages.load import COMM
+from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import ordered, quotient
 from passes.partition.throughput import solve
 from tests.passes.partition.instances import brute_force, encoder_decoder, experts, ideals, random_problem

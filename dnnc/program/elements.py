@@ -59,6 +59,8 @@ _ELEMENTS = (
     Element(27, "float6_e2m3fn", 6, "uint8"),
     Element(28, "float6_e3m2fn", 6, "uint8"),
 )
+BFLOAT16 = 16
+FLOAT16 = 10
 BY_NUMBER = {element.number: element for element in _ELEMENTS}
 BY_NAME = {element.name: element for element in _ELEMENTS}
 

@@ -1,6 +1,6 @@
 """A build directory read back: which programs there are, what each is fed, and through which channels they talk.
 
-``Build.open`` verifies a build (``dnnc.backend.snapshot``), reads ``manifest.json`` (written by ``dnnc.backend.write``) and
+``Build.open`` verifies a build (``dnnc.program.snapshot``), reads ``manifest.json`` (written by ``dnnc.backend.write``) and
 gives typed data to the runtime; it imports no ONNX library. Names in a build are ONNX names (no sigil): they are the names of
 the inputs and outputs of the stage models.
 
@@ -13,7 +13,7 @@ Invariants that ``open`` guarantees, or InvalidInput says which one fails and wh
    tensors of its ``sends`` (each once, however many channels carry it);
 4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages.
 
-A stage on a mesh has the programs of its members in the place of one model (``dnnc/backend/members.py``), which say besides:
+A stage on a mesh has the programs of its members in the place of one model (``dnnc/program/members.py``), which say besides:
 5. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``trace.json``,
@@ -28,11 +28,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dnnc.backend.members import Known, MemberProgram, in_numbers, matches, stage_faults
-from dnnc.backend.plan_json import plan_from_json
-from dnnc.backend.snapshot import MANIFEST, REBUILD, Progress, Snapshot
-from dnnc.runtime.collectives import Collective
-from dnnc.runtime.external import locations
+from dnnc.program.collective import Collective
+from dnnc.program.external import locations
+from dnnc.program.members import Known, MemberProgram, in_numbers, matches, stage_faults
+from dnnc.program.plan_json import plan_from_json
+from dnnc.program.snapshot import MANIFEST, REBUILD, Progress, Snapshot
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module, Plan
 from ir.types import DType, TensorType, Type, type_bytes

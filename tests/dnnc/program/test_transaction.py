@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.backend import transaction
-from dnnc.backend.transaction import whole_directory
+from dnnc.program import transaction
+from dnnc.program.transaction import whole_directory
 from ir.diagnostics import InvalidInput, UsageError
 
 
@@ -174,7 +174,7 @@ def test_what_a_killed_process_left_in_the_current_directory_is_not_foreign(
 HOLD = """
 import sys, time
 from pathlib import Path
-from dnnc.backend.transaction import whole_directory
+from dnnc.program.transaction import whole_directory
 with whole_directory(Path(sys.argv[1]), lambda folder: True, "mark") as folder:
     (folder / "mark").write_text("half")
     print("writing", flush=True)
@@ -226,7 +226,7 @@ def test_what_a_killed_process_leaves_goes_with_the_next_write_but_not_while_ano
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from dnnc.backend.transaction import whole_directory
+from dnnc.program.transaction import whole_directory
 from ir.diagnostics import InvalidInput
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

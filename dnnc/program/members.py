@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dnnc.runtime.collectives import Collective
-from dnnc.runtime.elements import BY_NAME, BY_NUMBER, packed
+from dnnc.program.collective import Collective
+from dnnc.program.elements import BY_NAME, BY_NUMBER, packed
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 Shape: TypeAlias = tuple[int, ...]

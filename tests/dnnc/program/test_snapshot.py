@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from dnnc.backend import Build, Snapshot, write_build
-from dnnc.backend.snapshot import MANIFEST
-from dnnc.backend.transaction import whole_directory
+from dnnc.backend import write_build
+from dnnc.program.build import Build
+from dnnc.program.snapshot import MANIFEST, Snapshot
+from dnnc.program.transaction import whole_directory
 from ir.diagnostics import InvalidInput
 from tests.dnnc.backend.building import lowered, model
 from tests.dnnc.sealing import change

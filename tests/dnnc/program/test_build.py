@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dnnc.backend import Build, Channel, Port, write_build
+from dnnc.backend import write_build
+from dnnc.program.build import Build, Channel, Port
 from ir.diagnostics import InvalidInput
 from ir.types import DType, SeqType, TensorType
 from tests.dnnc import sealing as seal
@@ -44,8 +45,8 @@ def test_ports_of_other_types() -> None:
 
 
 def test_every_element_type_has_a_numpy_name() -> None:
-    from dnnc.backend.build import NUMPY_NAMES
     from dnnc.frontends.arrays import numpy_dtype
+    from dnnc.program.build import NUMPY_NAMES
 
     assert set(NUMPY_NAMES) == set(DType)
     assert all(numpy_dtype(d).name == name for d, name in NUMPY_NAMES.items() if d is not DType.STRING)

@@ -29,8 +29,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
 
-from dnnc.backend.digests import Stamp, digest_file, has_digest
-from dnnc.backend.transaction import being_written
+from dnnc.program.digests import Stamp, digest_file, has_digest
+from dnnc.program.transaction import being_written
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.files import open_input, raise_exhausted
 from ir.json_text import parse_json

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dnnc.backend.plan_json import plan_from_json, plan_to_json, read_plan, replay_from_json
+from dnnc.program.plan_json import plan_from_json, plan_to_json, read_plan, replay_from_json
 from ir.diagnostics import InvalidInput
 from ir.facets import StageSet
 from ir.module import Module, Plan

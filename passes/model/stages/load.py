@@ -1,0 +1,32 @@
+"""How long a device is busy with a stage: how its compute and its transfers add up, by the ``comm`` of a plan.
+
+Imports no library, since commands that only show a plan ask it too.
+"""
+
+from __future__ import annotations
+
+from ir.module import Plan, PlanStage
+
+COMM = ("sum", "overlap", "duplex")
+"""The rules (``load``)."""
+
+
+def load(comm: str, compute: float, receive: float, send: float) -> float:
+    """Seconds per sample that a device is busy. ``sum``: one after another; ``overlap``: transfers behind compute;
+    ``duplex``: transfers behind compute, and both directions at once."""
+    if comm == "overlap":
+        return max(compute, receive + send)
+    if comm == "duplex":
+        return max(compute, receive, send)
+    return compute + receive + send
+
+
+def stage_seconds(stage: PlanStage, comm: str) -> float:
+    """Seconds per microbatch that the stage keeps its devices busy, collectives included, under the plan's rule for compute
+    and transfers; of replicas, which take microbatches in turn, each."""
+    return load(comm, stage.working, stage.receive, stage.send) / stage.replicas
+
+
+def step_period(plan: Plan) -> float:
+    """Seconds per microbatch of a training step: those of the slowest stage."""
+    return max((stage_seconds(stage, plan.comm) for stage in plan.stages), default=0.0)
