@@ -55,7 +55,7 @@ from ir.facets import StageSet
 from ir.files import read_input_text
 from ir.json_text import parse_json
 from ir.limits import LIMITS
-from ir.module import Module, Plan, PlanStage
+from ir.module import Module, Plan, PlanStage, Stage
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
 from passes.lower import is_sharded
@@ -200,7 +200,7 @@ def _stated_in_text(path: Path) -> dict[str, Any]:
     from ir import load_module, read_text
     from passes.model.folding import expand
 
-    module = expand(load_module(read_text(path), str(path)))
+    module = expand(load_module(read_text(path), str(path)).without(Stage))  # stages follow from what is stated
     if module.first(Plan) is None:
         raise InvalidInput("the module has no plan", where=str(path), hint="plan.ir of a build has one")
     if is_sharded(module) and (odd := odd_reshard(module)):

@@ -41,10 +41,12 @@ class LowerPass(Pass):
 
     name = "lower"
 
-    @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput when an op has no stage, a stage has no op, or a value would travel backwards."""
-        module = module.without(Stage)
+        return self._lowered(module.without(Stage), context)  # those that there are may be of an entry that was edited
+
+    @on_expanded
+    def _lowered(self, module: Module, context: PassContext) -> Module:
         plan = module.first(Plan)
         devices = {stage.index: stage.devices for stage in plan.stages} if plan else {}
         cuts = cuts_of(module.entry)

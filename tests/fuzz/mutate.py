@@ -282,7 +282,9 @@ def _scalar(rng: Random, value: Any) -> Any:
         case bool():
             return not value
         case int():
-            return rng.choice((*INTEGERS, value + 1, value - 1, -value, str(value), float(value)))
+            return rng.choice(
+                (*INTEGERS, value + 1, value - 1, -value, str(value), float(max(-1 << 1000, min(value, 1 << 1000))))
+            )
         case float():
             return rng.choice((*FLOATS, -value, value * 2, 10**400))
         case str():
