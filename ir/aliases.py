@@ -44,6 +44,7 @@ class Aliases:
         self._locations: dict[str, str] = {}
         self._ruled: dict[str, str] = {}
         self._texts: dict[int, str] = {}
+        self._data: list[str] = []
         self._calls: dict[str, tuple[str, ...]] = {}
         ops = [op for symbol in module.symbols if isinstance(symbol, Func | Stage) for op in _all(symbol.ops)] if used else []
         facets = Counter(text for op in ops for facet in op.facets if len(text := self._text(facet)) >= LEAST_FACET)
@@ -82,9 +83,15 @@ class Aliases:
             count -= 1
         return (*op.operands[:count], REST) if count < len(first) - 1 else op.operands
 
+    def data(self, text: str) -> str:
+        """The alias of raw data, which is told behind the module."""
+        self._data.append(text)
+        return f"#data{len(self._data) - 1}"
+
     def definitions(self) -> list[str]:
         """The lines that say what each alias stands for."""
-        return [f"{alias} = {text}" for texts in (self._facets, self._locations) for text, alias in texts.items()]
+        named = [f"{alias} = {text}" for texts in (self._facets, self._locations) for text, alias in texts.items()]
+        return [*named, *[f"#data{number} = {text}" for number, text in enumerate(self._data)]]
 
     def _spelled(self, op: Op) -> str:
         if self._ruled and (text := self._ruled.get(ruled_text(op))):

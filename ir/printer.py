@@ -16,6 +16,7 @@ from ir.aliases import CALL, REST, Aliases, location_text
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import bytes_text, element_texts
 from ir.facets import DECISIONS, Facets
+from ir.likeness import Printed
 from ir.module import (
     Declared,
     External,
@@ -36,6 +37,7 @@ from ir.module import (
 from ir.names import ABSENT, quote_key, quote_name, quote_text, quote_word
 from ir.ops import Op, Region, Value
 from ir.records import float_text, record_items, record_text, words_text
+from ir.renaming import Renaming
 from ir.topology import Topology
 from ir.types import TensorType, Type
 
@@ -43,8 +45,8 @@ WIDTH = 120
 """A signature, and the operands of a call, that are longer than this are broken into lines."""
 RUN = 8
 """Numbers in ascending order without a gap that print as a range, ``3..30``."""
-SHORT_DATA = 80
-"""Characters of a resource's data that the short form still prints."""
+LONG_DATA = 120
+"""Raw data of a resource that take more characters stand behind the module, or not at all in the short form."""
 
 
 def print_module(module: Module, *, aliases: bool = True, short: bool = False) -> str:
@@ -80,7 +82,17 @@ class _Printer:
 
     def module(self, module: Module) -> str:
         self.lines.append(f"module {quote_name(module.name)}{self.attribute_text(module.attributes)} {{")
-        for symbol in module.symbols:
+        printed, number = Printed(), 0
+        while number < len(module.symbols):
+            symbol = module.symbols[number]
+            number += 1
+            if isinstance(symbol, Resource) and self.aliases.used:
+                if like := printed.like(module.symbols, number - 1):
+                    count, renaming, listed = like
+                    self.like(renaming, listed, "  ")
+                    number += count - 1
+                    continue
+                printed.add(symbol)
             self.symbol(symbol, "  ")
         self.lines.append("}")
         self.lines += self.aliases.definitions()
@@ -112,10 +124,17 @@ class _Printer:
     def resource(self, resource: Resource, indent: str) -> None:
         digest = f" digest {quote_text(resource.digest)}" if resource.digest and not self.short else ""
         data = resource_data_text(resource.data, resource.type)
-        if self.short and len(data) > SHORT_DATA:
-            data = f"{data.partition('(')[0]}(..)"
+        if len(data) > LONG_DATA and isinstance(resource.data, Inline) and self.aliases.used and data.endswith('")'):
+            data = f"inline({'..' if self.short else self.aliases.data(data[len('inline(') : -1])})"
         facets = self.facets_text(resource.facets)
         self.lines.append(f"{indent}resource {quote_name(resource.name)} : {self.type(resource.type)} = {data}{digest}{facets}")
+
+    def like(self, renaming: Renaming, listed: dict[str, list[int]], indent: str) -> None:
+        """A line for resources that are like others (``ir/likeness.py``)."""
+        before, after = renaming.flat()
+        head = f"{indent}like [{quote_text(before)}, {quote_text(after)}]"
+        texts = [f"{key} = [{', '.join(map(str, values))}]" for key, values in listed.items()]
+        self.lines.append(f"{head} {{{', '.join(texts)}}}" if listed and not self.short else head)
 
     def program(self, head: str, symbol: Func | Stage, indent: str) -> None:
         args = [self.typed(value) for value in symbol.args]

@@ -20,6 +20,7 @@ from ir.aliases import CALL, REST, RULES
 from ir.attributes import Attribute, Attributes
 from ir.dense import bytes_from_text, dense_data
 from ir.facets import Facet, Facets, parse_facet
+from ir.likeness import LISTED, alike, of_beginning
 from ir.module import (
     Action,
     Declared,
@@ -52,14 +53,20 @@ T = TypeVar("T")
 MAX_DEPTH = 64
 """Regions nested deeper than this are refused: printing and checking recurse."""
 
+MOST_ALIKE = 1 << 20
+"""Resources that lines ``like`` of one text may stand for."""
+
 _NAME_TOKEN = re.compile(r'([%@])"((?:[^"\\\n]|\\.)*)"|[%@][A-Za-z0-9_./:$\-]+|_')
 _STRING_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
 _FACET_TEXT = r'[a-z_]+(?:<[^<>"]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^<>"]*)*>)?'
 _FACET_TOKEN = re.compile(r"#[a-z_]+[0-9]*|" + _FACET_TEXT)
 _REST = re.compile(r"(?:^|\s*,\s*)\.\.$")
 _LOCATION_PART = re.compile(_STRING_TOKEN.pattern + "|[a-z]+")
+_LOC, _DATA = re.compile("#loc[0-9]*"), re.compile("#data[0-9]*")
 _ALIAS = re.compile(
-    rf'^[ \t]*(#[a-z_]+[0-9]*)[ \t]*=[ \t]*(loc\((?:[^"()\n]|{_STRING_TOKEN.pattern})*\)|{_FACET_TEXT})', re.MULTILINE
+    r"^[ \t]*(#[a-z_]+[0-9]*)[ \t]*=[ \t]*"
+    rf'(loc\((?:[^"()\n]|{_STRING_TOKEN.pattern})*\)|(?:hex|base64)"[^"\n]*"|{_FACET_TEXT})',
+    re.MULTILINE,
 )
 """The definition of an alias: no other line begins so."""
 _UNDEFINED = "behind the module stands what aliases mean: #cost0 = cost<flops = 8, kind = matmul>"
@@ -132,6 +139,8 @@ class Reader:
         self.aliases = {match[1]: match[2] for match in _ALIAS.finditer(text)}
         self.alias_facets: dict[str, Facet | None] = {}
         self.defined: set[str] = set()
+        self.resources: list[Resource] = []
+        self.alike = 0
         self.calls: dict[str, tuple[str, ...]] = {}
         self._begin()
         self.positions: dict[int, int] = {}
@@ -286,8 +295,8 @@ class Reader:
     def alias(self, children: list[Any]) -> None:
         """``begin`` has read it; here its faults are told."""
         alias, text = children
-        kind = "location" if text.type == "LOCATION" else "facet"
-        expected = "location" if alias.startswith("#loc") else "facet"
+        kind = {"LOCATION": "location", "BYTES": "text of bytes"}.get(text.type, "facet")
+        expected = "location" if _LOC.fullmatch(alias) else "text of bytes" if _DATA.fullmatch(alias) else "facet"
         if alias in self.defined:
             self.fault(alias, f"alias {alias} is defined twice")
         elif text[0] == "#":
@@ -296,7 +305,7 @@ class Reader:
             self.fault(text, f"expected a {expected} behind {alias} = but found a {kind}")
         elif kind == "location":
             self.location(text, ("%x",))
-        elif len(self.facets(text)) > 1:
+        elif kind == "facet" and len(self.facets(text)) > 1:
             self.fault(text, f"alias {alias} stands for one facet")
         self.defined.add(alias)
 
@@ -304,7 +313,10 @@ class Reader:
         if not children:
             return []
         found: list[Symbol] = children[0]
-        found.append(children[1])
+        if isinstance(children[1], list):
+            found += children[1]
+        else:
+            found.append(children[1])
         return found
 
     def placed(self, token: Any, symbol: T) -> T:
@@ -325,7 +337,35 @@ class Reader:
             data = self.inline_data(data.value, type_)
         elif isinstance(data, View) and isinstance(data.whole, Part):
             data = replace(data, whole=self.inline_data(data.whole.value, type_))
-        return self.placed(name, Resource(self.name(name), type_, data, digest, facets))
+        resource = self.placed(name, Resource(self.name(name), type_, data, digest, facets))
+        self.resources.append(resource)
+        return resource
+
+    def like(self, children: list[Any]) -> list[Resource]:
+        """Resources that are like those read before, as ``ir/likeness.py`` says."""
+        keyword, pair, *tables = children
+        if len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
+            self.fault(keyword, 'expected what names begin with, and what they shall begin with: like ["h.0", "h.1"]')
+            return []
+        listed: dict[str, list[int]] = {}
+        for field in tables[0] if tables else ():
+            if field.key not in LISTED or not isinstance(field.value, tuple) or any(type(v) is not int for v in field.value):
+                self.fault(field.token, f"expected {' or '.join(LISTED)} = and a list of integers")
+                return []
+            listed[field.key] = list(field.value)
+        models = of_beginning(self.resources, pair[0])
+        if not models:
+            self.fault(keyword, f"no resource before begins with '{pair[0]}'")
+        try:
+            found = alike(models, Renaming(pair), listed)
+        except ValueError as error:
+            self.fault(keyword, str(error))
+            return []
+        self.alike += len(found)
+        if self.alike > MOST_ALIKE:
+            self.fault(keyword, f"more than {MOST_ALIKE:,} resources are said to be like others")
+            return []
+        return [self.placed(keyword, resource) for resource in found]
 
     def digest(self, children: list[Any]) -> Part:
         return Part("digest", self.text(children[0]))
@@ -339,10 +379,15 @@ class Reader:
 
     def inline_data(self, token: Any, type_: Type) -> Inline:
         dtype = type_.dtype if isinstance(type_, TensorType) else DType.U8
+        text = str(token)
+        if text[0] == "#":
+            if text not in self.aliases:
+                self.fault(token, f"alias {text} is not defined", hint=_UNDEFINED)
+            text = self.aliases.get(text, 'hex""')
         try:
-            if token[0] == "[":
-                return Inline(dense_data(dtype, self._elements(str(token))))
-            return Inline(bytes_from_text(token))
+            if text[0] == "[":
+                return Inline(dense_data(dtype, self._elements(text)))
+            return Inline(bytes_from_text(text))
         except TextFault as fault:
             self.fault(token, str(fault), offset=fault.offset, length=fault.length)
         except ValueError as error:

@@ -195,8 +195,9 @@ def read_plan(path: str | Path) -> AssignPass | ReplayPass:
 
 
 def _stated_in_text(path: Path) -> dict[str, Any]:
-    """What plan.json would say of the module in a plan.ir: its stages, devices and layouts. Raises InvalidInput, also where its
-    layouts are not those that its strategies, kept weights and outputs lead to: an edit of one must not be lost."""
+    """What plan.json would say of the module in a plan.ir: its stages, devices and layouts; the programs of its stages are made
+    again. Raises InvalidInput, also where its layouts are not those that its strategies, kept weights and outputs lead to: an
+    edit of one must not be lost."""
     from ir import load_module, read_text
     from passes.model.folding import expand
 

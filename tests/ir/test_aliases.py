@@ -11,7 +11,7 @@ from ir.aliases import LEAST_SHARED
 from ir.attributes import attributes
 from ir.diagnostics import InvalidInput
 from ir.facets import Cost
-from ir.module import Func, Module
+from ir.module import External, Func, Inline, Module, Random, Resource, Splat
 from ir.ops import Location, Op, Region, Value
 from ir.renaming import Renaming, renaming
 from ir.types import DType, TensorType
@@ -136,3 +136,67 @@ def test_a_renaming_of_layers_is_a_beginning_for_all_their_names() -> None:
     found = renaming((name, name.replace("h.1.", "h.7.").removesuffix("h.1") or "h.7") for name in names)
     assert found is not None
     assert found.flat() == ("h.1", "h.7")
+
+
+def test_layers_of_weights_are_said_to_be_like_the_first() -> None:
+    resources = tuple(
+        Resource(f"@h.{layer}.{name}", TENSOR, data)
+        for layer in (0, 1, 10, 2)
+        for name, data in (
+            ("a", Random("normal", layer)),
+            ("b", External("w.data", 64 * layer, 16)),
+            ("c", Random("normal", 7)),
+            ("d", Splat(0.0)),
+        )
+    )
+    text = print_module(module := Module("@m", (*resources, Func("@main", (), (), ()))))
+    assert text.count("resource") == 4
+    assert 'like ["h.0", "h.10"] {seed = [10, 7], offset = [640]}' in text
+    assert parse_module(text) == module
+
+
+NUMBERS = st.integers(0, 2)
+
+
+@given(
+    st.lists(st.tuples(NUMBERS, st.sampled_from("abcd"), NUMBERS, NUMBERS), max_size=30, unique_by=lambda w: w[:2]), st.data()
+)
+def test_weights_in_any_order_read_back(weights: list[tuple[int, str, int, int]], data: st.DataObject) -> None:
+    if data.draw(st.booleans()):
+        weights.sort()
+    resources = tuple(
+        Resource(f"@h.{layer}.{name}", TENSOR, Random("normal", seed) if kind else External("w", 64 * seed, 16))
+        for layer, name, kind, seed in weights
+    )
+    module = Module("@m", (*resources, Func("@main", (), (), ())))
+    assert parse_module(print_module(module)) == module
+
+
+def test_long_data_stand_behind_the_module() -> None:
+    data = Inline(bytes(range(256)) * 4)
+    module = Module("@m", (Resource("@w", TensorType(DType.U8, (1024,)), data), Func("@main", (), (), ())))
+    text = print_module(module)
+    assert "= inline(#data0)\n" in text
+    assert text.splitlines()[-1].startswith('#data0 = base64"')
+    assert parse_module(text) == module
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('like ["h.1", "h.2"]', "no resource before begins with 'h.1'"),
+        ('like ["h.0"]', "expected what names begin with"),
+        ('like ["h.0", "h.1"] {seed = [1, 2]}', "too many numbers"),
+        ('like ["h.0", "h.1"] {seed = []}', "too few numbers"),
+        ('like ["h.0", "h.1"] {scale = [1]}', "expected seed or offset"),
+        ('like ["h.0", "h.1"] {seed = [x]}', "a list of integers"),
+        ("resource @v : tensor<4xf32> = inline(#data0)", "alias #data0 is not defined"),
+    ],
+)
+def test_resources_like_none_are_told_in_their_place(line: str, words: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_module(f"module @m {{\n  resource @h.0.w : tensor<4xf32> = random(normal, seed = 1)\n  {line}\n}}\n")
+    fault = caught.value.diagnostics[0]
+    assert words in fault.message
+    assert fault.span is not None
+    assert fault.span.line == 3

@@ -56,7 +56,7 @@ def with_ops(stage: Stage, entry: Func) -> Stage:
             raise InvalidInput(
                 f"{TAKE} takes ops {first} to {last}, and {stage.name} has {len(all_ops)} ops of {entry.name}, each once",
                 where=stage.name,
-                hint="make the stages again with 'dnnc opt --passes lower'",
+                hint="take the stages out of the text, and make them again with 'dnnc opt --passes lower'",
             )
         seen.update(positions)
         taken = all_ops[first : first + count]
@@ -75,7 +75,7 @@ def _check(stage: Stage, op: Op, expected: Op) -> None:
             raise InvalidInput(
                 f"{TAKE} {what} {', '.join(found) or 'nothing'}, but the ops that it takes: {', '.join(wanted) or 'nothing'}",
                 where=stage.name,
-                hint="make the stages again with 'dnnc opt --passes lower'",
+                hint="take the stages out of the text, and make them again with 'dnnc opt --passes lower'",
             )
 
 
