@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
@@ -480,7 +481,7 @@ def with_topology(module: Module, topology: Topology) -> Module:
     machines: a mesh, a plan or a schedule that these do not fit."""
     changed = module.without(Topology).extend([topology])
     decided = any(isinstance(symbol, Mesh | Stage | Schedule | Plan) for symbol in module.symbols)
-    if decided and (faults := ir.verify(changed)):
+    if decided and (faults := ir.verify(changed, dialects=DIALECTS)):
         hint = "take the meshes, stages, schedule and plan out of the module, or leave its own machines"
         raise InvalidInput(
             replace(faults[0], message=f"made for other machines than {topology.name}: {faults[0].message}", hint=hint)
@@ -489,7 +490,7 @@ def with_topology(module: Module, topology: Topology) -> Module:
 
 
 def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:
-    """What passes may use: constants are evaluated by the ONNX frontend, loaded when the first one is."""
+    """What passes may use: ONNX's operators, and their evaluation on constants, loaded when the first one is."""
     from dnnc.frontends.evaluate import OnnxEvaluator
 
-    return PassContext(sink=sink, evaluate=OnnxEvaluator(), progress=progress)
+    return PassContext(sink=sink, evaluate=OnnxEvaluator(), progress=progress, dialects=DIALECTS)

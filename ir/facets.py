@@ -1,9 +1,9 @@
 """Facets: what passes learn or decide about an op, typed, printed after its result types, one op a line.
 
 A facet is a frozen dataclass with a ``keyword``; an op holds at most one of each, sorted by keyword. Its text is
-``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others; a flag is the keyword alone.
+``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others.
 *Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Measured``, ``Color``, ``Phase``) are true whatever the devices
-or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Recompute``, ``Sync``) are choices of a pass and
+or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Sync``) are choices of a pass and
 may change. Facts may stand in a function called more than once; decisions only in one that ``fold`` wrote as a variant (INV10).
 
 ``facet_text`` and ``parse_facet`` are the only two places that know the spelling.
@@ -120,13 +120,6 @@ class ShardRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
-    """The op's results are computed again in the backward pass instead of being kept."""
-
-    keyword: ClassVar[str] = "recompute"
-
-
-@dataclass(frozen=True, slots=True)
 class Sync:
     """On a resource: how its gradient is synchronised between replicas, and in which bucket."""
 
@@ -146,19 +139,7 @@ class OptimizerState:
 
 
 Facet: TypeAlias = (
-    Cost
-    | Time
-    | BackwardTime
-    | Transfer
-    | Measured
-    | Color
-    | Phase
-    | Group
-    | StageSet
-    | ShardRule
-    | Recompute
-    | Sync
-    | OptimizerState
+    Cost | Time | BackwardTime | Transfer | Measured | Color | Phase | Group | StageSet | ShardRule | Sync | OptimizerState
 )
 Facets: TypeAlias = tuple[Facet, ...]
 
@@ -175,13 +156,12 @@ FACETS: dict[str, type[Facet]] = {
         Group,
         StageSet,
         ShardRule,
-        Recompute,
         Sync,
         OptimizerState,
     )
 }
 
-DECISIONS = (Group, StageSet, ShardRule, Recompute, Sync)
+DECISIONS = (Group, StageSet, ShardRule, Sync)
 """Facets that are choices of a pass; the others are facts."""
 
 FacetItem: TypeAlias = tuple[str | None, int | float | str]
@@ -220,8 +200,6 @@ def number_text(value: float) -> str:
 def facet_text(facet: Facet) -> str:
     """Text of a facet; zero fields of ``cost`` are left out, its ``kind`` is not."""
     match facet:
-        case Recompute():
-            return facet.keyword
         case Cost():
             names = ("flops", "read", "write", "weight", "input_grad", "weight_grad", "saved")
             items = [f"{name} = {value}" for name in names if (value := getattr(facet, name))]
@@ -256,7 +234,7 @@ _KINDS = {cls: {field.name: str(field.type) for field in fields(cls)} for cls in
 _REQUIRED = {cls: [field.name for field in fields(cls) if field.default is MISSING] for cls in FACETS.values()}
 _WORDS = {"int": "an integer", "float": "a number", "str": "a word or text"}
 _SPELLED = {int: "int", float: "float", str: "str"}
-_FACET = re.compile(r"([a-z_]+)(?:<(.*)>)?\Z", re.DOTALL)
+_FACET = re.compile(r"([a-z_]+)<(.*)>\Z", re.DOTALL)
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _ITEM = re.compile(rf'\s*(?:({_STRING}|[^\s,="]+)\s*=\s*)?({_STRING}|[^\s,="]+)\s*(?:,|\Z)')
 _INT = re.compile(r"-?[0-9]+\Z")

@@ -161,15 +161,14 @@ class Schedule:
     """Order of actions per device, in ``rows`` (device, actions).
 
     ``periodic``: rows hold one period of an endless stream (microbatch numbers are offsets) that repeats every ``period``
-    seconds, with ``slots`` buffers per channel. Else the rows hold all ``microbatches`` of one flush, ``chunks`` stages
-    a device: of a training step (kind ``1f1b``) ``period`` and ``latency`` are both the seconds from its start to its end.
+    seconds, with ``slots`` buffers per channel. Else the rows hold all ``microbatches`` of one flush: of a training step (kind
+    ``1f1b``) ``period`` and ``latency`` are both the seconds from its start to its end.
     ``latency``: predicted seconds from a sample's first input to its last output."""
 
     name: str
     kind: str
     rows: tuple[tuple[str, tuple[Action, ...]], ...]
     microbatches: int = 1
-    chunks: int = 1
     periodic: bool = False
     period: float = 0.0
     latency: float = 0.0

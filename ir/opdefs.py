@@ -1,36 +1,34 @@
-"""Op definitions: what an op of a known kind looks like, and what passes may assume about it.
+"""Op definitions: what an op looks like, and what passes, frontends, runtimes and reports may assume about it.
 
-An ``OpDef`` states arity, attributes, regions, traits and a check. The dialects ``comm`` and ``dnnc`` are defined here. Other
-dialects come from *providers*: ``register_provider("onnx", lookup)`` is called where the ONNX schemas live, and ``lookup(name,
-opsets)`` then answers for ops of that dialect. An op without a definition is opaque: it passes, and nothing is assumed of it.
+An ``OpDef`` states arity, attributes, regions, traits, the layout rule and a check; that of an op of ``comm`` also says what
+the op does to placements. Who wants to know such a thing asks the definition and keeps no list of names.
+
+Definitions come in *dialects*, which are values that are passed in: whoever verifies a module says by which. ``CORE`` are
+``comm`` and ``dnnc``, defined here; that of ONNX's operators needs their schemas and is made by ``dnnc.frontends``
+(traits of ONNX's operators need no schema: ``ir.operators``). A dialect knows all its ops: one that it lacks is a fault. It may
+call an op opaque; then the op passes, and nothing is assumed of it, as of all ops of a dialect that is not passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ir.attributes import AttrKind
+from ir.attributes import Attribute, AttrKind
 from ir.module import Module
 from ir.ops import Op
 from ir.ranges import MOST_MEMORY
+from ir.types import REDUCTIONS, Partial, Placement, Replicate, Shard
 
 PURE = "pure"
 """Results depend on operands and attributes only: the op may be dropped, moved and computed again."""
-ELEMENTWISE = "elementwise"
-"""Each element of a result depends on the elements of the operands at its (broadcast) place."""
-RANDOM = "random"
-"""Draws random numbers: runs differ."""
 OPAQUE = "opaque"
 """Nothing is known beyond the types."""
 RESHARD = "comm.reshard"
 """The op that changes the layout of a value."""
 COMMUNICATION = "communication"
 """Moves data between devices."""
-START = "start"
-DONE = "done"
-"""Halves of an operation that overlaps with compute: ``start`` gives a handle, ``done`` takes it and gives the result."""
 
 Arity: TypeAlias = tuple[int, int | None]
 """Least and greatest number; None: no upper limit."""
@@ -45,9 +43,69 @@ class AttrDef:
 
 
 @dataclass(frozen=True, slots=True)
+class ReshardStep:
+    """What an op of ``comm`` does along its axis, of n members: it makes a placement of class ``after`` of one of class
+    ``before``, and leaves those on other axes.
+
+    ``join``: the attribute with the dimension of the shards before, which are joined; ``split``: that with the dimension of
+    the shards after, which are cut. ``rounds``: how often a ring passes on what its members have, in n - 1 steps each time; 0
+    where nothing moves."""
+
+    before: type[Placement]
+    after: type[Placement]
+    rounds: int
+    join: str = ""
+    split: str = ""
+
+    @property
+    def moves(self) -> bool:
+        """Whether members exchange anything."""
+        return self.rounds > 0
+
+    @property
+    def reduces(self) -> bool:
+        """Whether terms become the sum, or maximum, that they are of."""
+        return self.moves and self.before is Partial
+
+    @property
+    def cuts_anew(self) -> bool:
+        """Whether a ring's step passes on an n-th of the tensor, since neither placement cuts it; else it passes on what is
+        part of both the shard that one member has and the one that another gets."""
+        return self.moves and not self.join and not self.split
+
+    def placements(self, op: Op) -> tuple[Placement, Placement]:
+        """On the axis of ``op``, before and after it."""
+        return _placement(self.before, op, self.join), _placement(self.after, op, self.split)
+
+    def attributes(self, before: Placement, after: Placement) -> dict[str, Attribute]:
+        """The attributes of an op that makes ``after`` of ``before``, but for its mesh, axis and channel."""
+        fields = {}
+        for placement, key in ((before, self.join), (after, self.split)):
+            if isinstance(placement, Shard):
+                fields[key] = Attribute(AttrKind.INT, placement.dim)
+            elif isinstance(placement, Partial):
+                fields["reduction"] = Attribute(AttrKind.STRING, placement.reduction)
+        return fields
+
+    def seconds(self, members: int, part: float, bandwidth: float, latency: float) -> float:
+        """Of a ring of so many members each step of which waits for ``part`` bytes, the most that one of them passes on
+        (Thakur, Rabenseifner, Gropp 2005)."""
+        steps = self.rounds * (members - 1)
+        return steps * part / bandwidth + steps * latency
+
+
+def _placement(kind: type[Placement], op: Op, key: str) -> Placement:
+    if kind is Shard:
+        return Shard(op.get(key, 0))
+    return Partial(op.get("reduction", "sum")) if kind is Partial else Replicate()
+
+
+@dataclass(frozen=True, slots=True)
 class OpDef:
     """What an op called ``name`` looks like. ``attributes`` are those it may have; with ``extensible`` it may have others
-    too. ``regions`` are the keys of its regions. ``check`` gives messages about an op that arity and kinds do not catch."""
+    too. ``regions`` are the keys of its regions. ``check`` gives messages about an op that arity and kinds do not catch.
+    ``step``: what an op of ``comm`` does to placements; ``layout``: how the layout rule of another is drawn
+    (``ir.layout_rules``), None where it has none. ``missing``: why the dialect has no such op, empty where it has."""
 
     name: str
     operands: Arity = (0, None)
@@ -58,9 +116,14 @@ class OpDef:
     extensible: bool = False
     check: Callable[[Op], Iterable[str]] | None = None
     doc: str = ""
+    step: ReshardStep | None = None
+    layout: Callable[[Any], None] | None = None
+    missing: str = ""
 
     def faults(self, op: Op) -> list[str]:
         """What is wrong with ``op`` by this definition."""
+        if self.missing:
+            return [self.missing]
         found = []
         for what, count, (low, high) in (
             ("operands", len(op.operands), self.operands),
@@ -97,24 +160,25 @@ def _listed(keys: tuple[str, ...]) -> str:
     return ", ".join(keys) or "none"
 
 
-Provider: TypeAlias = Callable[[str, Mapping[str, int]], OpDef | None]
-"""From the full name of an op and the module's opsets (domain to version) to its definition."""
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The ops whose names begin with ``name`` and a dot. ``lookup`` gives the definition of one by its full name and the
+    module's opsets (domain to version): one with ``missing`` where there is no such op, None where the op is opaque."""
 
-_PROVIDERS: dict[str, Provider] = {}
-
-
-def register_provider(dialect: str, lookup: Provider) -> None:
-    """Makes ``lookup`` answer for the ops of ``dialect``, in place of the one before it."""
-    _PROVIDERS[dialect] = lookup
+    name: str
+    lookup: Callable[[str, Mapping[str, int]], OpDef | None]
 
 
-def opdef(name: str, opsets: Mapping[str, int]) -> OpDef | None:
-    """The definition of the op called ``name`` under these opsets; None when nothing is known of it."""
-    found = OPDEFS.get(name)
-    if found is None:
-        provider = _PROVIDERS.get(name.partition(".")[0])
-        found = provider(name, opsets) if provider else None
-    return found
+Dialects: TypeAlias = tuple[Dialect, ...]
+
+
+def opdef(name: str, opsets: Mapping[str, int], dialects: Dialects) -> OpDef | None:
+    """The definition of the op called ``name`` in these dialects and under these opsets; None when it is opaque."""
+    wanted = name.partition(".")[0]
+    for dialect in dialects:
+        if dialect.name == wanted:
+            return dialect.lookup(name, opsets)
+    return None
 
 
 def module_opsets(module: Module) -> dict[str, int]:
@@ -126,26 +190,71 @@ def module_opsets(module: Module) -> dict[str, int]:
     }
 
 
-def _one_group(op: Op) -> Iterable[str]:
-    by_axis = op.attribute("mesh") is not None and op.attribute("axis") is not None
-    by_devices = op.attribute("devices") is not None
-    if by_axis == by_devices or (op.attribute("mesh") is None) != (op.attribute("axis") is None):
-        yield f"{op.name} needs its group: either mesh and axis, or devices"
-    reduction = op.get("reduction", "sum")
-    if reduction not in ("sum", "max"):
-        yield f"{op.name} reduces by sum or max, not '{reduction}'"
-    yield from _known_compression(op)
+# -- comm --------------------------------------------------------------------------------------------------------------
 
 
-def _known_compression(op: Op) -> Iterable[str]:
-    channel = op.get("channel", 0)
-    if channel < 0:
-        yield f"a channel is at least 0, not {channel}"
-    for key in ("dim", "split_dim", "concat_dim", "root", "peer"):
+def _sensible(op: Op) -> Iterable[str]:
+    """Numbers and words of an op of ``comm``."""
+    if op.get("channel", 0) < 0:
+        yield f"a channel is at least 0, not {op.get('channel')}"
+    for key in ("dim", "split_dim", "concat_dim", "peer"):
         if op.get(key, 0) < 0:
             yield f"attribute '{key}' of {op.name} is at least 0, not {op.get(key)}"
-    if op.get("compression", "none") not in COMPRESSIONS:
-        yield f"unknown compression '{op.get('compression')}'; expected one of {', '.join(COMPRESSIONS)}"
+    if op.get("reduction", "sum") not in REDUCTIONS:
+        yield f"{op.name} reduces by {' or '.join(REDUCTIONS)}, not '{op.get('reduction')}'"
+
+
+_INT = AttrDef(AttrKind.INT, True)
+_AXIS = (("mesh", AttrDef(AttrKind.SYMBOL, True)), ("axis", AttrDef(AttrKind.STRING, True)))
+_PEER = (("channel", _INT), ("peer", _INT))
+
+_STEPS = {
+    "all_reduce": (ReshardStep(Partial, Replicate, 2), "Every member gets the reduction of all their tensors."),
+    "all_gather": (ReshardStep(Shard, Replicate, 1, join="dim"), "Every member gets the tensors of all, joined along `dim`."),
+    "reduce_scatter": (ReshardStep(Partial, Shard, 1, split="dim"), "Each member gets its part along `dim` of the reduction."),
+    "all_to_all": (
+        ReshardStep(Shard, Shard, 1, join="concat_dim", split="split_dim"),
+        "Each member splits its tensor along `split_dim`, and joins the parts it gets along `concat_dim`.",
+    ),
+    "slice": (
+        ReshardStep(Replicate, Shard, 0, split="dim"),
+        "This member's part along `dim` of a tensor that it holds whole; nothing is moved.",
+    ),
+    "term": (
+        ReshardStep(Replicate, Partial, 0),
+        "This member's term of a tensor that it holds whole; nothing is moved. Of a sum: the tensor on the first member of the "
+        "axis, zero on the others; of a maximum: the tensor.",
+    ),
+}
+
+
+def _step(name: str, step: ReshardStep, doc: str) -> OpDef:
+    attributes = (*_AXIS, *((key, _INT) for key in (step.join, step.split) if key))
+    if step.moves:
+        attributes = (("channel", _INT), *attributes)
+    if Partial in (step.before, step.after):
+        attributes = (*attributes, ("reduction", AttrDef(AttrKind.STRING)))
+    traits = frozenset({COMMUNICATION if step.moves else PURE})
+    return OpDef(f"comm.{name}", (1, 1), (1, 1), attributes, traits=traits, check=_sensible, doc=doc, step=step)
+
+
+_MOVES = frozenset({COMMUNICATION})
+_COMM = (
+    OpDef("comm.send", (1, 1), (0, 0), _PEER, traits=_MOVES, check=_sensible, doc="Sends a value to stage `peer`."),
+    OpDef("comm.recv", (0, 0), (1, 1), _PEER, traits=_MOVES, check=_sensible, doc="Receives a value from stage `peer`."),
+    OpDef(
+        RESHARD,
+        (1, 1),
+        (1, 1),
+        (("once", AttrDef(AttrKind.INT)),),
+        traits=frozenset({PURE}),
+        doc="The operand in the layout of the result, on the members of the op's stage. With `once`, on a resource: how "
+        "that stage keeps it; it is read so, and nothing is moved.",
+    ),
+    *(_step(name, step, doc) for name, (step, doc) in _STEPS.items()),
+)
+
+# -- dnnc --------------------------------------------------------------------------------------------------------------
 
 
 def _known_bytes(op: Op) -> Iterable[str]:
@@ -156,119 +265,27 @@ def _known_bytes(op: Op) -> Iterable[str]:
         yield f"attribute 'id' of {op.name} is a number or a text"
 
 
-COMPRESSIONS = ("none", "f16", "bf16", "i8")
-"""Element types that a transfer may use on the wire; ``none``: as they are."""
-
-_CHANNEL = (("channel", AttrDef(AttrKind.INT, True)), ("compression", AttrDef(AttrKind.STRING)))
-_PEER = (*_CHANNEL, ("peer", AttrDef(AttrKind.INT, True)))
-_GROUP = (
-    *_CHANNEL,
-    ("mesh", AttrDef(AttrKind.SYMBOL)),
-    ("axis", AttrDef(AttrKind.STRING)),
-    ("devices", AttrDef(AttrKind.STRINGS)),
-)
-_DIM = ("dim", AttrDef(AttrKind.INT, True))
-_REDUCTION = ("reduction", AttrDef(AttrKind.STRING))
-_MOVES = frozenset({COMMUNICATION})
-
 _COPY = (
     *((key, AttrDef(AttrKind.STRINGS)) for key in ("names", "paths", "nodes", "rename", "scopes")),
     ("groups", AttrDef(AttrKind.INTS)),
 )
-
-_COLLECTIVES = (
-    ("all_reduce", (*_GROUP, _REDUCTION), "Every device of the group gets the reduction of all their tensors."),
-    ("all_gather", (*_GROUP, _DIM), "Every device gets the tensors of all, joined along `dim`."),
-    ("reduce_scatter", (*_GROUP, _DIM, _REDUCTION), "Each device gets its part along `dim` of the reduction."),
-    (
-        "all_to_all",
-        (*_GROUP, ("split_dim", AttrDef(AttrKind.INT, True)), ("concat_dim", AttrDef(AttrKind.INT, True))),
-        "Each device splits its tensor along `split_dim`, and joins the parts it gets along `concat_dim`.",
-    ),
-    (
-        "broadcast",
-        (*_GROUP, ("root", AttrDef(AttrKind.INT, True))),
-        "Every device gets the tensor of device `root` of the group.",
-    ),
-)
-
-
-def _definitions() -> Iterable[OpDef]:
-    blocking = [
-        OpDef("comm.send", (1, 1), (0, 0), _PEER, (), _MOVES, check=_known_compression, doc="Sends a value to stage `peer`."),
-        OpDef(
-            "comm.recv", (0, 0), (1, 1), _PEER, (), _MOVES, check=_known_compression, doc="Receives a value from stage `peer`."
-        ),
-        *(
-            OpDef(f"comm.{name}", (1, 1), (1, 1), attributes, (), _MOVES, check=_one_group, doc=doc)
-            for name, attributes, doc in _COLLECTIVES
-        ),
-    ]
-    for definition in blocking:
-        yield definition
-        yield OpDef(
-            f"{definition.name}_start",
-            definition.operands,
-            (1, 1),
-            definition.attributes,
-            (),
-            _MOVES | {START},
-            check=definition.check,
-            doc=f"Begins a `{definition.name}`; the result is a handle that one `{definition.name}_done` takes.",
-        )
-        yield OpDef(
-            f"{definition.name}_done",
-            (1, 1),
-            definition.results,
-            (),
-            (),
-            _MOVES | {DONE},
-            doc=f"Waits for the `{definition.name}_start` whose handle it takes.",
-        )
-    yield OpDef(
-        RESHARD,
-        (1, 1),
-        (1, 1),
-        (("once", AttrDef(AttrKind.INT)),),
-        traits=frozenset({PURE}),
-        doc="The operand in the layout of the result, on the members of the op's stage. With `once`, on a resource: how "
-        "that stage keeps it; it is read so, and nothing is moved.",
-    )
-    yield OpDef(
-        "comm.slice",
-        (1, 1),
-        (1, 1),
-        (("mesh", AttrDef(AttrKind.SYMBOL, True)), ("axis", AttrDef(AttrKind.STRING, True)), _DIM),
-        traits=frozenset({PURE}),
-        check=_known_compression,
-        doc="This device's part along `dim` of a tensor that it holds whole; nothing is moved.",
-    )
-    yield OpDef(
-        "comm.term",
-        (1, 1),
-        (1, 1),
-        (("mesh", AttrDef(AttrKind.SYMBOL, True)), ("axis", AttrDef(AttrKind.STRING, True)), _REDUCTION),
-        traits=frozenset({PURE}),
-        check=_one_group,
-        doc="This device's term of a tensor that it holds whole; nothing is moved. Of a sum: the tensor on the first device of "
-        "the axis, zero on the others; of a maximum: the tensor.",
-    )
-    yield OpDef(
+_DNNC = (
+    OpDef(
         "dnnc.call",
         attributes=(("callee", AttrDef(AttrKind.SYMBOL, True)), *_COPY),
         doc="Calls function `callee`: operands are its arguments, results its results, in order. `names`, `paths`, `nodes` and "
         "`scopes` are what the ops of this copy are called and where they came from, where that differs from the body, and "
         "`rename` is a renaming of the body's own in their place; "
         "`groups` are the groups of its ops (INV20).",
-    )
-    yield OpDef(
+    ),
+    OpDef(
         "dnnc.take",
         attributes=(("ops", AttrDef(AttrKind.INTS)),),
         check=lambda op: () if len(op.get("ops", (0, 1))) == 2 else ("attribute 'ops' is the first op and how many",),
         doc="The ops of the expanded entry function that belong to this stage; `ops = [first, count]`: so many of them. "
         "Operands are the values of the stage that they read, results those that the rest of the stage reads.",
-    )
-    yield OpDef(
+    ),
+    OpDef(
         "dnnc.work",
         attributes=(("id", AttrDef(None)), ("size", AttrDef(AttrKind.INT)), ("weight", AttrDef(AttrKind.INT))),
         traits=frozenset({OPAQUE, PURE}),
@@ -276,28 +293,57 @@ def _definitions() -> Iterable[OpDef]:
         check=_known_bytes,
         doc="An opaque unit of a profiled workload: what is known of it stands in its facets. `id` is what the workload calls "
         "it (a number or a text); `size` the bytes that a device needs to hold it, `weight` bytes of parameters besides.",
-    )
+    ),
+)
 
+# ----------------------------------------------------------------------------------------------------------------------
 
-OPDEFS: dict[str, OpDef] = {definition.name: definition for definition in _definitions()}
+OPDEFS: dict[str, OpDef] = {definition.name: definition for definition in (*_COMM, *_DNNC)}
 """The ops of the dialects ``comm`` and ``dnnc``, by name."""
+
+RESHARD_STEPS: dict[str, ReshardStep] = {name: step for name, (step, _) in _STEPS.items()}
+"""What changes the placement on one axis, by the name of the op of ``comm`` that does it."""
+
+COLLECTIVES = tuple(name for name, step in RESHARD_STEPS.items() if step.moves)
+"""Those by which members exchange something."""
+
+
+def reshard_step(before: Placement, after: Placement) -> str | None:
+    """Name of the op of ``comm`` that makes ``after`` of ``before`` along an axis; None where no op does."""
+    return _BETWEEN.get((type(before), type(after)))
+
+
+_BETWEEN = {(step.before, step.after): name for name, step in RESHARD_STEPS.items()}
+
+
+def _core(name: str, opsets: Mapping[str, int]) -> OpDef | None:
+    definition = OPDEFS.get(name)
+    if definition is None:
+        dialect = name.partition(".")[0]
+        has = ", ".join(sorted(other for other in OPDEFS if other.partition(".")[0] == dialect))
+        return OpDef(name, missing=f"the dialect {dialect} has no op {name}; it has: {has}")
+    return definition
+
+
+CORE: Dialects = (Dialect("comm", _core), Dialect("dnnc", _core))
+"""The dialects of every module."""
 
 
 __all__ = [
+    "COLLECTIVES",
     "COMMUNICATION",
-    "COMPRESSIONS",
-    "DONE",
-    "ELEMENTWISE",
+    "CORE",
     "OPAQUE",
     "OPDEFS",
     "PURE",
-    "RANDOM",
     "RESHARD",
-    "START",
+    "RESHARD_STEPS",
     "AttrDef",
+    "Dialect",
+    "Dialects",
     "OpDef",
-    "Provider",
+    "ReshardStep",
     "module_opsets",
     "opdef",
-    "register_provider",
+    "reshard_step",
 ]

@@ -99,9 +99,12 @@ class Replicate:
         return "R"
 
 
+REDUCTIONS = ("sum", "max")
+
+
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Devices along the mesh axis hold terms of a reduction that has not been done yet: ``sum`` or ``max``."""
+    """Devices along the mesh axis hold terms of a reduction that has not been done yet: one of ``REDUCTIONS``."""
 
     reduction: str = "sum"
 

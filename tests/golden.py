@@ -4,34 +4,37 @@ A case is a file under ``golden/`` whose first line is ``// RUN: dnnc ...`` (``#
 command prints is its sibling ``NAME.out.ir``; with ``--print-folder %d`` it is the folder ``NAME/`` with one file per pass;
 a case with ``// error: ...`` comments must fail with exactly these errors, each on its line, and prints nothing.
 
+The command itself runs, in this process, and what it writes to standard error is read back as diagnostics.
+
 Invariants: every output parses, prints back the same and verifies; an output that no case makes is stale and fails; an
 update writes only what differs and removes only what is stale.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
+import io
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
 import ir
-from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import import_model, load_model, load_topology
-from ir import load_module, parse_module, print_module
-from ir.diagnostics import Diagnostic, DiagnosticSink, DnncError, Severity, UsageError
-from ir.module import Module
-from passes.framework.manager import PassManager
-from passes.framework.pipeline import parse_pipeline
+from dnnc.cli import entry as cli
+from dnnc.frontends import DIALECTS
+from ir import parse_module, print_module
+from ir.diagnostics import Diagnostic, ExitCode, Severity, Span
 
 ROOT = Path(__file__).resolve().parent.parent / "golden"
 _RUN = re.compile(r"\s*(?://|#)\s*RUN:\s*(?P<command>.*\S)\s*")
 _MARK = r"(?://|#)\s*(?:error|warning):"
 _EXPECT = re.compile(rf"(?://|#)\s*(?P<severity>error|warning):\s*(?P<words>.*?\S)\s*(?={_MARK}|$)")
+_SAID = re.compile(
+    r"(?:(?P<where>.*?)(?::(?P<line>\d+):(?P<column>\d+))?: )?(?P<severity>error|warning|note): (?P<message>.*)", re.DOTALL
+)
 _NAME = re.compile(r'[%@]?(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_./:$-]+)')
 
 
@@ -94,14 +97,8 @@ def read_case(path: Path, root: Path) -> Case | None:
 
 def check(case: Case, *, update: bool = False) -> None:
     """Runs ``case`` and compares, or writes when ``update``. Raises GoldenMismatch."""
-    sink = DiagnosticSink()
-    try:
-        outputs = run(case, sink)
-    except DnncError as error:
-        _check_diagnostics(case, [*error.diagnostics, *sink.diagnostics])
-        outputs = {}
-    else:
-        _check_diagnostics(case, sink.diagnostics)
+    outputs, told = run(case)
+    _check_diagnostics(case, told)
     for path, text in outputs.items():
         _check_output(path, text)
     found = {path: path.read_text(encoding="utf-8") for path in _kept_outputs(case)}
@@ -112,14 +109,6 @@ def check(case: Case, *, update: bool = False) -> None:
         return
     message = "".join(diff(path, found.get(path), outputs.get(path)) for path in sorted({*found, *outputs}))
     raise GoldenMismatch(f"{message}\nIf this is what it should print: pytest --update-golden -k {case.name}")
-
-
-def run(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
-    """The outputs of the case's command by the path that keeps them. Raises DnncError as the command would."""
-    command = COMMANDS.get(case.argv[0])
-    if command is None:
-        raise ValueError(f"{case.path}: golden cases run dnnc {' and '.join(COMMANDS)}, not {case.argv[0]}")
-    return command(case, sink)
 
 
 def write(found: dict[Path, str], outputs: dict[Path, str]) -> None:
@@ -169,23 +158,26 @@ def _check_output(path: Path, text: str) -> None:
     text = re.sub(r"\A(?://.*\n)+", "", text)  # which passes made it
     if (again := print_module(module)) != text:
         raise GoldenMismatch(f"what is printed does not print back the same:\n{diff(path, text, again)}")
-    if faults := ir.verify(module):
+    if faults := ir.verify(module, dialects=DIALECTS):
         raise GoldenMismatch(f"{path.name} does not verify:\n" + "\n".join(map(str, faults)))
 
 
 # --- what a case expects to be told --------------------------------------------------------------------------------
 
 
-def _check_diagnostics(case: Case, diagnostics: list[Diagnostic]) -> None:
-    """Each expectation has its diagnostic, and each error its expectation."""
+def _check_diagnostics(case: Case, told: Told) -> None:
+    """Each expectation has its diagnostic, and each error its expectation; a fault of the case is none of dnnc."""
+    diagnostics = told.diagnostics
+    if told.code == ExitCode.INTERNAL:
+        raise GoldenMismatch(f"{case.name}: a fault inside dnnc:\n" + "\n".join(map(str, diagnostics)))
     remaining = list(dict.fromkeys(diagnostics))
     for expected in case.expectations:
         match = next((d for d in remaining if _matches(expected, d)), None)
         if match is None:
-            told = "\n".join(map(str, diagnostics)) or "(nothing)"
+            said = "\n".join(map(str, diagnostics)) or "(nothing)"
             place = f"line {expected.line}" if expected.line else "anywhere"
             raise GoldenMismatch(
-                f"{case.name}: expected at {place}: {expected.severity.value}: {expected.words}\ntold:\n{told}"
+                f"{case.name}: expected at {place}: {expected.severity.value}: {expected.words}\ntold:\n{said}"
             )
         remaining.remove(match)
     unexpected = [d for d in remaining if d.severity is Severity.ERROR]
@@ -213,89 +205,62 @@ def _mentions(text: str, name: str) -> bool:
     return len(bare) > 0 and re.search(rf"(?<![\w.]){re.escape(bare)}(?![\w])", text) is not None
 
 
-# --- the commands ----------------------------------------------------------------------------------------------------
+# --- the command -----------------------------------------------------------------------------------------------------
 
 
-def _run_opt(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
-    """``dnnc opt %s --passes PIPELINE [--print-folder %d] [--topology SPEC]``"""
-    parser = _Parser(case)
-    parser.add_argument("input")
-    parser.add_argument("--passes", required=True)
-    parser.add_argument("--print-folder")
-    parser.add_argument("-t", "--topology")
-    options = parser.parse_args(case.argv[1:])
-    pipeline = parse_pipeline(options.passes)
-    module = load_module(case.path.read_text(encoding="utf-8"), case.path.name)
-    return _run_pipeline(case, module, pipeline, sink, options)
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a command printed: data, diagnostics, exit code."""
+
+    text: str
+    diagnostics: tuple[Diagnostic, ...]
+    code: int
 
 
-def _run_import(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
-    """``dnnc import %s [--dim NAME=VALUE].. [--passes PIPELINE]`` on ONNX text (``onnx.parser``) or a PipeDream profile."""
+def run(case: Case) -> tuple[dict[Path, str], Told]:
+    """The outputs of the case's command by the path that keeps them, and what it told. ``dnnc`` itself runs, in this process:
+    ``%s`` is the case (as an ONNX file, where it is ONNX text), ``%d`` an empty folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        printed = Path(folder) / "printed"
+        given = _input(case, Path(folder))
+        argv = [str({"%s": given, "%d": printed}.get(word, word)) for word in case.argv]
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = cli.run(argv)
+        told = Told(out.getvalue(), tuple(_diagnostics(err.getvalue(), given)), code)
+        if code:
+            return {}, told
+        if case.prints_folder:
+            target = case.path.with_suffix("")
+            return {target / path.name: path.read_text(encoding="utf-8") for path in sorted(printed.iterdir())}, told
+        return {_single_output(case): told.text}, told
+
+
+def _input(case: Case, folder: Path) -> Path:
+    """The file that stands for ``%s``."""
+    if case.path.suffix != ".onnxtxt":
+        return case.path
     import onnx
 
-    parser = _Parser(case)
-    parser.add_argument("input")
-    parser.add_argument("--dim", action="append", default=[])
-    parser.add_argument("--passes", default="")
-    parser.add_argument("--print-folder")
-    parser.add_argument("-t", "--topology")
-    options = parser.parse_args(case.argv[1:])
-    if case.path.suffix == ".txt":
-        return _run_pipeline(case, load_model(str(case.path), {}, sink).module, parse_pipeline(options.passes), sink, options)
-    dims = dict(text.split("=", 1) for text in options.dim)
     # onnx.parser knows no `//`; blank lines keep the line numbers of its messages.
     lines = [
         re.sub(r"\s*//\s*(RUN|error|warning)?:?.*$", "", line) for line in case.path.read_text(encoding="utf-8").split("\n")
     ]
-    model = onnx.parser.parse_model("\n".join(lines))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{case.path.stem}.onnx"
-        onnx.save(model, str(path))
-        for data in case.path.parent.glob("*.data"):
-            (Path(folder) / data.name).write_bytes(data.read_bytes())
-        imported = import_model(path, dims={k: int(v) if v.isdigit() else v for k, v in dims.items()}, sink=sink)
-        return _run_pipeline(case, imported.module, parse_pipeline(options.passes), sink, options)
+    path = folder / f"{case.path.stem}.onnx"
+    onnx.save(onnx.parser.parse_model("\n".join(lines)), str(path))
+    for data in case.path.parent.glob("*.data"):
+        (folder / data.name).write_bytes(data.read_bytes())
+    return path
 
 
-def _run_topology(case: Case, sink: DiagnosticSink) -> dict[Path, str]:
-    """``dnnc topology show %s --ir``: the topology of the case's TOML, as IR."""
-    parser = _Parser(case)
-    parser.add_argument("verb", choices=["show"])
-    parser.add_argument("input")
-    parser.add_argument("--ir", action="store_true", required=True)
-    parser.parse_args(case.argv[1:])
-    topology = load_topology(str(case.path), sink)
-    return {_single_output(case): print_module(Module(topology.name, (topology,)))}
-
-
-def _run_pipeline(
-    case: Case, module: Module, pipeline: tuple[object, ...], sink: DiagnosticSink, options: argparse.Namespace
-) -> dict[Path, str]:
-    if options.topology:
-        module = with_topology(module, load_topology(options.topology, sink))
-    context = pass_context(sink)
-    with tempfile.TemporaryDirectory() as folder:
-        printed = Path(folder) / "printed"
-        manager = PassManager(pipeline, print_folder=printed if case.prints_folder else None)  # type: ignore[arg-type]
-        module = manager.run(module, context)
-        if case.prints_folder:
-            target = case.path.with_suffix("")
-            return {target / path.name: path.read_text(encoding="utf-8") for path in sorted(printed.iterdir())}
-    return {_single_output(case): print_module(module)}
-
-
-class _Parser(argparse.ArgumentParser):
-    """Arguments of a RUN line; a wrong one is a fault of the case."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__(prog=f"{case.name}: dnnc {case.argv[0]}", add_help=False)
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(f"{self.prog}: {message}")
-
-
-COMMANDS: dict[str, Callable[[Case, DiagnosticSink], dict[Path, str]]] = {
-    "opt": _run_opt,
-    "import": _run_import,
-    "topology": _run_topology,
-}
+def _diagnostics(text: str, given: Path) -> Iterator[Diagnostic]:
+    """The diagnostics that a command wrote, as it spells them (``Diagnostic.__str__``)."""
+    told = text.replace(f"{given.parent}/", "").rstrip("\n")
+    for block in re.split(r"\n(?=\S)", told) if told else ():
+        first, *others = block.split("\n")
+        found = _SAID.fullmatch(first)
+        if found is None:
+            raise GoldenMismatch(f"what {given.name} was told is no diagnostic: {block}")
+        hint = "\n".join(line.removeprefix("  hint: ") for line in others if line.startswith("  hint: "))
+        span = Span(int(found["line"]), int(found["column"]), 1) if found["line"] else None
+        yield Diagnostic(found["message"], found["where"] or "", span, hint, Severity(found["severity"]))

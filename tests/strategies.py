@@ -22,7 +22,6 @@ from ir.facets import (
     Group,
     OptimizerState,
     Phase,
-    Recompute,
     ShardRule,
     StageSet,
     Sync,
@@ -243,7 +242,7 @@ def facets(draw: st.DrawFn, results: int, stages: int = 0, decided: bool = True)
     if choice & 8:
         found += [Color(draw(counts)), Phase(draw(st.sampled_from(["fw", "bw"])))]
     if choice & 16 and decided:
-        found += [ShardRule(draw(words)), Recompute()]
+        found.append(ShardRule(draw(words)))
     if decided and stages and choice & 32:
         found.append(StageSet(tuple(sorted(draw(st.sets(st.integers(0, stages - 1), min_size=1, max_size=2))))))
     return tuple(sorted(found, key=lambda facet: facet.keyword))
@@ -504,7 +503,6 @@ def schedules(draw: st.DrawFn, topology: Topology, stages: int, name: str = "@sc
         draw(words),
         rows,
         microbatches,
-        draw(st.integers(1, 2)),
         periodic,
         draw(seconds),
         draw(seconds),

@@ -190,6 +190,20 @@ def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
+def test_dialects_are_passed_in() -> None:
+    """dnnc knows ONNX's operators: who verifies a module there, or lets passes do it, says so."""
+    wanted = {"load_module", "verify", "ir.load_module", "ir.verify", "PassContext"}
+    wrong = [
+        f"{path}:{node.lineno}: {ast.unparse(node.func)}() without dialects"
+        for path in sources()
+        if path.parts[0] == "dnnc" and path.parts[1] != "verify_plan"  # whose verify is of plans
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in wanted
+        if "dialects" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_top_level_is_fixed() -> None:
     listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False)
     if listed.returncode:

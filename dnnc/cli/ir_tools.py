@@ -76,6 +76,7 @@ def opt_(
 ) -> None:
     """Run passes on IR text and print the result; replays a reproducer as it is."""
     from dnnc.driver import pass_context
+    from dnnc.frontends import DIALECTS
     from ir import load_module, print_module
     from passes.framework.manager import PassManager, pipeline_of
     from passes.framework.pipeline import made_by, parse_pipeline
@@ -87,7 +88,7 @@ def opt_(
         raise UsageError(f"{where} names no passes; expected --passes PIPELINE", hint="'dnnc passes' lists them")
     pipeline = parse_pipeline(wanted)
     sink = DiagnosticSink()
-    module = load_module(text, where)
+    module = load_module(text, where, dialects=DIALECTS)
     try:
         if topology is not None:
             from dnnc.driver import with_topology

@@ -10,13 +10,11 @@ from pathlib import Path
 
 from dnnc.frontends.load import load_model
 from dnnc.frontends.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, require_static
-from dnnc.frontends.opdefs import register
+from dnnc.frontends.opdefs import DIALECTS
 from dnnc.frontends.topology import load_topology, read_topology
 from dnnc.frontends.topology_writer import topology_to_toml
 from ir.diagnostics import DiagnosticSink
 from ir.limits import LIMITS, Limits
-
-register()
 
 
 def import_model(
@@ -34,6 +32,7 @@ def import_model(
 
 
 __all__ = [
+    "DIALECTS",
     "Arrays",
     "ImportedModel",
     "bind_module",

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.attributes import attribute_proto
-from dnnc.frontends.opdefs import ELEMENTWISE_OPERATORS, operator_of
+from dnnc.frontends.opdefs import operator_of
 from ir.attributes import Dense
 from ir.limits import LIMITS
+from ir.operators import ELEMENTWISE, TRAITS
 from ir.ops import Op
 from ir.types import TensorType
 
@@ -144,7 +145,7 @@ def _elements(node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None]) -> fl
     match node.op_type:
         case "Split" if any(a.name == "num_outputs" and a.i != len(node.output) for a in node.attribute):
             return math.inf
-        case name if name in ELEMENTWISE_OPERATORS:
+        case name if ELEMENTWISE in TRAITS.get(f"onnx.{name}", ()):
             return math.prod(np.broadcast_shapes(*(array.shape for array in given)))
         case "StringConcat":
             return math.prod(np.broadcast_shapes(*(array.shape for array in given))) * sum(map(_width, given))

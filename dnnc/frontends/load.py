@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dnnc.frontends.model import Arrays, ImportedModel, bind_module
+from dnnc.frontends.opdefs import DIALECTS
 from ir.diagnostics import DiagnosticSink
 from ir.limits import LIMITS, Limits
 
@@ -61,7 +62,7 @@ def _load_workload(path: Path, spec: str, sink: DiagnosticSink) -> ImportedModel
 def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arrays | None) -> ImportedModel:
     from ir import load_module, read_text
 
-    return ImportedModel(bind_module(load_module(read_text(path), spec), dims, arrays), path.parent, spec)
+    return ImportedModel(bind_module(load_module(read_text(path), spec, dialects=DIALECTS), dims, arrays), path.parent, spec)
 
 
 __all__ = ["load_model"]

@@ -31,6 +31,7 @@ from dnnc.frontends.model import Arrays, ImportedModel, bindings_of, dim_flags, 
 from dnnc.frontends.model_dims import bind_dims, graphs, input_types, model_symbols, name_input_dims
 from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
+from dnnc.frontends.opdefs import DIALECTS
 from dnnc.frontends.refusals import refuse_nodes
 from dnnc.frontends.type_check import check_types
 from dnnc.frontends.weights import data_path, missing_data, read_resource
@@ -115,7 +116,7 @@ def import_proto(
         sink.emit(remark)
     module = translator.module(name or model.graph.name or "model")
     sink.raise_errors()
-    faults = verify(module)
+    faults = verify(module, dialects=DIALECTS)
     if faults:
         raise InvalidInput([Diagnostic(d.message, f"{where}: {d.where}", None, d.hint) for d in faults])
     _report_unknown(module, where, sink)

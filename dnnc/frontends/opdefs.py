@@ -1,8 +1,8 @@
-"""Definitions of ONNX's operators for the verifier, derived from their schemas (``schemas``).
+"""The dialect ``onnx``: definitions of ONNX's operators, derived from their schemas (``schemas``).
 
-``register`` makes them known to ``ir.opdefs``; onnx itself is imported when the first is asked for. An operator of another
-domain, or of a module that does not state its opset, has no definition: it is opaque. So is one of ONNX Runtime's own domain
-that its table does not list, and those that it lists may have further attributes and operands: they gain them with releases.
+onnx itself is imported when the first definition is asked for. An operator of another domain, or of a module that does not
+state its opset, is opaque. So is one of ONNX Runtime's own domain that its table does not list, and those that it lists may
+have further attributes and operands: they gain them with releases.
 """
 
 from __future__ import annotations
@@ -13,37 +13,11 @@ from functools import lru_cache, partial
 from dnnc.frontends.attribute_values import value_faults
 from dnnc.frontends.domains import MICROSOFT, STANDARD_DOMAINS
 from ir.attributes import AttrKind
-from ir.opdefs import ELEMENTWISE, PURE, RANDOM, AttrDef, OpDef, register_provider
+from ir.layout_rules import RULES
+from ir.opdefs import CORE, PURE, AttrDef, Dialect, Dialects, OpDef
+from ir.operators import RANDOM, TRAITS
 from ir.ops import Op
 
-RANDOM_OPERATORS = frozenset(
-    {
-        "com.microsoft.BiasDropout",
-        "com.microsoft.BitmaskBiasDropout",
-        "com.microsoft.BitmaskDropout",
-        "com.microsoft.Sampling",
-        "com.microsoft.WhisperBeamSearch",
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
-"""Operators that draw random numbers; ``Dropout`` only when it trains."""
-
-# fmt: off
-ELEMENTWISE_OPERATORS = frozenset({
-    "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
-    "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Elu", "Equal", "Erf", "Exp",
-    "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu",
-    "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow",
-    "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub",
-    "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor",
-})
-# fmt: on
 
 # onnx.defs.OpSchema.AttrType, by name. A STRING may hold bytes, a sparse constant is imported as a dense tensor.
 _KINDS = {
@@ -68,11 +42,6 @@ def operator_of(name: str) -> tuple[str, str]:
     return domain, op_type
 
 
-def register() -> None:
-    """Makes ONNX's operators known to the verifier."""
-    register_provider("onnx", lookup)
-
-
 def lookup(name: str, opsets: Mapping[str, int]) -> OpDef | None:
     """The definition of op ``name`` (``onnx.Gemm``) under these opsets (the default domain's is ``onnx``)."""
     domain, op_type = operator_of(name)
@@ -92,7 +61,7 @@ def _definition(name: str, domain: str, op_type: str, version: int) -> OpDef | N
     try:
         schema = schemas.schema(op_type, version, domain)
     except SchemaError:
-        return None if grows else OpDef(name, check=lambda op: [f"opset {version} has no operator {op_type}"], extensible=True)
+        return None if grows else OpDef(name, missing=f"opset {version} has no operator {op_type}")
     attributes, regions = [], []
     for key, attribute in sorted(schema.attributes.items()):
         kind = str(attribute.type).rpartition(".")[2]
@@ -108,9 +77,10 @@ def _definition(name: str, domain: str, op_type: str, version: int) -> OpDef | N
         (0, None if grows else _limit(schema.max_output)),
         tuple(attributes),
         tuple(regions),
-        _traits(domain, op_type, bool(regions)),
+        _traits(name, bool(regions)),
         extensible=grows,
         check=partial(_value_faults, op_type) if domain in ("", MICROSOFT) else None,
+        layout=RULES.get(name),
     )
 
 
@@ -122,12 +92,14 @@ def _limit(count: int) -> int | None:
     return None if count >= 1 << 30 else count
 
 
-def _traits(domain: str, op_type: str, has_regions: bool) -> frozenset[str]:
-    if (f"{domain}." if domain else "") + op_type in RANDOM_OPERATORS:
-        return frozenset({RANDOM})
-    if has_regions:
-        return frozenset()  # as pure as what the regions hold
-    return frozenset({PURE, ELEMENTWISE} if not domain and op_type in ELEMENTWISE_OPERATORS else {PURE})
+def _traits(name: str, has_regions: bool) -> frozenset[str]:
+    traits = TRAITS.get(name, frozenset())
+    # An op with regions is as pure as what they hold.
+    return traits if RANDOM in traits or has_regions else traits | {PURE}
 
 
-__all__ = ["ELEMENTWISE_OPERATORS", "RANDOM_OPERATORS", "lookup", "operator_of", "register"]
+DIALECTS: Dialects = (*CORE, Dialect("onnx", lookup))
+"""The dialects of the modules that dnnc works on: who verifies a module passes them."""
+
+
+__all__ = ["DIALECTS", "lookup", "operator_of"]

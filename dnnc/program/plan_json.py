@@ -198,10 +198,12 @@ def _stated_in_text(path: Path) -> dict[str, Any]:
     """What plan.json would say of the module in a plan.ir: its stages, devices and layouts; the programs of its stages are made
     again. Raises InvalidInput, also where its layouts are not those that its strategies, kept weights and outputs lead to: an
     edit of one must not be lost."""
+    from dnnc.frontends import DIALECTS
     from ir import load_module, read_text
     from passes.model.folding import expand
 
-    module = expand(load_module(read_text(path), str(path)).without(Stage))  # stages follow from what is stated
+    stated = load_module(read_text(path), str(path), dialects=DIALECTS)
+    module = expand(stated.without(Stage))  # stages follow from what is stated
     if module.first(Plan) is None:
         raise InvalidInput("the module has no plan", where=str(path), hint="plan.ir of a build has one")
     if is_sharded(module) and (odd := odd_reshard(module)):

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dnnc.frontends.opdefs import RANDOM_OPERATORS, operator_of
 from dnnc.program.build import NUMPY_NAMES
 from dnnc.runtime.compare import EXACT, TOLERANCES, Precision
 from dnnc.runtime.generate import all_ops
 from ir.module import Module, Resource, Splat
+from ir.operators import QUANTISES, RANDOM, TRAINING_OPERAND, has
 from ir.ops import Op, Region
 from ir.types import TensorType, Type
 from passes.model.spmd.reshard_ops import without_reshards
 
-QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinear", "QAttention", "QGemm", "MatMulNBits", "DynamicQuantize")
-"""Names, or beginnings of names, of ops that round to few bits."""
 _NARROW = frozenset(TOLERANCES) - {"float32", "float64", "complex64", "complex128"}
 
 
@@ -49,7 +47,7 @@ def precisions(module: Module) -> dict[str, Precision]:
             carried |= found.get(name, EXACT)
         for inner in all_ops((op,)):
             floats = {name for value in inner.results if (name := _element(value.type)) in TOLERANCES}
-            carried |= Precision(_NARROW & floats, operator_of(inner.name)[1].startswith(QUANTISING), bool(floats))
+            carried |= Precision(_NARROW & floats, has(inner, QUANTISES), bool(floats))
         for value in op.results:
             computed.add(value.name)
             own = carried  # what becomes an integer is right or wrong, but for a quantised value
@@ -65,10 +63,10 @@ def _element(type_: Type) -> str:
 
 
 def _is_random(op: Op, false: set[str]) -> bool:
-    domain, operator = operator_of(op.name)
-    if operator == "Dropout":  # random in training only
-        return len(op.operands) > 2 and op.operands[2] not in ("", *false)
-    return not domain and operator in RANDOM_OPERATORS
+    training = TRAINING_OPERAND.get(op.name)
+    if training is None:
+        return has(op, RANDOM)
+    return len(op.operands) > training and op.operands[training] not in ("", *false)
 
 
 def _is_zero(resource: Resource) -> bool:

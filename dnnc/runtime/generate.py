@@ -18,6 +18,7 @@ from dnnc.program.build import NUMPY_NAMES, Build, Port
 from dnnc.program.elements import Array, user_dtype
 from ir.diagnostics import InvalidInput
 from ir.module import Inline, Module, Resource, Splat
+from ir.operators import SELECTS, has
 from ir.ops import Op
 from ir.types import DType, TensorType, Type
 from passes.model.spmd.reshard_ops import without_reshards
@@ -48,30 +49,8 @@ class Demand:
         return Demand(min(limits, default=None), self.mask or other.mask, self.one or other.one, exact)
 
 
-_MOVING = {
-    "Cast": (0,),
-    "CastLike": (0,),
-    "Clip": (0,),
-    "Compress": (0,),
-    "DepthToSpace": (0,),
-    "Expand": (0,),
-    "Flatten": (0,),
-    "Gather": (0,),
-    "GatherElements": (0,),
-    "GatherND": (0,),
-    "Identity": (0,),
-    "Pad": (0,),
-    "Reshape": (0,),
-    "Slice": (0,),
-    "Split": (0,),
-    "Squeeze": (0,),
-    "Tile": (0,),
-    "Transpose": (0,),
-    "Trilu": (0,),
-    "Unsqueeze": (0,),
-    "Where": (1, 2),
-}
-"""Operands whose values come out unchanged. Concat, Max and Min: all of them."""
+_UNCHANGED = {"Cast": (0,), "CastLike": (0,), "Clip": (0,), "Pad": (0,), "Trilu": (0,), "Where": (1, 2)}
+"""Operands whose values come out unchanged, besides what an op selects from. Concat, Max and Min: all of them."""
 _SIZES = {
     "ConstantOfShape": (0,),
     "Expand": (1,),
@@ -165,7 +144,7 @@ def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resou
         demand |= Demand(mask=True)
     if name == "Cast" and _to_float_or_bool(op):
         demand |= Demand(mask=True)
-    if index in _MOVING.get(name, ()) or name in ("Concat", "Max", "Min"):
+    if index in ((0,) if has(op, SELECTS) else _UNCHANGED.get(name, ())) or name in ("Concat", "Max", "Min"):
         demand |= wanted
     elif name in ("Add", "Sub") and wanted.exact is not None and len(op.operands) == 2:
         other = _constant(resources.get(op.operands[1 - index]))

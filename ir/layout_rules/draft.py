@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from ir.attributes import Attributes
 from ir.layout_rules.adapt import Adapt, FixedResult
 from ir.layout_rules.rule import Factor, Kind, LayoutRule, Linear
-from ir.types import Dim, DType, TensorType, Type
+from ir.types import REDUCTIONS, Dim, DType, TensorType, Type
 
 Numbers: TypeAlias = tuple[int | float, ...]
 Constants: TypeAlias = Sequence[Numbers | None]
@@ -20,7 +20,7 @@ Constants: TypeAlias = Sequence[Numbers | None]
 Place: TypeAlias = tuple[int, int]
 """(tensor, dimension); a dimension below zero counts from the last."""
 
-BOTH = ("sum", "max")
+BOTH = REDUCTIONS
 """Reductions that whatever moves elements without changing them commutes with."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ir.layout_rules.draft import BOTH, Draft, Draw, UnfitError
+from ir.operators import ELEMENTWISE, names_with
 
 _SUMS: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "Add": ((0, 1),),
@@ -34,45 +35,10 @@ _MAXIMA: Mapping[str, tuple[tuple[int, ...], ...]] = {
 """Operands that may be terms of a maximum together: the op never falls where they rise. Log and Sqrt are
 none of these: a term may be negative where the maximum is not."""
 
-_OTHERS = (
-    *("Abs", "Acos", "Acosh", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr"),
-    *(
-        "BitwiseXor",
-        "Celu",
-        "Clip",
-        "Cos",
-        "Cosh",
-        "Elu",
-        "Equal",
-        "Gelu",
-        "Greater",
-        "GreaterOrEqual",
-        "HardSigmoid",
-        "HardSwish",
-    ),
-    *(
-        "IsInf",
-        "IsNaN",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "Mish",
-        "Mod",
-        "Not",
-        "Or",
-        "PRelu",
-        "Pow",
-        "Reciprocal",
-        "Round",
-    ),
-    *("Selu", "Shrink", "Sign", "Sin", "Sinh", "Softsign", "Sqrt", "Swish", "Tan", "ThresholdedRelu", "Xor"),
-    *("com.microsoft.BiasGelu", "com.microsoft.FastGelu", "com.microsoft.Gelu", "com.microsoft.QuickGelu"),
-    "com.microsoft.ScaledSiLU",
-)
-
 
 def _pointwise(name: str) -> Draw:
+    """Of an op called ``onnx.<name>``."""
+
     def draw(draft: Draft) -> None:
         _modern_broadcast(draft)
         draft.tie_broadcast(range(len(draft.operands)))
@@ -146,7 +112,7 @@ def quantize(draft: Draft) -> None:
 
 
 RULES: dict[str, Draw] = {
-    **{f"onnx.{name}": _pointwise(name) for name in sorted({*_SUMS, *_MAXIMA, *_OTHERS})},
+    **{name: _pointwise(name.removeprefix("onnx.")) for name in sorted(names_with(ELEMENTWISE))},
     "onnx.Cast": cast,
     "onnx.CastLike": cast,
     "onnx.DequantizeLinear": quantize,

@@ -12,13 +12,14 @@ Types, attributes, facets
          exist, map keys are integers or texts; nesting is limited.
 - INV08  Attributes are sorted with distinct keys; a value is of its kind; integers have 64 bits; dense data fits its type.
 - INV09  Facets are sorted, one of a kind, each where it belongs (on ops or on resources), with numbers in range.
-- INV10  A function that is called more than once holds no decisions (group, stage, shard, recompute), nor does what it calls,
+- INV10  A function that is called more than once holds no decisions (group, stage, shard), nor does what it calls,
          unless it is a *variant*: ``fold.variant``, beside ``fold.copies``, names its block. What stands in it was decided
          alike for all its copies; groups never are: the outermost call of a copy gives them (``groups``) or holds the one
          of all its ops. Variants of one block differ in decisions and layouts alone: arguments and results have the same
          types, and as many ops assign as many names. A call of a folded function holds no decision of a kind that an op
          inside holds.
-- INV11  An op agrees with its definition, where there is one: arity, attributes, regions. Unknown ops pass.
+- INV11  An op of a dialect that the verifier was given exists, and agrees with its definition: arity, attributes, regions. An
+         op of another dialect passes, as does one that its dialect calls opaque.
 - INV12  Calls form no cycle, and agree with the function they call in number and types.
 Data and machines
 - INV13  A resource's data fits its type; an external file stays in the model's folder; a digest is ``sha256:`` and 64 digits.
@@ -29,7 +30,7 @@ Data and machines
 Programs and plans
 - INV16  Stages are numbered 0, 1, .. in order; their devices are those of the topology, of their mesh and of the plan.
 - INV17  A channel is one ``comm.send`` and one ``comm.recv`` of the same type in the two stages that name each other as
-         peer; a ``_start`` is finished by one ``_done``.
+         peer.
 - INV18  A schedule has a row per device of the topology, of actions of existing stages, with microbatches in range.
 - INV19  A plan numbers its stages 0, 1, .., on devices of the stated type, those of its mesh where it has one; ops are in
          stages that it has; its bound is no greater than its value, a part of a stage's seconds no greater than all.
@@ -50,6 +51,7 @@ from typing import TYPE_CHECKING
 
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module
+from ir.opdefs import CORE, Dialects
 from ir.verifier.collectives import check_collectives
 from ir.verifier.decisions import check_decisions
 from ir.verifier.findings import Findings
@@ -61,9 +63,9 @@ if TYPE_CHECKING:
     from ir.parser import SourceMap
 
 
-def verify(module: Module, source_map: SourceMap | None = None) -> list[Diagnostic]:
-    """Every invariant that ``module`` breaks, in the order of the module; empty when it is valid."""
-    findings = Findings(module, source_map)
+def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dialects = CORE) -> list[Diagnostic]:
+    """Every invariant that ``module`` breaks, in the order of the module; empty when it is valid. ``dialects`` define ops."""
+    findings = Findings(module, source_map, dialects)
     check_symbols(findings)
     check_machines(findings)
     check_programs(findings)
@@ -72,13 +74,13 @@ def verify(module: Module, source_map: SourceMap | None = None) -> list[Diagnost
     return findings.sorted()
 
 
-def load_module(text: str, where: str = "") -> Module:
-    """The valid module that ``text`` spells. Raises InvalidInput with every fault of syntax or, when there is none, every
-    broken invariant, at its line."""
+def load_module(text: str, where: str = "", *, dialects: Dialects = CORE) -> Module:
+    """The valid module that ``text`` spells; ``dialects`` define its ops. Raises InvalidInput with every fault of syntax or,
+    when there is none, every broken invariant, at its line."""
     from ir.parser import parse
 
     result = parse(text, where)
-    diagnostics = verify(result.module, result.source_map)
+    diagnostics = verify(result.module, result.source_map, dialects=dialects)
     if diagnostics:
         raise InvalidInput(diagnostics)
     return result.module

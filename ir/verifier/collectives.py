@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from ir.facets import ShardRule
 from ir.module import Mesh, Resource
+from ir.opdefs import OPDEFS, ReshardStep
 from ir.ops import Op
-from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.types import Placement, Replicate, Shard, TensorType, Type
 from ir.verifier.findings import Findings
-
-KINDS = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "slice", "term")
 
 
 def check_collectives(findings: Findings) -> None:
@@ -36,8 +35,8 @@ def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Typ
     rule = op.facet(ShardRule)
     if rule is not None and rule.rule.count(";") + 1 != len(mesh.axes):
         yield f"{op.id} has strategies '{rule.rule}' for the {len(mesh.axes)} axes of {mesh.name}"
-    kind = op.name.removeprefix("comm.")
-    if op.dialect != "comm" or kind not in KINDS or op.get("axis") is None or not (op.operands and op.results):
+    definition = OPDEFS.get(op.name)
+    if definition is None or definition.step is None or op.get("axis") is None or not (op.operands and op.results):
         return
     axes = [name for name, _ in mesh.axes]
     if op.get("mesh") != mesh.name or op.get("axis") not in axes:
@@ -51,11 +50,14 @@ def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Typ
     if (given.dtype, given.shape) != (made.dtype, made.shape):
         yield f"{op.id} makes {made} of {given}; only the layout may change"
     beyond = [
-        key for key in ("dim", "split_dim", "concat_dim") if made.shape is not None and op.get(key, -1) >= len(made.shape)
+        key
+        for key in dict.fromkeys((definition.step.join, definition.step.split))
+        if key and made.shape is not None and op.get(key, -1) >= len(made.shape)
     ]
     if beyond:
         yield f"{op.id} has {beyond[0]} {op.get(beyond[0])}, but {made} has {len(made.shape or ())} dimensions"
-    yield from _layout_faults(op, kind, axes.index(op.get("axis")), _placements(given, mesh), _placements(made, mesh))
+    axis, placements = axes.index(op.get("axis")), _placements(given, mesh)
+    yield from _layout_faults(op, definition.step, axis, placements, _placements(made, mesh))
 
 
 def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
@@ -65,16 +67,11 @@ def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
     return type_.layout.placements
 
 
-def _layout_faults(op: Op, kind: str, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...]) -> Iterator[str]:
-    reduction = Partial(op.get("reduction", "sum"))
-    before, after = {
-        "all_gather": (Shard(op.get("dim", 0)), Replicate()),
-        "all_reduce": (reduction, Replicate()),
-        "all_to_all": (Shard(op.get("concat_dim", 0)), Shard(op.get("split_dim", 0))),
-        "reduce_scatter": (reduction, Shard(op.get("dim", 0))),
-        "slice": (Replicate(), Shard(op.get("dim", 0))),
-        "term": (Replicate(), reduction),
-    }[kind]
+def _layout_faults(
+    op: Op, step: ReshardStep, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...]
+) -> Iterator[str]:
+    kind = op.name.removeprefix("comm.")
+    before, after = step.placements(op)
     if len(given) != len(made) or axis >= len(made):
         return  # INV07 tells
     expected = (*given[:axis], after, *given[axis + 1 :])

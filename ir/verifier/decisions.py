@@ -71,8 +71,8 @@ def _check_channels(findings: Findings) -> None:
     for stage in findings.stages:
         types = {value.name: value.type for value in stage.args}
         for op in stage.ops:
-            kind = op.name.removeprefix("comm.").removesuffix("_start")
-            if op.name.startswith("comm.") and kind in ("send", "recv") and _is_end(op):
+            kind = op.name.removeprefix("comm.")
+            if op.name in ("comm.send", "comm.recv") and _is_end(op):
                 key = (kind, op.get("channel"))
                 if key in ends:
                     findings.add("INV17", f"channel {key[1]} has a second {kind}", stage, op, about="channel")
@@ -135,9 +135,9 @@ def _schedule_faults(schedule: Schedule, findings: Findings) -> Iterable[str]:
     for device in devices:
         if known is not None and device not in known:
             yield f"'{device}' is not a device of the topology"
-    counts = (schedule.microbatches, schedule.chunks, schedule.slots)
+    counts = (schedule.microbatches, schedule.slots)
     if not all(1 <= count <= MOST_MICROBATCHES for count in counts):
-        yield f"microbatches, chunks and slots are from 1 to {MOST_MICROBATCHES}"
+        yield f"microbatches and slots are from 1 to {MOST_MICROBATCHES}"
     if not all(is_seconds(value, infinite=True) for value in (schedule.period, schedule.latency)):
         yield f"period and latency are from 0 to {MOST_SECONDS:g} seconds, or inf"
     stages = {stage.index for stage in findings.stages}

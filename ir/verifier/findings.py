@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ir.diagnostics import Diagnostic, Severity, Span
 from ir.module import Mesh, Module, Plan, PlanStage, Stage, Symbol
 from ir.names import quote_name
+from ir.opdefs import Dialects
 from ir.ops import Op, Region
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 
@@ -20,11 +21,12 @@ LIMIT = 100
 
 
 class Findings:
-    """Collects faults. ``symbols`` holds the first symbol of each name."""
+    """Collects faults. ``symbols`` holds the first symbol of each name; ops are defined by ``dialects``."""
 
-    def __init__(self, module: Module, source_map: SourceMap | None) -> None:
+    def __init__(self, module: Module, source_map: SourceMap | None, dialects: Dialects) -> None:
         self.module = module
         self.source_map = source_map
+        self.dialects = dialects
         self.symbols: dict[str, Symbol] = {}
         for symbol in module.symbols:
             self.symbols.setdefault(symbol.name, symbol)

@@ -9,7 +9,7 @@ from ir.attributes import Attributes, AttrKind
 from ir.facets import DECISIONS, Facet, Group, OptimizerState, Sync
 from ir.module import Func, Resource, Stage, Symbol
 from ir.names import quote_name
-from ir.opdefs import DONE, START, OpDef, module_opsets, opdef
+from ir.opdefs import OpDef, module_opsets, opdef
 from ir.ops import Op, Region, Value
 from ir.types import TensorType, Type
 from ir.verifier.copies import Copies, is_variant
@@ -40,14 +40,13 @@ class _Checker:
         self.visible: dict[str, Type]
         self.assigned: dict[str, Type]
         self.undefined: list[tuple[str, str, str, Op | None, Region | None]]
-        self.handles: dict[str, Op]
         self.log: list[str]
         self.shared: bool
         self.copies = Copies(findings)
 
     def program(self, program: Func | Stage, shared: bool) -> None:
         self.program_, self.shared = program, shared
-        self.visible, self.assigned, self.undefined, self.handles, self.log = {}, {}, [], {}, []
+        self.visible, self.assigned, self.undefined, self.log = {}, {}, [], []
         for value in program.args:
             self.assign(value, None)
         self.body(program.ops, 0)
@@ -59,8 +58,6 @@ class _Checker:
                 found = replace(found, layout=value.type.layout)  # a stage may keep it otherwise than the first that reads it
             if found is not None and not compatible(found, value.type):
                 self.add("INV05", f"result {value.name} is declared {value.type} but is {found}", None, about=value.name)
-        for handle, op in self.handles.items():
-            self.add("INV17", f"the handle {handle} of {op.name} is never waited for by {op.name[:-6]}_done", op)
         for code, name, what, user, part in self.undefined:
             where = "before or outside the body that assigns it" if name in self.assigned else "but never assigned"
             self.add(code, f"{what} {quote_name(name)} is used {where}", user, part=part, about=name)
@@ -180,23 +177,15 @@ class _Checker:
     def definition(self, op: Op) -> None:
         name = op.name
         if name not in self.definitions:
-            self.definitions[name] = opdef(name, self.opsets)
+            self.definitions[name] = opdef(name, self.opsets, self.findings.dialects)
         definition = self.definitions[name]
         if definition is None:
             return
         faults = definition.faults(op)
         for fault in faults:
             self.add("INV11", fault, op, about=name)
-        if faults:
-            return
-        if name == "dnnc.call":
+        if name == "dnnc.call" and not faults:
             self.call(op)
-        elif START in definition.traits:
-            self.handles[op.results[0].name] = op
-        elif DONE in definition.traits:
-            started = self.handles.pop(op.operands[0], None)
-            if started is None or started.name[:-6] != name[:-5]:
-                self.add("INV17", f"{name} waits for {op.operands[0]}, which is no open handle of {name[:-5]}_start", op)
 
     def call(self, op: Op) -> None:
         callee = self.findings.symbols.get(op.get("callee"))

@@ -27,7 +27,20 @@ from ir.facets import (
 from ir.module import Mesh
 from ir.ops import Op
 from ir.ranges import COUNTED, MOST_BYTES, MOST_MEMORY, MOST_SECONDS, is_bytes, is_seconds
-from ir.types import BytesType, DType, Layout, MapType, OptionalType, Partial, SeqType, Shard, TensorType, Type, UnknownType
+from ir.types import (
+    REDUCTIONS,
+    BytesType,
+    DType,
+    Layout,
+    MapType,
+    OptionalType,
+    Partial,
+    SeqType,
+    Shard,
+    TensorType,
+    Type,
+    UnknownType,
+)
 
 MAX_NESTING = 64
 MOST_DIMENSIONS = 64
@@ -76,8 +89,10 @@ def _layout_faults(type_: TensorType, layout: Layout, meshes: Mapping[str, Mesh]
     for placement in layout.placements:
         if isinstance(placement, Shard) and (placement.dim < 0 or (rank is not None and placement.dim >= rank)):
             faults.append(f"{type_} shards dimension {placement.dim}, but its rank is {'unknown' if rank is None else rank}")
-        if isinstance(placement, Partial) and placement.reduction not in ("sum", "max"):
-            faults.append(f"{type_} has a partial placement reduced by '{placement.reduction}'; expected sum or max")
+        if isinstance(placement, Partial) and placement.reduction not in REDUCTIONS:
+            faults.append(
+                f"{type_} has a partial placement reduced by '{placement.reduction}'; expected {' or '.join(REDUCTIONS)}"
+            )
     return faults
 
 

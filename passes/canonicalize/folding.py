@@ -13,6 +13,7 @@ from ir.attributes import Dense
 from ir.dense import storage_fault
 from ir.limits import LIMITS
 from ir.names import ABSENT
+from ir.operators import DEQUANTISES, QUANTISES, RANDOM, SELECTS, has
 from ir.ops import Op
 from ir.types import TensorType, Type, UnknownType, type_bytes
 from passes.canonicalize.constants import Constants, constant_dense, first_value, holds, ints_dense
@@ -21,19 +22,6 @@ from passes.framework.base import ConstantEvaluator
 Types = dict[str, Type]
 Answer = Dense | int | float
 """A constant result: its elements, or the one value that all of them have."""
-
-# What each result has every element of, whatever moves, so that one value everywhere stays one value everywhere.
-_MOVERS = frozenset(
-    f"onnx.{name}"
-    for name in ("Expand", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Identity")
-)
-_NEVER = frozenset(
-    f"onnx.{name}"
-    for name in (
-        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
-    )
-)
 
 
 def folded(
@@ -50,9 +38,12 @@ def folded(
         return (answer,) if _fits(answer, op.results[0].type) else None
     if not any(op.operands):
         return None
-    if op.name in _MOVERS and static(op.results[0].type) and (value := constants.splat(op.operands[0])) is not None:
-        return (value,) if _same_element(types.get(op.operands[0]), op.results[0].type) else None
-    if evaluate is None or op.name in _NEVER or constants.made > LIMITS.all_folded_bytes:
+    if has(op, SELECTS) and all(static(result.type) for result in op.results):
+        value = constants.splat(op.operands[0])
+        if value is not None:  # one value everywhere, whatever moves
+            given = types.get(op.operands[0])
+            return (value,) * len(op.results) if all(_same_element(given, result.type) for result in op.results) else None
+    if evaluate is None or has(op, RANDOM, QUANTISES, DEQUANTISES) or constants.made > LIMITS.all_folded_bytes:
         return None
     if any((type_bytes(result.type) or 0) > constants.limit for result in op.results):
         return None

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from ir.attributes import Dense
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module
+from ir.opdefs import CORE, Dialects
 from ir.ops import Op
 
 T = TypeVar("T")
@@ -67,7 +68,8 @@ class Measurements:
 @dataclass(slots=True)
 class PassContext:
     """Everything a pass may use besides its module. ``progress(label, fraction)`` may be called at any rate; ``fraction`` is
-    None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none."""
+    None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none.
+    ``dialects`` define the ops of the module, for the verifier."""
 
     sink: DiagnosticSink = field(default_factory=DiagnosticSink)
     analyses: AnalysisCache = field(default_factory=AnalysisCache)
@@ -75,6 +77,7 @@ class PassContext:
     evaluate: ConstantEvaluator | None = None
     progress: Callable[[str, float | None], None] = lambda label, fraction: None
     measure: Callable[[Module], Measurements] | None = None
+    dialects: Dialects = CORE
 
     def count(self, pass_name: str, **values: int | float | str) -> None:
         """Records statistics of a pass, printed by ``--statistics`` and in reports."""

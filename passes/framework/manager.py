@@ -120,25 +120,25 @@ class PassManager:
             seconds = time.perf_counter() - start
             changed = result is not module and result != module
             start = time.perf_counter()
-            if self.verify and changed and hasattr(ir, "verify") and (faults := ir.verify(result)):
+            if self.verify and changed and (faults := ir.verify(result, dialects=context.dialects)):
                 raise InvariantError(faults, step.name)
         except (DnncError, MemoryError, OSError):  # faults of the input or of the machine, told as such
             raise
         except InvariantError as error:
-            self._blame_input(error)
+            self._blame_input(error, context)
             if kept := self._reproduce(number, module, error):
                 error.add_note(f"`{_replay(kept)}` reproduces it")
             raise
         except Exception as error:
-            self._blame_input(error)
+            self._blame_input(error, context)
             raise PassCrash(step.name, error, self._reproduce(number, module, error)) from error
         ops = sum(len(symbol.ops) for symbol in result.symbols if isinstance(symbol, Func | Stage))
         self.reports.append(PassReport(step.name, pass_text(step), seconds, time.perf_counter() - start, changed, ops))
         return result if changed else module
 
-    def _blame_input(self, error: BaseException) -> None:
+    def _blame_input(self, error: BaseException, context: PassContext) -> None:
         """Raises InvalidInput where the module broke an invariant before the first pass: no pass is to blame then."""
-        if self.given is not None and (faults := ir.verify(self.given)):
+        if self.given is not None and (faults := ir.verify(self.given, dialects=context.dialects)):
             raise InvalidInput(faults) from error
 
     def _label(self, number: int, step: Pass) -> str:

@@ -28,6 +28,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
+from ir import operators
 from ir.facets import Cost, Time
 from ir.module import Func, Stage
 from ir.ops import Op
@@ -37,20 +38,6 @@ from passes.model.sizes import sized_results
 
 EPILOGUE = "epilogue"
 """The class of ops, in ``DeviceType.efficiency``, that are fused into what they follow."""
-HEADS = ("Conv", "FusedConv", "Gemm", "MatMul")
-FUSED = (
-    "Add",
-    "BatchNormalization",
-    "Clip",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Mul",
-    "Relu",
-    "Sigmoid",
-    "Tanh",
-)
-"""ONNX operators that ONNX Runtime and TensorRT fuse into the convolution or product before them."""
 
 
 def op_seconds(op: Op, device_type: DeviceType) -> float:
@@ -143,14 +130,12 @@ def epilogues(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple
 
 def is_head(op: Op) -> bool:
     """Whether epilogues may be fused into the op's first result."""
-    dialect, _, name = op.name.partition(".")
-    return dialect == "onnx" and name in HEADS and len(op.results) > 0
+    return operators.has(op, operators.FUSES) and len(op.results) > 0
 
 
 def may_fuse(op: Op) -> bool:
     """Whether the op is an epilogue behind a chain."""
-    dialect, _, name = op.name.partition(".")
-    return dialect == "onnx" and name in FUSED and len(op.results) == 1
+    return operators.has(op, operators.EPILOGUE) and len(op.results) == 1
 
 
 def as_much(one: Type, other: Type) -> bool:

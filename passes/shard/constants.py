@@ -15,15 +15,13 @@ from typing import TypeVar
 
 from ir.module import Func
 from ir.names import unique
+from ir.operators import RANDOM, has
 from ir.ops import Op, Value
 from passes.model.graph import reads
 from passes.model.op_time import epilogues, is_head, may_fuse
 from passes.model.spmd.staged import Staged
 
 T = TypeVar("T")
-_RANDOM = frozenset(
-    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
 
 
 def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
@@ -34,7 +32,7 @@ def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
     known, found = set[str](), set[int]()
     ends = _ends(func)
     for position, op in enumerate(func.ops):
-        if position in ends or op.regions or op.name.rpartition(".")[2] in _RANDOM or not op.name.startswith("onnx."):
+        if position in ends or op.regions or has(op, RANDOM) or not op.name.startswith("onnx."):
             continue
         steady = all(name in known or (name.startswith("@") and name not in weights) for name in reads(op))
         if steady and not any(value.name in kept for value in op.results):

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from ir.layout_rules import Factor, Kind, LayoutRule, rules
 from ir.module import Module
+from ir.operators import PRODUCT, has
 from ir.ops import Op
 from ir.types import TensorType
 from passes.model.spmd.notation import WHOLE
@@ -35,7 +36,6 @@ from passes.shard.problem import NodeKind
 from passes.shard.search import NoPlanError, ShardPlan, solve
 
 STRATEGIES = ("data", "megatron", "expert", "tied", "replicate")
-_PRODUCTS = ("onnx.MatMul", "onnx.Gemm", "onnx.com.microsoft.FusedMatMul", "onnx.com.microsoft.MatMulNBits")
 _COLUMN, _ROW = "n", "k"
 """Factors of a product ``[m, k] x [k, n]``."""
 _WEIGHT_PORT = 1
@@ -301,7 +301,7 @@ class ByHand:
     def experts(self, number: int, count: int) -> Factor | None:
         """The factor of the experts in a product with a matrix for each."""
         op, rule = self.func.ops[number], self.rules[number]
-        if op.name not in _PRODUCTS or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
+        if not has(op, PRODUCT) or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
             return None
         parallel = (f for f in rule.factors if f.kind is Kind.PARALLEL and f.operands[_WEIGHT_PORT] == 0 and f.name != _COLUMN)
         return next((factor for factor in parallel if self.divides(factor, count)), None)
@@ -362,7 +362,7 @@ class ByHand:
     def product_factor(self, number: int, name: str, count: int) -> Factor | None:
         """Factor ``name`` of a product with a weight, where it divides."""
         op, rule = self.func.ops[number], self.rules[number]
-        if op.name not in _PRODUCTS or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
+        if not has(op, PRODUCT) or rule is None or not self.is_weight(op.operands[_WEIGHT_PORT]):
             return None
         return next((f for f in rule.factors if f.name == name and self.divides(f, count)), None)
 

@@ -20,7 +20,7 @@ from ir.ops import Op
 from ir.shares import cut
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import reads
-from passes.model.op_time import FUSED, HEADS, fused_seconds, op_seconds
+from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import FREE, Lies, Ways
 
@@ -229,14 +229,15 @@ class _Walk:
         """The operand that stays in the registers when the op is fused into what makes it; -1 where it is not. Notes what can
         be fused into the op in turn."""
         joined = -1
-        name = op.name.removeprefix("onnx.") if op.results and not self.training else ""
-        if name in FUSED and len(op.results) == 1:
+        if self.training:
+            return joined
+        if may_fuse(op):
             shape = _shape(op.results[0].type)
             for i, (value, lies) in enumerate(zip(op.operands, operands, strict=True)):
                 alone = value in self.chains and self.times_read[value] == 1 and self.lies[value] == lies
                 if alone and _shape(self.types[value]) == shape:
                     joined = i
-        if joined >= 0 or name in HEADS:
+        if joined >= 0 or is_head(op):
             self.chains.add(op.results[0].name)
         return joined
 

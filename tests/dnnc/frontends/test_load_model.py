@@ -13,7 +13,8 @@ from dnnc.frontends.opdefs import lookup
 from ir import parse_module, print_module, verify
 from ir.attributes import AttrKind, attributes
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.opdefs import ELEMENTWISE, PURE, RANDOM
+from ir.opdefs import PURE
+from ir.operators import ELEMENTWISE, EPILOGUE, RANDOM
 from ir.ops import Op, Value
 from tests.dnnc.frontends.models import model, save
 
@@ -83,7 +84,7 @@ def test_traits_and_kinds() -> None:
     assert add is not None
     assert random is not None
     assert split is not None
-    assert add.traits == {PURE, ELEMENTWISE}
+    assert add.traits == {PURE, ELEMENTWISE, EPILOGUE}
     assert random.traits == {RANDOM}
     assert split.results == (1, None) or split.results[1] is None
     assert dict(split.attributes)["axis"].kind is AttrKind.INT

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ir.attributes import attributes
+from ir.attributes import Attribute, AttrKind, attributes
 from ir.facets import Color, Cost, Phase, Time
-from ir.module import Module
+from ir.module import Mesh, Module
 from ir.ops import Op
 from ir.types import DType, TensorType
 from tests.passes.model.folding.graphs import STREAM, Net, changed, copies_with, of, retyped, round_trip, transformer
@@ -196,7 +196,8 @@ def test_an_absent_result_is_another_op() -> None:
 def test_communication_is_never_folded() -> None:
     net = Net()
     x = net.arg("x")
+    mesh = Attribute(AttrKind.SYMBOL, net.module.add(Mesh("@mesh", (("x", 2),), ("a", "b"))))
     for layer in range(4):
-        attrs = {"channel": layer % 2, "devices": ["a", "b"]}
+        attrs = {"axis": "x", "channel": layer % 2, "mesh": mesh}
         x = net.func.op("comm.all_reduce", (net.op("Relu", x),), STREAM, name=f"r{layer}", attrs=attrs)
     assert of(net.build(x)).blocks == ()

@@ -15,7 +15,7 @@ from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_topology
 from dnnc.zoo import build
 from ir.diagnostics import DiagnosticSink
-from ir.facets import DECISIONS, Facet, Group, Recompute, ShardRule, StageSet
+from ir.facets import DECISIONS, Facet, Group, ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.ops import Op, Value
 from ir.types import Layout, Replicate, Shard, TensorType
@@ -37,7 +37,7 @@ FACETS: tuple[tuple[Facet, ...], ...] = (
     (StageSet((1,)),),
     (ShardRule("m"),),
     (ShardRule("n"), StageSet((0,))),
-    (Recompute(), ShardRule("m"), StageSet((1,))),
+    (ShardRule("m"), StageSet((1,))),
 )
 
 Change = Callable[[Op], Op]
@@ -261,7 +261,6 @@ CHANGES: dict[str, Change] = {
     "a layout": lambda op: laid(op, OTHER),
     "a layout less": lambda op: laid(op, None),
     "a stage": lambda op: op.with_facets(StageSet((1,))),
-    "recompute": lambda op: op.with_facets(Recompute()),
     "a decision less": lambda op: replace(op, facets=tuple(f for f in op.facets if not isinstance(f, ShardRule))),
 }
 
