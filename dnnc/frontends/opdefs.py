@@ -18,7 +18,6 @@ from ir.opdefs import CORE, PURE, AttrDef, Dialect, Dialects, OpDef
 from ir.operators import RANDOM, TRAITS
 from ir.ops import Op
 
-
 # onnx.defs.OpSchema.AttrType, by name. A STRING may hold bytes, a sparse constant is imported as a dense tensor.
 _KINDS = {
     "FLOAT": AttrKind.FLOAT,
