@@ -41,8 +41,8 @@ def folded(
     if has(op, SELECTS) and all(static(result.type) for result in op.results):
         value = constants.splat(op.operands[0])
         if value is not None:  # one value everywhere, whatever moves
-            given = types.get(op.operands[0])
-            return (value,) * len(op.results) if all(_same_element(given, result.type) for result in op.results) else None
+            source = types.get(op.operands[0])
+            return (value,) * len(op.results) if all(_same_element(source, result.type) for result in op.results) else None
     if evaluate is None or has(op, RANDOM, QUANTISES, DEQUANTISES) or constants.made > LIMITS.all_folded_bytes:
         return None
     if any((type_bytes(result.type) or 0) > constants.limit for result in op.results):
