@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,12 +30,11 @@ from passes.model.graph import cuts_of, reads
 from passes.model.liveness import SLOTS, edge_slots
 from passes.model.sizes import assessed
 from passes.model.spmd.cross_mesh import message_bytes, parties
-from passes.model.spmd.decided import decided_by
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.notation import SEPARATOR
 from passes.model.spmd.price import price
-from passes.model.spmd.reshard_ops import with_reshards
+from passes.model.spmd.reshard_ops import Decided, with_reshards
 from passes.model.spmd.staged import Staged
 from passes.model.timeline.orders import step
 from passes.model.timeline.workload import largest_load, workload
@@ -114,8 +113,34 @@ def written(
         **({"shard.copies": tuple(name for pair in copies for name in pair)} if copies else {}),
     }
     module = insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
-    kept = [stage.decisions.kept if name else {} for name, stage in zip(names, stages, strict=True)]
-    return with_reshards(module, decided_by(module, outputs, kept))
+    return with_reshards(module, _decided(module, stages, names, holder, outputs))
+
+
+def _decided(
+    module: Module,
+    stages: Sequence[Staged],
+    names: Sequence[str],
+    holder: Mapping[int, int],
+    outputs: Mapping[str, Placements],
+) -> Decided:
+    """What the bills say of the layouts in which ops read and make values; ``outputs``: those of results that leave otherwise
+    than they are made."""
+    func, meshes = module.entry, {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    on = [meshes[name] if name else Mesh("", (), stage.mesh.devices[:1]) for name, stage in zip(names, stages, strict=True)]
+    wants: list[tuple[Placements, ...] | None] = []
+    lies: dict[str, Placements] = {}
+    for position, op in enumerate(func.ops):
+        number = holder[position]
+        bill, whole = stages[number].bill, (Replicate(),) * len(on[number].axes)
+        rows = iter(bill.reads[op.id] if names[number] and not op.regions else ())
+        wanted = tuple([next(rows, ("", whole))[1] if name else whole for name in op.operands])
+        wants.append(wanted if any(want != whole for want in wanted) else None)
+        lies.update((value.name, bill.lies.get(value.name, whole) if names[number] else whole) for value in op.results)
+    leaving = {value.name: outputs.get(value.name, lies[value.name]) for value in func.results if value.name in lies}
+    kept = tuple(stage.decisions.kept if name else {} for name, stage in zip(names, stages, strict=True))
+    uneven = any(stage.bill.uneven for stage in stages)
+    members = tuple((holder[position],) for position in range(len(func.ops)))
+    return Decided(func, members, tuple(on), tuple(wants), lies, leaving, kept, uneven)
 
 
 def laid(type_: Type, mesh: str, placements: Placements | None) -> Type:

@@ -53,14 +53,6 @@ def odd_reshard(module: Module) -> str:
     return next(told, "" if module.entry.ops == anew.ops else f"{len(module.entry.ops)} ops instead of {len(anew.ops)}")
 
 
-def decided_by(module: Module, outputs: Mapping[str, Placements], kept: Sequence[Mapping[str, Placements]]) -> Decided:
-    """What a module says that has no reshards yet; ``outputs``: of results that leave otherwise than they are made; ``kept``:
-    of each stage, weights that it keeps in another layout than whole. Raises InvalidInput as ``decided``."""
-    reader = _read(module, module.entry, meshes_of(module), kept)
-    made = {value.name: reader.lies[value.name] for value in module.entry.results if value.name in reader.lies}
-    return reader.result_of({**made, **outputs}, kept)
-
-
 def _read(module: Module, func: Func, meshes: Sequence[Mesh], kept: Sequence[Mapping[str, Placements]]) -> _Reader:
     reader = _Reader(module, func, meshes)
     for arg in func.args:
@@ -327,4 +319,4 @@ def bare_results(op: Op) -> Op:
     return replace(op, results=results)
 
 
-__all__ = ["Decided", "bare_results", "decided", "decided_by", "meshes_of", "odd_reshard"]
+__all__ = ["Decided", "bare_results", "decided", "meshes_of", "odd_reshard"]
