@@ -3,7 +3,7 @@
 What is in it (``dnnc/program/build.py`` reads it back)::
 
     manifest.json    versions, source, stages with their channels, size and digest of every other file but the trace; its own
-    plan.json        the decision, to read, edit and replay (``plan_json.py``)
+    plan.json        the decision, to read, edit and replay (``dnnc.program.plan_json``)
     plan.ir          the whole final module as text, what repeats in it folded
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
     annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
