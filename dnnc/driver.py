@@ -193,6 +193,9 @@ def compile_model(
             limits=options.limits,
         )
         module = with_topology(expand(imported.module), topology)
+        if any(op.name == "dnnc.work" for op in module.entry.ops):
+            message = "a profiled workload has seconds in place of operators: there is no program to make of it"
+            raise UsageError(message, where=options.model, hint=f"'dnnc solve {options.model}' plans it on its own machines")
         weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)

@@ -10,7 +10,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.diagnostics import DiagnosticSink
 
 OutOption = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write there instead of to standard output.")
@@ -53,7 +53,9 @@ def opt_(
     passes: Annotated[
         str | None,
         typer.Option(
-            "--passes", metavar="PIPELINE", help="Passes to run (default: those of the file's RUN line, as in a reproducer)."
+            "--passes",
+            metavar="PIPELINE",
+            help="Passes to run (default: those of the file's RUN line, as in a reproducer, else none).",
         ),
     ] = None,
     topology: Annotated[
@@ -74,7 +76,7 @@ def opt_(
     statistics: opt.StatisticsOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Run passes on IR text and print the result; replays a reproducer as it is."""
+    """Run passes on IR text and print the result; replays a reproducer as it is. Without passes: read, verify, print."""
     from dnnc.driver import pass_context
     from dnnc.frontends import DIALECTS
     from ir import load_module, print_module
@@ -83,10 +85,7 @@ def opt_(
 
     tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)
     text, where = _read(file)
-    wanted = passes if passes is not None else pipeline_of(text, where)
-    if wanted is None:
-        raise UsageError(f"{where} names no passes; expected --passes PIPELINE", hint="'dnnc passes' lists them")
-    pipeline = parse_pipeline(wanted)
+    pipeline = parse_pipeline(passes if passes is not None else pipeline_of(text, where) or "")
     sink = DiagnosticSink()
     module = load_module(text, where, dialects=DIALECTS)
     try:
