@@ -27,7 +27,7 @@ RULES: Final[dict[str, Callable[[str], str]]] = {
 ``h.0.attn``; ``/MatMul`` of ``/MatMul_output_0``; ``h.0`` of ``h.0.attn``."""
 CALL, REST = "dnnc.call", ".."
 _NODE, _SCOPE = ("same", "slashed", "stem"), ("parent",)
-LEAST_FACET = 60
+LEAST_FACET = 45
 """A facet of fewer characters is never worth an alias: a reader would have to look up what stands in the line as well."""
 LEAST_LOCATION = 20
 """Likewise of a location."""
