@@ -304,8 +304,14 @@ OPDEFS: dict[str, OpDef] = {definition.name: definition for definition in (*_COM
 RESHARD_STEPS: dict[str, ReshardStep] = {name: step for name, (step, _) in _STEPS.items()}
 """What changes the placement on one axis, by the name of the op of ``comm`` that does it."""
 
-COLLECTIVES = tuple(name for name, step in RESHARD_STEPS.items() if step.moves)
+COLLECTIVES: dict[str, ReshardStep] = {name: step for name, step in RESHARD_STEPS.items() if step.moves}
 """Those by which members exchange something."""
+
+
+def is_collective(op: Op) -> bool:
+    """Whether members exchange something by this op."""
+    definition = OPDEFS.get(op.name)
+    return definition is not None and definition.step is not None and definition.step.moves
 
 
 def reshard_step(before: Placement, after: Placement) -> str | None:
@@ -343,6 +349,7 @@ __all__ = [
     "Dialects",
     "OpDef",
     "ReshardStep",
+    "is_collective",
     "module_opsets",
     "opdef",
     "reshard_step",

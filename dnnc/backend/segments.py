@@ -13,20 +13,20 @@ from typing import Any
 
 from dnnc.program.build import NUMPY_NAMES
 from dnnc.program.collective import Collective
+from dnnc.program.collective_faults import collective_faults
 from dnnc.program.elements import BY_NAME
 from dnnc.program.members import Local, MemberProgram, Part, Segment
 from dnnc.program.plan_json import bare
 from ir.diagnostics import InvalidInput
 from ir.module import Func, Mesh, Module, Stage
 from ir.names import unique
+from ir.opdefs import COLLECTIVES, is_collective
 from ir.ops import Op, Value
 from ir.types import Partial, TensorType, Type
 from passes.model.graph import cuts_of, reads
 from passes.model.spmd import Exchange, LocalProgram, Message, coordinates, placements_of
 from passes.model.spmd import Part as LocalPart
 from passes.model.spmd.local import local_programs
-
-_COLLECTIVES = ("comm.all_reduce", "comm.all_gather", "comm.reduce_scatter", "comm.all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
         )
     collectives = _collectives(programs, levels)
     for collective in collectives:
-        for fault in collective.faults(len(programs)):
+        for fault in collective_faults(collective, len(programs)):
             raise InvalidInput(fault, where=f"stage {stage.index}, value '{collective.operand}'")
     return MeshStage(mesh.axes, tuple(members), collectives, tuple(models), tuple(program.parts for program in programs))
 
@@ -107,7 +107,7 @@ def collective_levels(stage: Stage) -> dict[int, int]:
     of_value: dict[str, int] = {}
     for op in stage.ops:
         level = max((of_value.get(name, 0) for name in reads(op)), default=0)
-        if op.name in _COLLECTIVES:
+        if is_collective(op):
             levels[op.get("channel")] = level
             level += 1
         of_value.update((value.name, level) for value in op.results)
@@ -132,7 +132,7 @@ def _held_as_values(program: LocalProgram) -> LocalProgram:
 
     return replace(
         program,
-        ops=(*ops, *(_reading(op, names) if op.name in _COLLECTIVES else op for op in program.ops)),
+        ops=(*ops, *(_reading(op, names) if is_collective(op) else op for op in program.ops)),
         exchanges=tuple(replace(e, operand=names.get(e.operand, e.operand)) for e in program.exchanges),
         outputs=tuple(map(called, program.outputs)),
         sends=tuple(replace(message, part=called(message.part)) for message in program.sends),
@@ -154,7 +154,7 @@ def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tupl
     readers: dict[str, set[int]] = {}
     for op in program.ops:
         level = max((of_value.get(name, 0) for name in reads(op)), default=0)
-        if op.name in _COLLECTIVES:
+        if is_collective(op):
             level = levels[op.get("channel")] + 1
             readers.setdefault(op.operands[0], set()).add(-1)
         else:
@@ -194,10 +194,10 @@ def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int]) ->
         first: Exchange = exchanges[0]
         types = [_types(program, exchange) for program, exchange in zip(programs, exchanges, strict=True)]
         dtype = types[0][0].dtype
-        kind = first.kind.removeprefix("comm.")
+        step = COLLECTIVES[first.kind]
         found.append(
             Collective(
-                kind,
+                first.kind,
                 first.channel,
                 levels[first.channel],
                 bare(first.operand),
@@ -207,8 +207,8 @@ def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int]) ->
                 tuple(_shape(operand) for operand, _ in types),
                 tuple(_shape(result) for _, result in types),
                 reduction=first.reduction,
-                split={"reduce_scatter": first.dim, "all_to_all": first.split_dim}.get(kind, -1),
-                join=first.dim if kind in ("all_gather", "all_to_all") else -1,
+                split=(first.split_dim if step.join else first.dim) if step.split else -1,
+                join=first.dim if step.join else -1,
             )
         )
     return tuple(sorted(found, key=lambda collective: (collective.level, collective.channel)))

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dnnc.program.collective import Collective
+from dnnc.program.collective_faults import collective_faults
 from dnnc.program.elements import BY_NAME, BY_NUMBER, packed
+from ir.types import REDUCTIONS
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 Shape: TypeAlias = tuple[int, ...]
 Known: TypeAlias = tuple[str, Sequence[int | str | None] | None]
 """What is known of a value: numpy's name of the element type, and the shape."""
-REDUCTIONS = ("", "sum", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def stage_faults(
         yield f"a mesh of {dict(axes)} does not have {len(members)} members"
         return
     for collective in collectives:
-        for fault in collective.faults(len(members)):
+        for fault in collective_faults(collective, len(members)):
             yield f"channel {collective.channel}: {fault}"
             return
     order = [(collective.level, collective.channel) for collective in collectives]
@@ -265,7 +266,7 @@ def _part_fault(part: Part, borders: Mapping[tuple[str, int], Known]) -> str:
         start < 0 or length < 0 or start + length > int(dim or 0) for (start, length), dim in zip(part.box, shape, strict=True)
     ):
         return f"box {[list(side) for side in part.box]} of '{part.name}' lies outside its shape {list(shape)}"
-    if part.reduction not in REDUCTIONS:
+    if part.reduction not in ("", *REDUCTIONS):
         return f"reduction '{part.reduction}' of '{part.name}' is unknown"
     element = BY_NAME.get(dtype)
     if (element is None or packed(element)) and not (is_whole(part.box, shape) and not part.reduction):

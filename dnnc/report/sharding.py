@@ -15,14 +15,13 @@ from dnnc.report.plan import plan_table
 from dnnc.report.tables import Table, columns
 from dnnc.report.units import bytes_text, percent_text, ratio_text, seconds_text
 from ir.module import Mesh, Module, Plan, PlanStage
+from ir.opdefs import COLLECTIVES
 from ir.types import Placement, Replicate
 from passes.model.stages.load import stage_seconds
 
 if TYPE_CHECKING:
     from passes.model.spmd.price import Collective
     from passes.shard import Alternative, Layer, OpRow
-
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def mesh_axes(module: Module) -> dict[int, tuple[int, ...]]:
@@ -89,7 +88,7 @@ def stages_table(plan: Plan, axes: Mapping[int, Sequence[int]]) -> Table:
 def layers_table(layers: Sequence[Layer]) -> Table:
     """One row per layer, equal ones that follow each other in one: seconds of compute, and of each kind of collective how many,
     bytes and seconds."""
-    kinds = [kind for kind in KINDS if any(kind in layer.totals() for layer in layers)]
+    kinds = [kind for kind in COLLECTIVES if any(kind in layer.totals() for layer in layers)]
     rows = []
     for same in _runs(layers):
         layer, totals = same[0], same[0].totals()

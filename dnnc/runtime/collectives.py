@@ -42,19 +42,14 @@ def combine(collective: Collective, member: int, operands: Sequence[Array], targ
     """Writes what ``member`` gets to ``target``, given the operands of its group in order."""
     group = collective.group_of(member)
     place = group.index(member)
-    match collective.kind:
-        case "all_reduce":
-            reduce_into(target, operands, collective.reduction, collective.element)
-        case "all_gather":
-            for part, source in zip(_cuts(collective.join, collective.operands, group), operands, strict=True):
-                target[part] = source
-        case "reduce_scatter":
-            part = _cuts(collective.split, collective.results, group)[place]
-            reduce_into(target, [source[part] for source in operands], collective.reduction, collective.element)
-        case "all_to_all":
-            cut = _cuts(collective.split, collective.results, group)[place]
-            for part, source in zip(_cuts(collective.join, collective.operands, group), operands, strict=True):
-                target[part] = source[cut]
+    if collective.split >= 0:
+        part = _cuts(collective.split, collective.results, group)[place]
+        operands = [source[part] for source in operands]
+    if collective.join < 0:
+        reduce_into(target, operands, collective.reduction, collective.element)
+        return
+    for part, source in zip(_cuts(collective.join, collective.operands, group), operands, strict=True):
+        target[part] = source
 
 
 def _cuts(dim: int, shapes: Sequence[Shape], group: Sequence[int]) -> list[tuple[slice, ...]]:
@@ -187,7 +182,7 @@ class Exchange:
         collective, group = self.collectives[number], self._groups[number]
         mine, result = group.index(self.member), self._results[number][turn].data
         operands = [raw.data for raw in self._operands[number][turn]]
-        if collective.kind == "all_gather":
+        if collective.shared and collective.join >= 0:
             part = _cuts(collective.join, collective.operands, group)[mine]
             if result[part].ctypes.data != operands[mine].ctypes.data:
                 result[part] = operands[mine]

@@ -146,19 +146,19 @@ class _Given:
             return False
         if use.number >= 0 and self.collectives[use.number].level >= self.written(new):
             return False
-        if before.kind == "all_reduce" and before.shared and before.level < self.written(new):
+        if before.shared and before.join < 0 and before.level < self.written(new):
             return True
         return any(self.met(k, before, self.written(new), new) for k in range(old + 1, new))
 
     def result_free(self, old: int, new: int) -> bool:
         before, after = self.collectives[old], self.collectives[new]
         use = self.uses.get(before.result, Uses())
-        if before.kind == "all_gather":  # whose operands may lie inside
+        if before.shared and before.join >= 0:  # whose operands may lie inside
             operand = self.uses.get(before.operand, Uses())
             use = Uses(None, max(use.level, operand.level), max(use.number, operand.number))
         if before.groups != after.groups or use.level == NEVER:
             return False
-        sliced = after.kind == "all_reduce"  # written behind a meeting of its own
+        sliced = after.split < 0 and after.join < 0  # written behind a meeting of its own
         level = self.written(new) if not sliced else after.level + 1
         return any(
             self.collectives[k].level >= use.level and k >= use.number and self.met(k, before, level, new + sliced)
@@ -177,7 +177,7 @@ class _Given:
 
 def offset_inside(collective: Collective, group: tuple[int, ...], place: int) -> int | None:
     """Where in the group's result the operand of one member lies as it is; None where it does not, and must be copied."""
-    if collective.kind != "all_gather" or math.prod(collective.results[group[0]][: collective.join]) != 1:
+    if not (collective.shared and collective.join >= 0) or math.prod(collective.results[group[0]][: collective.join]) != 1:
         return None
     before = sum(collective.nbytes(collective.operands[member]) for member in group[:place])
     return before if aligned(before) == before else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from ir.opdefs import COMMUNICATION, OPDEFS
 from passes.cost.contractions import SOFTMAX
 from passes.cost.facts import TRANSCENDENTAL as T
 from passes.cost.facts import Formula, OpFacts, Work, split_gradients
@@ -414,6 +415,5 @@ FORMULAS: dict[str, Formula] = {
     "onnx.Loop": free("control"),
     "onnx.Scan": free("control"),
     "onnx.SequenceMap": free("control"),
-    "comm.send": free("comm"),
-    "comm.recv": free("comm"),
+    **{name: free("comm") for name, definition in OPDEFS.items() if COMMUNICATION in definition.traits},
 }

@@ -25,10 +25,10 @@ from dataclasses import replace
 from ir.attributes import Attribute, AttrKind, attributes
 from ir.diagnostics import InvalidInput
 from ir.module import Mesh, Module, Stage
-from ir.opdefs import RESHARD
+from ir.opdefs import RESHARD, RESHARD_STEPS
 from ir.ops import Location, Op, Value
 from ir.topology import Topology
-from ir.types import Partial, Shard, Type
+from ir.types import Type
 from passes.model.graph import Cut, describe, reads, renamed, stage_members
 from passes.model.network import network
 from passes.model.spmd.boxes import Placements, placements_of
@@ -144,22 +144,15 @@ class _Stage:
     def step(self, operand: str, result: str, type_: Type, lies: Placements, step: Step, location: Location) -> Op:
         """One op of a chain."""
         before, after = lies[step.axis], step.after[step.axis]
-        fields: dict[str, Attribute] = {
+        definition = RESHARD_STEPS[step.kind]
+        fields = {
             "mesh": Attribute(AttrKind.SYMBOL, self.mesh.name),
             "axis": Attribute(AttrKind.STRING, self.mesh.axes[step.axis][0]),
+            **definition.attributes(before, after),
         }
-        if step.kind not in ("slice", "term"):
+        if definition.moves:
             fields["channel"] = Attribute(AttrKind.INT, self.channel)
             self.channel += 1
-        match before, after:
-            case Shard(one), Shard(other):
-                fields["split_dim"] = Attribute(AttrKind.INT, other)
-                fields["concat_dim"] = Attribute(AttrKind.INT, one)
-            case (Shard(dim), _) | (_, Shard(dim)):
-                fields["dim"] = Attribute(AttrKind.INT, dim)
-        for placement in (before, after):
-            if isinstance(placement, Partial):
-                fields["reduction"] = Attribute(AttrKind.STRING, placement.reduction)
         value = Value(result, laid(type_, self.mesh, step.after))
         return Op(f"comm.{step.kind}", (operand,), (value,), tuple(sorted(fields.items())), location=location)
 

@@ -20,10 +20,11 @@ import numpy as np
 
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.program.build import Build
-from dnnc.program.collective import KINDS, Collective
+from dnnc.program.collective import Collective
 from dnnc.report import seconds_text
 from dnnc.runtime import Pipeline, random_inputs
 from dnnc.runtime.collectives import TURNS, Exchange
+from ir.opdefs import COLLECTIVES
 from tests.bench.machine import header
 from tests.dnnc.runtime.members import members, shared_array, statuses
 
@@ -109,7 +110,7 @@ def main() -> None:
     print("collective      tensor  members   seconds   over memcpy")
     for size, nbytes in SIZES.items():
         copy = memcpy(nbytes)
-        for kind in KINDS:
+        for kind in COLLECTIVES:
             for count in (2, 4):
                 taken = seconds_of(collective(kind, nbytes, count), count)
                 print(f"{kind:14}  {size:>6}  {count:7}  {seconds_text(taken):>8}  {taken / copy:10.2f}x")

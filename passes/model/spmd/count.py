@@ -18,13 +18,12 @@ from functools import lru_cache
 
 from ir.diagnostics import InvalidInput
 from ir.module import Mesh, Module, Stage
+from ir.opdefs import COLLECTIVES, ReshardStep, is_collective
 from ir.ops import Op
 from ir.topology import Topology
-from ir.types import Placement, Replicate, Shard, TensorType
+from ir.types import Placement, Replicate, TensorType
 from passes.model.network import Network, Unreachable, network
 from passes.model.spmd.boxes import Placements, axis_number, box, members_along, placements_of
-
-KINDS = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +63,19 @@ def count(module: Module) -> tuple[Counted, ...]:
 def _of_stage(stage: Stage, mesh: Mesh, speeds: dict[str, tuple[float, float]]) -> list[Counted]:
     found = []
     for op in stage.ops:
-        kind = op.name.removeprefix("comm.")
-        if op.dialect == "comm" and kind in KINDS:
+        if is_collective(op):
+            kind = op.name.removeprefix("comm.")
             axis = op.get("axis")
             members = dict(mesh.axes)[axis]
-            size, passed = _bytes(op, kind, mesh, axis_number(mesh, axis))
+            size, passed = _bytes(op, COLLECTIVES[kind], mesh, axis_number(mesh, axis))
             bandwidth, latency = speeds[axis]
-            steps = (2 if kind == "all_reduce" else 1) * (members - 1)
+            steps = COLLECTIVES[kind].rounds * (members - 1)
             seconds = steps * (passed / bandwidth + latency)
             found.append(Counted(stage.index, op.get("channel"), kind, axis, op.results[0].name, size, steps * passed, seconds))
     return found
 
 
-def _bytes(op: Op, kind: str, mesh: Mesh, axis: int) -> tuple[float, float]:
+def _bytes(op: Op, step: ReshardStep, mesh: Mesh, axis: int) -> tuple[float, float]:
     """Bytes of the tensor as it would be without its axis, and of the largest part that a member passes on."""
     type_ = op.results[0].type
     if not isinstance(type_, TensorType) or type_.nbytes is None:
@@ -88,14 +87,12 @@ def _bytes(op: Op, kind: str, mesh: Mesh, axis: int) -> tuple[float, float]:
         return (*after[:axis], placement, *after[axis + 1 :])
 
     size = _largest(whole, mesh, along(Replicate()))
-    match kind:
-        case "all_reduce":
-            return size, size / mesh.axes[axis][1]
-        case "all_to_all":
-            return size, _largest_piece(
-                whole, mesh, axis, along(Shard(op.get("concat_dim"))), along(Shard(op.get("split_dim")))
-            )
-    return size, _largest(whole, mesh, along(Shard(op.get("dim"))))
+    if step.cuts_anew:
+        return size, size / mesh.axes[axis][1]
+    one, other = step.placements(op)
+    if step.join and step.split:
+        return size, _largest_piece(whole, mesh, axis, along(one), along(other))
+    return size, _largest(whole, mesh, along(one if step.join else other))
 
 
 @lru_cache(maxsize=1 << 10)

@@ -21,14 +21,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ir.opdefs import RESHARD_STEPS, reshard_step
 from ir.shares import Shares, foremost_two, nested_cut, none_empty, proportional
-from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.types import REDUCTIONS, DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from passes.model.spmd.mesh import DeviceMesh
 
 Placements: TypeAlias = tuple[Placement, ...]
 Seconds: TypeAlias = NDArray[np.float64]
-
-REDUCTIONS = ("sum", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +131,16 @@ def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, si
                 two = number.get((*placements[:position], target, *placements[position + 1 :]))
                 if two is None:
                     continue
-                match source, target:
-                    case Replicate(), _:
-                        convert[one, two] = 0.0
-                    case Shard(), Replicate():
-                        convert[one, two] = axis.gather(held[one])
-                    case Shard(), Shard():
-                        convert[one, two] = axis.gather(size * _largest_piece(type_, placements, found[two], position, mesh))
-                    case Partial(), Replicate():
-                        convert[one, two] = axis.reduce(held[one])
-                    case Partial(), Shard():
-                        convert[one, two] = axis.gather(held[two])
+                name = reshard_step(source, target)
+                if name is not None:
+                    step = RESHARD_STEPS[name]
+                    if step.cuts_anew:
+                        passed = held[one] / axis.size
+                    elif step.join and step.split:
+                        passed = size * _largest_piece(type_, placements, found[two], position, mesh)
+                    else:
+                        passed = held[one if step.join else two]
+                    convert[one, two] = axis.seconds(step, passed)
     for middle in range(len(found)):
         np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
     return convert

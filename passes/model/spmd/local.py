@@ -17,7 +17,7 @@ from ir.facets import BackwardTime, Cost, Measured, ShardRule, StageSet, Time, T
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
 from ir.module import Mesh, Module, Resource, Stage
 from ir.names import unique
-from ir.opdefs import RESHARD, module_opsets
+from ir.opdefs import RESHARD, RESHARD_STEPS, module_opsets
 from ir.ops import Op, Value
 from ir.shares import Shares, nested_cut
 from ir.types import DType, Replicate, Shard, TensorType, Type
@@ -224,13 +224,14 @@ class _Member:
         kind = op.name.removeprefix("comm.")
         axis = axis_number(self.mesh, op.get("axis"))
         result = self.local(op.results[0])
-        if kind == "slice":
-            self.slice(op, result)
-        elif kind == "term":
-            self.term(op, result, zero=op.get("reduction") == "sum" and self.places[axis] > 0)
-        else:
+        step = RESHARD_STEPS[kind]
+        if step.moves:
             self.ops.append(_undecided(op, (result,)))
             self.exchanges.append(self.exchange(op, kind, axis))
+        elif step.split:
+            self.slice(op, result)
+        else:
+            self.term(op, result, zero=op.get("reduction") == "sum" and self.places[axis] > 0)
 
     def slice(self, op: Op, result: Value) -> None:
         """The range of the part within what this member held before."""
@@ -280,7 +281,8 @@ class _Member:
         joined, parted = (before, after) if isinstance(after[axis], Shard) else (after, before)
         pieces: tuple[Range, ...] = ()
         split: tuple[Range, ...] = ()
-        if kind == "all_to_all":
+        step = RESHARD_STEPS[kind]
+        if step.join and step.split:
             pieces = self.ranges(group, whole, before, after, concat_dim)
             split = self.ranges(group, whole, after, before, split_dim)
             dim = concat_dim

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Mesh
+from ir.opdefs import ReshardStep
 from ir.shares import Shares, equal, foremost
 from ir.topology import Device, DeviceType, Topology
 from passes.model.network import Network, Unreachable
@@ -45,14 +46,9 @@ class Axis:
         if not self.shares:
             object.__setattr__(self, "shares", equal(self.size))
 
-    def gather(self, part: float) -> float:
-        """Seconds of an all-gather or reduce-scatter whose largest part has ``part`` bytes, or of an all-to-all in which no
-        member gives another more."""
-        return (self.size - 1) * (part / self.bandwidth + self.latency)
-
-    def reduce(self, size: float) -> float:
-        """Seconds of an all-reduce of ``size`` bytes."""
-        return 2.0 * self.gather(size / self.size)
+    def seconds(self, step: ReshardStep, part: float) -> float:
+        """Seconds of a collective whose members pass on at most ``part`` bytes at once."""
+        return step.rounds * ((self.size - 1) * (part / self.bandwidth + self.latency)) if step.moves else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from ir.facets import Cost, OptimizerState, Time
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
+from ir.opdefs import COLLECTIVES
 from ir.ops import Op
 from ir.shares import cut
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import reads
 from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds
 from passes.model.spmd.mesh import DeviceMesh, Member
-from passes.model.spmd.reshard import FREE, Lies, Ways
+from passes.model.spmd.reshard import Lies, Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +348,7 @@ class _Walk:
         """Adds the cheapest chain of collectives to the bill."""
         runs = self.microbatches if backward and name.startswith("@") else 1
         for step in self.ways.way(self.types[name], source, target) if source != target else ():
-            if step.kind not in FREE:
+            if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
                 self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward))
 

@@ -1,8 +1,8 @@
 """The cheapest chain of collectives from one layout of a value to another, step by step: what a plan is charged and what
 lowering writes.
 
-It spells out the steps that ``layouts`` states a second time, and finds chains by another algorithm (Dijkstra), so that an
-error in either shows as a difference between what the search minimised and what ``price`` counts. Of chains that cost the same
+It finds chains by another algorithm (Dijkstra) than ``layouts``, so that an error in either shows as a difference between what
+the search minimised and what ``price`` counts. Of chains that cost the same
 the one with the fewest steps is taken, then the one found first.
 """
 
@@ -14,22 +14,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ir.opdefs import RESHARD_STEPS, reshard_step
 from ir.shares import cut
 from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from passes.model.spmd.mesh import DeviceMesh
 
 Lies = tuple[Placement, ...]
-
-KINDS: dict[tuple[type[Placement], type[Placement]], str] = {
-    (Replicate, Shard): "slice",
-    (Replicate, Partial): "term",
-    (Shard, Replicate): "all_gather",
-    (Shard, Shard): "all_to_all",
-    (Partial, Replicate): "all_reduce",
-    (Partial, Shard): "reduce_scatter",
-}
-"""What changes the placement on one axis. ``slice`` and ``term`` move nothing."""
-FREE = frozenset({"slice", "term"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +80,12 @@ class Ways:
                 if after == before or (isinstance(after, Shard) and after in later):
                     continue
                 layout: Lies = (*lies[:position], after, *later)
-                kind = KINDS.get((type(before), type(after)))
+                kind = reshard_step(before, after)
                 if kind is not None and self.possible(type_, shape, layout):
-                    passed = size / axis.size if kind == "all_reduce" else self.bytes(type_, shape, lies, layout)
-                    yield Step(kind, position, layout, size, seconds_of(kind, axis.size, passed, axis.bandwidth, axis.latency))
+                    step = RESHARD_STEPS[kind]
+                    passed = size / axis.size if step.cuts_anew else self.bytes(type_, shape, lies, layout)
+                    seconds = step.seconds(axis.size, passed, axis.bandwidth, axis.latency)
+                    yield Step(kind, position, layout, size, seconds)
 
     def possible(self, type_: TensorType, shape: list[int], lies: Lies) -> bool:
         """Whether a value of this type may lie so."""
@@ -125,10 +117,4 @@ class Ways:
         return (type_.nbytes or 0) * (math.prod(local) / math.prod(shape)) if math.prod(shape) else 0.0
 
 
-def seconds_of(kind: str, n: int, part: float, bandwidth: float, latency: float) -> float:
-    """Of a collective over ``n`` members each of whose steps waits for ``part`` bytes (``mesh`` has the formulas)."""
-    steps = {"slice": 0, "term": 0, "all_reduce": 2 * (n - 1)}.get(kind, n - 1)
-    return steps * part / bandwidth + steps * latency
-
-
-__all__ = ["FREE", "Lies", "Step", "Ways", "seconds_of"]
+__all__ = ["Lies", "Step", "Ways"]
