@@ -80,8 +80,9 @@ class Relaxer:
         largest = np.zeros(len(self.problem.kinds))
         if effort.piece:
             largest = merging.round(effort.piece * self.value)
+        rounded = len(merging.roots()) < self.problem.size  # pieces that cost nothing go against limits of memory too
         merging.move(effort.give * self.value, self.apart >= effort.apart)
-        return merging.relaxed(1 + largest / self.bound, bool(largest.any()))
+        return merging.relaxed(1 + largest / self.bound, rounded)
 
 
 def relaxes(problem: Problem) -> bool:
@@ -143,6 +144,10 @@ class _Merging:
         while self.parent[v] != v:
             v = self.parent[v]
         return v
+
+    def roots(self) -> set[int]:
+        """The groups that there are now."""
+        return {self.root(v) for v in range(self.problem.size)}
 
     def _sum(self, nets: set[int]) -> Floats:
         return sum((self.cost[h] for h in sorted(nets)), np.zeros((self.sides, len(self.problem.kinds))))
