@@ -11,7 +11,7 @@ from onnx_ir import serde
 
 import ir
 from dnnc.backend.export import export_func, reading_tensors
-from dnnc.frontends import load_model
+from dnnc.frontends import DIALECTS, load_model
 from dnnc.frontends.weights import read_resource
 from dnnc.zoo import build, build_model, entries
 from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
@@ -79,7 +79,7 @@ def test_building_reads_and_makes_no_weights() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_modules_are_valid_and_print_back(name: str) -> None:
     module = build(SMALL[name])
-    assert not ir.verify(module)
+    assert not ir.verify(module, dialects=DIALECTS)
     assert ir.parse_module(ir.print_module(module)) == module
 
 

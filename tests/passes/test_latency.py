@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnnc.frontends import DIALECTS
 from ir.diagnostics import Infeasible, UsageError
 from ir.facets import StageSet
 from ir.module import Func, Module, Plan, Schedule
@@ -48,7 +49,7 @@ def test_branches_run_side_by_side() -> None:
     assert all(len(stage.devices) == 1 for stage in plan.stages)
     context = PassContext()
     final = LowerPass().run(SchedulePass().run(PlacePass().run(found, context), context), context)
-    assert verify(final) == []
+    assert verify(final, dialects=DIALECTS) == []
     assert plan_of(final).value == plan.value == plan_of(final).port_value
     schedule = final.first(Schedule)
     assert schedule is not None

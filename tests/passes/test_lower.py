@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.diagnostics import InvalidInput
 from ir.facets import StageSet
 from ir.module import Declared, Func, Module, Resource, Stage
@@ -50,7 +51,7 @@ def test_stages_in_order_without_comm_are_the_entry_in_another_order(module: Mod
 @given(staged_modules())
 @settings(deadline=None)
 def test_lowered_modules_verify(module: Module) -> None:
-    assert ir.verify(lowered(module)) == []
+    assert ir.verify(lowered(module), dialects=DIALECTS) == []
 
 
 @given(staged_modules())

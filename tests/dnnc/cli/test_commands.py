@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dnnc.cli import main
+from dnnc.frontends import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.module import Func, Plan
 from passes.model.folding import expand, is_block
@@ -293,7 +294,7 @@ def test_import_prints_ir_that_compiles_to_the_same_plan(tmp_path: Path, capsys:
     text = dnnc(capsys, "import", MODEL)
     module = parse_module(text)
     assert print_module(module) == text
-    assert not verify(module)
+    assert not verify(module, dialects=DIALECTS)
     dnnc(capsys, "import", MODEL, "-o", tmp_path / "m.ir")
     assert (tmp_path / "m.ir").read_text() == text
     assert [path.name for path in tmp_path.iterdir()] == ["m.ir"]

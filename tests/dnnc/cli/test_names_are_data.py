@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dnnc.cli import main
+from dnnc.frontends import DIALECTS
 from ir import load_module, print_module
 from ir.diagnostics import Diagnostic, Span, visible, visible_json
 from ir.names import quote_text, unquote_text
@@ -107,9 +108,9 @@ def test_printed_ir_parses_back_equal(
 ) -> None:
     monkeypatch.chdir(folder)
     assert main(["import", "m.ir"]) == 0
-    module = load_module(MODEL)
+    module = load_module(MODEL, dialects=DIALECTS)
     text = capsys.readouterr().out
-    assert load_module(text) == module
+    assert load_module(text, dialects=DIALECTS) == module
     assert print_module(module) == text
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.frontends import load_model, require_static
+from dnnc.frontends import DIALECTS, load_model, require_static
 from dnnc.frontends.opdefs import lookup
 from ir import parse_module, print_module, verify
 from ir.attributes import AttrKind, attributes
@@ -50,7 +50,7 @@ def test_the_zoo_is_a_model() -> None:
 def test_what_is_imported_prints_parses_and_verifies(tmp_path: Path) -> None:
     path = save(model("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {\n y = Add(x, w)\n}"), tmp_path)
     module = load_model(str(path), {}, DiagnosticSink()).module
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     assert parse_module(print_module(module)) == module
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import load_model
+from dnnc.frontends import DIALECTS, load_model
 from dnnc.frontends.workloads import Machines, in_unit, lower, read_profile
 from ir import parse_module, print_module, verify
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
@@ -50,7 +50,7 @@ def read(
     sink = sink if sink is not None else DiagnosticSink()
     profile = read_profile(path, sink=sink, format=format)
     module = lower(profile, machines or Machines(), backward=backward, sink=sink)
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     assert parse_module(print_module(module)) == module
     return Workload(module, profile.format, profile.has_backward_nodes)
 

@@ -10,6 +10,7 @@ import pytest
 
 import ir
 from dnnc.cli import main
+from dnnc.frontends import DIALECTS
 from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, Pipeline, check_build, random_inputs
 from ir.module import Mesh, Stage
@@ -67,7 +68,7 @@ def test_unequal_parts_run_and_check(
     (row,) = json.loads(out)["stages"]
     assert row["shares"] == [list(along) for along in shares]
     assert "ONNX cannot say unequal parts" in err
-    module = ir.load_module((folder / "plan.ir").read_text(encoding="utf-8"))
+    module = ir.load_module((folder / "plan.ir").read_text(encoding="utf-8"), dialects=DIALECTS)
     (mesh,), (stage,) = module.of_type(Mesh), module.of_type(Stage)
     assert mesh.shares == shares
     programs = local_programs(module, stage)

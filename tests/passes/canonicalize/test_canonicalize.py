@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dnnc.driver import pass_context
-from dnnc.frontends import import_model
+from dnnc.frontends import DIALECTS, import_model
 from ir import Builder, Dense, DType, Module, TensorType, parse_module, print_module, verify
 from ir.builder import BodyBuilder
 from ir.diagnostics import DiagnosticSink, UsageError
@@ -176,9 +176,9 @@ X = np.array([[1.5, -0.0, 0.0], [np.inf, np.nan, -2.0]], np.float32)
 @given(modules())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_any_small_graph_gives_the_same_bits(module: Module) -> None:
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     result = canonical(module)
-    assert verify(result) == []
+    assert verify(result, dialects=DIALECTS) == []
     assert ops(result) <= ops(module) + 1, "an inlined branch may bring an op more than the If it replaces"
     assert canonical(result) == result, "a second run changes nothing"
     assert parse_module(print_module(result)) == result
@@ -218,9 +218,9 @@ LOOP = """module @m {opset.onnx = 20} {
 
 def test_a_loop_with_captures_and_a_known_branch_inside_gives_the_same_bits() -> None:
     given_ = parse_module(LOOP)
-    assert verify(given_) == []
+    assert verify(given_, dialects=DIALECTS) == []
     result = canonical(given_)
-    assert verify(result) == []
+    assert verify(result, dialects=DIALECTS) == []
     assert canonical(result) == result
     loop = result.entry.ops[-1]
     (region,) = [region for _, region in loop.regions]
@@ -247,7 +247,7 @@ def test_a_real_model_shrinks_and_gives_the_same_numbers(name: str, shared_dir: 
     dims, most = MODELS[name]
     imported = import_model(shared_dir / "models" / f"{name}.onnx", dims=dims, sink=DiagnosticSink())
     result = canonical(imported.module)
-    assert verify(result) == []
+    assert verify(result, dialects=DIALECTS) == []
     assert ops(result) <= most
     assert canonical(result) == result
     random = np.random.default_rng(0)
@@ -392,7 +392,7 @@ def test_an_op_that_makes_no_sense_is_left_to_whom_it_concerns(line: str) -> Non
     given_ = module(line, resources=" ".join(f"resource @{name} = {data}" for name, data in constants.items()))
     result = canonical(given_)
     assert canonical(result) == result
-    assert len(verify(result)) <= len(verify(given_))
+    assert len(verify(result, dialects=DIALECTS)) <= len(verify(given_, dialects=DIALECTS))
 
 
 # --- transposes between merged dimensions --------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def test_a_transpose_on_merged_dimensions(shape: list[int], behind: list[int], b
 """
     before = parse_module(text)
     after = canonical(before)
-    assert not verify(after)
+    assert not verify(after, dialects=DIALECTS)
     given_x = {"x": np.arange(np.prod(shape), dtype=np.float32).reshape(shape)}
     assert_same_bits(run(before, given_x), run(after, given_x))
     if first and behind == [1, 0] and back == [0, 1] and min(shape) > 1 and len(lead) > 1:
@@ -448,7 +448,7 @@ CALLS = """module @m {opset.onnx = 20} {
 
 def test_what_a_call_says_of_its_copy_goes_with_the_ops_that_it_says_it_of() -> None:
     result = canonical(parse_module(CALLS))
-    assert not verify(result)
+    assert not verify(result, dialects=DIALECTS)
     assert [[key for key, _ in op.attributes] for op in result.entry.ops] == [["callee"], ["callee"]]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.driver import pass_context
-from dnnc.frontends import load_model
+from dnnc.frontends import DIALECTS, load_model
 from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, parse_module, verify
 from ir.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.facets import Cost
@@ -297,9 +297,9 @@ def test_a_call_costs_what_it_calls() -> None:
     with builder.func("block") as block:
         block.result(block.op("onnx.Neg", (block.arg("y", types[0]),), types[0]))
     module = builder.build()
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     result = CostPass().run(module, PassContext())
-    assert verify(result) == []
+    assert verify(result, dialects=DIALECTS) == []
     assert [op.facet(Cost) for op in result.entry.ops] == [Cost(32, 128, 128, input_grad=32, kind="control")] * 2
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnnc.frontends import DIALECTS
 from ir.diagnostics import Infeasible, UsageError
 from ir.facets import StageSet
 from ir.module import Func, Module, Plan, Resource, Schedule, Splat
@@ -82,7 +83,7 @@ def test_stages_of_one_device_take_turns() -> None:
     module = planned(chain([0, 1, 2], seconds=2.0), devices(2), {0: ("d0",), 1: ("d1",), 2: ("d0",)})
     context = PassContext()
     module = LowerPass().run(SchedulePass().run(PlacePass().run(module, context), context), context)
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     plan, schedule = module.first(Plan), module.first(Schedule)
     assert plan is not None
     assert schedule is not None
@@ -138,7 +139,7 @@ def test_a_split_that_no_contiguous_one_replaces() -> None:
     assert [stage.devices for stage in plan.stages] == [("a",), ("b",), ("a",)]
     assert (plan.value, plan.bound, plan.status) == (8.0, 8.0, "optimal")
     assert dict(plan.certificate)["split"] == "any"
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     final = PlacePass().run(module, PassContext()).first(Plan)
     assert final is not None
     assert (final.value, final.port_value, final.status) == (8.0, 8.0, "optimal")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import load_model, load_topology
+from dnnc.frontends import DIALECTS, load_model, load_topology
 from dnnc.program.plan_json import plan_from_json, plan_text, plan_to_json, replay_from_json
 from ir import parse_module, print_module, verify
 from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, InvalidInput
@@ -80,7 +80,7 @@ def replayed(data: dict[str, Any], module: Module) -> Module:
     step = replay_from_json(data)
     assert isinstance(step, ReplayPass)
     found = run(step, module)
-    assert verify(found) == []
+    assert verify(found, dialects=DIALECTS) == []
     return found
 
 
@@ -507,7 +507,7 @@ def test_nonsense_is_refused_or_makes_a_sound_plan(draw: st.DataObject) -> None:
     assert longest < 20_000  # a name of the file may be told in full
     if longest:
         return
-    assert verify(found) == []
+    assert verify(found, dialects=DIALECTS) == []
     assert parse_module(print_module(found)) == found
     if isinstance(step, ReplayPass):
         plan = plan_of(found)

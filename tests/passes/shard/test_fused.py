@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.module import Module, Plan
 from passes.cost import CostPass
 from passes.model.spmd.mesh import Axis, DeviceMesh
@@ -43,7 +44,7 @@ def mesh(*sizes: int, bandwidth: float = 1e10, latency: float = 0.0) -> DeviceMe
 
 def written(*body: str, args: str = "%x : tensor<8x8xf32>", result: str = "%y") -> Module:
     text = FUNC.format(args=args, result=result, body="\n    ".join(f"{line} : {MATRIX}" for line in body))
-    return through(ir.load_module(text), CostPass())
+    return through(ir.load_module(text, dialects=DIALECTS), CostPass())
 
 
 BIASED = ("%h = onnx.MatMul(%x, @w)", "%a = onnx.Add(%h, @b)", "%y = onnx.Relu(%a)")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.driver import pass_context
+from dnnc.frontends import DIALECTS
 from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.module import Mesh, Module, Plan, Stage
 from ir.shares import Shares
@@ -51,7 +52,7 @@ def unequal(rates: list[float], memory: list[int] | None = None) -> Topology:
 
 
 def products(topology: Topology) -> Module:
-    return through(ir.load_module(TWO_PRODUCTS), CostPass()).extend([topology])
+    return through(ir.load_module(TWO_PRODUCTS, dialects=DIALECTS), CostPass()).extend([topology])
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_devices_alike_have_no_shares() -> None:
 def test_the_bound_counts_shares_that_a_plan_by_name_does_not_fit() -> None:
     """Two samples are split equally or not at all, but 3:1 of other dimensions is quicker."""
     text = TWO_PRODUCTS.replace("tensor<4x", "tensor<2x")
-    module = through(ir.load_module(text), CostPass()).extend([unequal([3e9, 1e9])])
+    module = through(ir.load_module(text, dialects=DIALECTS), CostPass()).extend([unequal([3e9, 1e9])])
     best, data = (through(module, ShardPass(mesh="2", strategy=name)).first(Plan) for name in ("", "data"))
     assert best is not None
     assert data is not None

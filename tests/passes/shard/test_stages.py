@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dnnc.driver import pass_context
+from dnnc.frontends import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.module import Mesh, Module, Plan, Schedule
@@ -374,7 +375,7 @@ def test_constants_are_made_by_each_stage() -> None:
     assert [op.facet(StageSet) for op in masks] == [StageSet((0,)), StageSet((1,))]
     assert [op.id for op in masks] == ["%mask", "%mask.stage1"]
     assert [cut.tensor.name for cut in cuts_of(module.entry)] == ["%a"]
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     plan = module.first(Plan)
     assert plan is not None
     assert plan.value == pytest.approx(largest_load(workload(module)), rel=1e-9)
@@ -494,7 +495,7 @@ SMALL = "zoo:gpt2,layers=2,hidden=64,heads=8,vocab=128,seq=16"
 def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
     """It verifies, reads back equal, its period is its value, and every member has a row."""
     module = sharded(SMALL, "preset:cpu-8", **options)
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     assert parse_module(print_module(module)) == module
     plan, schedule = module.first(Plan), module.first(Schedule)
     assert plan is not None
@@ -538,7 +539,7 @@ def test_a_training_step_fills_and_drains() -> None:
     assert plan.objective == "training"
     slowest = max(stage.working + stage.receive + stage.send for stage in plan.stages)
     assert plan.value == pytest.approx((6 + 2 - 1) * slowest, rel=1e-9)
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
 
 
 def test_memory_holds_the_microbatches_in_flight() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import load_model
+from dnnc.frontends import DIALECTS, load_model
 from dnnc.frontends.weights import read_resource
 from ir import DType, Module, TensorType, parse_module, print_module, verify
 from ir.diagnostics import DiagnosticSink
@@ -27,7 +27,7 @@ def unfused(module: Module) -> tuple[Module, int]:
     """The module after the pass, and how many products it took apart."""
     context = PassContext()
     result = UnfusePass().run(module, context)
-    assert verify(result) == []
+    assert verify(result, dialects=DIALECTS) == []
     assert parse_module(print_module(result)) == result
     assert UnfusePass().run(result, PassContext()) == result
     products = context.statistics["unfuse"]["products"]
@@ -119,7 +119,7 @@ def test_any_form_gives_the_same_numbers(
     if form == "gather":
         sizes = [1] * len(sizes)
     before = parse_module(program(form, where, sizes, rows, inner, bias, transposed))
-    assert verify(before) == []
+    assert verify(before, dialects=DIALECTS) == []
     after, products = unfused(before)
     assert products == 1
     kinds = [op.name for op in after.entry.ops]

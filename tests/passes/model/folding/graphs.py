@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.builder import Builder, FuncBuilder
 from ir.module import Declared, Func, Module, Resource
 from ir.ops import Location, Op, Region, Value
@@ -50,7 +51,7 @@ class Net:
             self.func.result(result)
         self.module.symbols.append(self.func.build())
         module = self.module.build()
-        assert not ir.verify(module)
+        assert not ir.verify(module, dialects=DIALECTS)
         return module
 
 
@@ -94,7 +95,7 @@ def of(module: Module) -> Folding:
 def round_trip(module: Module) -> Module:
     """The folded module, after checks that it is valid, prints, and expands to ``module``."""
     folded = FoldPass().run(module, PassContext())
-    assert not ir.verify(folded)
+    assert not ir.verify(folded, dialects=DIALECTS)
     text = ir.print_module(folded)
     assert ir.parse_module(text) == folded
     restored = expand(folded)
@@ -186,7 +187,7 @@ def changed(module: Module, op: str, change: Callable[[Op], Op]) -> Module:
     assert sum(found.id == op for found in func.ops) == 1, op
     ops = tuple(change(found) if found.id == op else found for found in func.ops)
     module = module.replace(func, replace(func, ops=ops))
-    assert not ir.verify(module)
+    assert not ir.verify(module, dialects=DIALECTS)
     return module
 
 
@@ -203,7 +204,7 @@ def retyped(module: Module, name: str, type_: TensorType) -> Module:
         return replace(op, results=tuple(Value(v.name, type_) if v.name == name else v for v in op.results))
 
     module = module.replace(func, replace(func, ops=tuple(map(result, func.ops))))
-    assert not ir.verify(module)
+    assert not ir.verify(module, dialects=DIALECTS)
     return module
 
 

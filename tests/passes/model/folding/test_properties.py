@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.module import Func, Module
 from passes.fold import FoldPass
 from passes.framework.base import PassContext
@@ -80,7 +81,7 @@ def test_names_and_order_do_not_matter(case: tuple[Module, int, int], seed: int)
     rng = random.Random(seed)
     expected = summary(of(module))
     for other in (shuffled(module, rng), renamed(module, rng), renamed(shuffled(module, rng), rng)):
-        assert not ir.verify(other)
+        assert not ir.verify(other, dialects=DIALECTS)
         assert summary(of(other)) == expected
         round_trip(other)
 
@@ -123,7 +124,7 @@ def test_repeated_random_ops_come_back(module: Module, times: int) -> None:
     """Any function, called in a row by a function that fold makes: every kind of attribute, region, facet in a copy."""
     func = next(iter(module.of_type(Func)))
     doubled = repeated(module, func, times)
-    if ir.verify(doubled):  # a decision or a name that may not stand twice
+    if ir.verify(doubled, dialects=DIALECTS):  # a decision or a name that may not stand twice
         return
     folded = round_trip(doubled)
     assert FoldPass().run(folded, PassContext()) == folded

@@ -6,7 +6,7 @@ import pytest
 
 import ir
 from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import load_topology
+from dnnc.frontends import DIALECTS, load_topology
 from dnnc.zoo import build
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.module import Module, Stage
@@ -30,11 +30,11 @@ def lowered(name: str) -> Module:
 def test_stages_take_ops_and_get_them_back(name: str) -> None:
     module = lowered(name)
     folded = fold(module)
-    assert not ir.verify(folded)
+    assert not ir.verify(folded, dialects=DIALECTS)
     assert expand(folded) == module
     assert fold(folded) == folded
     text = ir.print_module(folded)
-    assert ir.load_module(text) == folded
+    assert ir.load_module(text, dialects=DIALECTS) == folded
     assert text.count(TAKE) >= 2
     if name == "devices":  # what is left is what moves, and what stands between two sends
         left = [op for stage in folded.of_type(Stage) for op in stage.ops if op.dialect not in ("dnnc", "comm")]
@@ -60,4 +60,4 @@ def test_a_stage_that_takes_what_it_cannot_is_refused(before: str, after: str, w
 def test_the_ops_of_a_take_are_a_first_one_and_a_count() -> None:
     text = ir.print_module(fold(lowered("devices")))
     with pytest.raises(InvalidInput, match="attribute 'ops' is the first op and how many"):
-        ir.load_module(text.replace("ops = [0, ", "ops = [0, 1, ", 1))
+        ir.load_module(text.replace("ops = [0, ", "ops = [0, 1, ", 1), dialects=DIALECTS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import load_topology
+from dnnc.frontends import DIALECTS, load_topology
 from dnnc.zoo import build
 from ir.diagnostics import DiagnosticSink
 from ir.facets import DECISIONS, Facet, Group, ShardRule, StageSet
@@ -158,7 +158,7 @@ def test_few_copies_are_no_variant() -> None:
     folded = FoldPass(min_support=4).run(module, PassContext())
     assert [said(func)["fold.copies"] for func in bodies(folded, LAYER)] == [4]
     assert expand(folded) == module
-    assert not ir.verify(folded)
+    assert not ir.verify(folded, dialects=DIALECTS)
 
 
 # -- any decisions -----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def ways_decided(module: Module, copies: Sequence[Sequence[str]]) -> Counter[obj
 def test_as_many_variants_as_distinct_decisions(case: tuple[Module, list[list[str]]]) -> None:
     """Of those decisions that more than one copy has; a single one is written out."""
     module, copies = case
-    assert not ir.verify(module)
+    assert not ir.verify(module, dialects=DIALECTS)
     folded = round_trip(module)
     expected = sorted(count for count in ways_decided(module, copies).values() if count > 1)
     assert sorted(said(func)["fold.copies"] for func in bodies(folded)) == expected  # type: ignore[type-var]
@@ -318,10 +318,10 @@ def test_passes_give_a_folded_module_back_folded(name: str) -> None:
     assert expand(folded) == plain
     assert fold(plain) == folded
     assert bodies(folded)
-    assert not ir.verify(folded)
+    assert not ir.verify(folded, dialects=DIALECTS)
     text = ir.print_module(folded)
     assert len(text.splitlines()) < len(ir.print_module(plain).splitlines())
-    assert ir.load_module(text) == folded
+    assert ir.load_module(text, dialects=DIALECTS) == folded
 
 
 def test_a_pass_that_leaves_the_functions_alone_leaves_them_folded_as_they_are() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import ir
 from dnnc.driver import pass_context
-from dnnc.frontends import free_symbols, load_model
+from dnnc.frontends import DIALECTS, free_symbols, load_model
 from dnnc.runtime.generate import input_demands
 from ir.diagnostics import DiagnosticSink
 from ir.module import Module, Plan
@@ -107,7 +107,7 @@ def lowered(module: Module) -> Module:
     """Lowered, and right by the verifier, as text too; lowering again changes nothing."""
     result = through(module, LowerPass())
     assert through(result, LowerPass()) == result
-    assert ir.verify(result) == []
+    assert ir.verify(result, dialects=DIALECTS) == []
     assert ir.parse_module(ir.print_module(result)) == result
     return result
 

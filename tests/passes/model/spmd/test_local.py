@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.driver import pass_context
+from dnnc.frontends import DIALECTS
 from ir.diagnostics import DiagnosticSink
 from ir.module import Mesh, Module, Plan, Stage
 from ir.ops import Op
@@ -113,14 +114,14 @@ def test_names_that_a_model_has_already_are_passed_over() -> None:
     names = dict(zip(made, ["%a.1", "%a", "%a.2/start"], strict=False))
     ops = renamed(module.entry.ops, names)
     module = module.replace(module.entry, replace(module.entry, ops=ops))
-    assert ir.verify(module) == []
+    assert ir.verify(module, dialects=DIALECTS) == []
     for seed in range(6):
         check_runs(module, random_plan(module, [(2,)], np.random.default_rng(seed))[0], Path())
 
 
 def test_a_plan_that_says_other_seconds_is_told() -> None:
     sink = DiagnosticSink()
-    module = LowerPass().run(ir.load_module(TEXT), pass_context(sink))
+    module = LowerPass().run(ir.load_module(TEXT, dialects=DIALECTS), pass_context(sink))
     seconds = math.fsum(one.seconds for one in count(module) if one.stage == 0)
     assert [d.message for d in sink.diagnostics] == [
         f"the collectives of stage {one} take {seconds if one == 0 else other:.4g} s by count, 0 s by @plan"
@@ -134,7 +135,7 @@ def test_a_plan_that_says_other_seconds_is_told() -> None:
 
 
 def test_no_such_member() -> None:
-    result = LowerPass().run(ir.load_module(TEXT), pass_context(DiagnosticSink()))
+    result = LowerPass().run(ir.load_module(TEXT, dialects=DIALECTS), pass_context(DiagnosticSink()))
     with pytest.raises(IndexError):
         local_program(result, stages(result)[0], 2)
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.module import Mesh, Module, Stage
 from ir.types import type_bytes
 from passes.cost import CostPass
@@ -147,6 +148,6 @@ module @m {opset.onnx = 20} {
 @pytest.mark.parametrize("shapes", [[(2,)], [(2, 2)], [(2,), (2,)], [(2,), (1,)], [(1,), (4,)]])
 def test_what_has_no_known_shape_is_whole(shapes: list[tuple[int, ...]]) -> None:
     """Sequences and lengths that depend on data, made by ops without a rule, within a stage and across stages."""
-    module = through(ir.load_module(ODD), CostPass())
+    module = through(ir.load_module(ODD, dialects=DIALECTS), CostPass())
     for seed in range(3):
         check_runs(module, random_plan(module, shapes, np.random.default_rng(seed))[0], Path())

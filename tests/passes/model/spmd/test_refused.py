@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.diagnostics import InvalidInput
 from passes.lower import LowerPass
 from tests.passes.model.spmd.planning import through
@@ -53,12 +54,12 @@ TOPOLOGY = TEXT[TEXT.index("  topology") : TEXT.index("  mesh @mesh0")]
 
 def faults(text: str) -> list[tuple[str, str]]:
     with pytest.raises(InvalidInput) as raised:
-        through(ir.load_module(text), LowerPass())
+        through(ir.load_module(text, dialects=DIALECTS), LowerPass())
     return [(d.where, d.message) for d in raised.value.diagnostics]
 
 
 def test_as_it_stands_it_lowers() -> None:
-    assert ir.verify(through(ir.load_module(TEXT), LowerPass())) == []
+    assert ir.verify(through(ir.load_module(TEXT, dialects=DIALECTS), LowerPass()), dialects=DIALECTS) == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
+from dnnc.frontends import DIALECTS
 from ir.facets import Cost
 from ir.module import Mesh, Plan
 from ir.shares import Shares
@@ -128,7 +129,7 @@ module @m {opset.onnx = 20} {
 def test_seconds_are_those_of_the_member_that_takes_longest() -> None:
     """Columns 3 to 1, on devices 3 to 1 as fast: both work as long, a quarter of what the slow one would alone. By hand: 2 m n
     k flops at 1e9 and 1e9/3 a second; bytes of the input, 3/4 or 1/4 of the weight and of the result."""
-    module = through(ir.load_module(PRODUCT), CostPass())
+    module = through(ir.load_module(PRODUCT, dialects=DIALECTS), CostPass())
     (op,) = module.entry.ops
     cost = op.facet(Cost)
     assert cost is not None
@@ -149,7 +150,7 @@ def test_seconds_are_those_of_the_member_that_takes_longest() -> None:
 
 def test_each_device_by_its_own_memory() -> None:
     """Devices of 2 and 1 GiB: a weight cut 2 to 1 takes of each half of what it would of the smaller one."""
-    module = through(ir.load_module(PRODUCT), CostPass())
+    module = through(ir.load_module(PRODUCT, dialects=DIALECTS), CostPass())
     top = topology(2, {1})
     mesh = mesh_of(top, network(top), (2,), shares=((2, 1),))
     assert mesh.memory == 1 << 30
@@ -179,7 +180,7 @@ module @m {opset.onnx = 20} {
 )
 def test_collectives_wait_for_the_largest_part(reader: str, kind: str, elements: int) -> None:
     """Rows 6 and 2 of 8, columns 5 and 1 of 6, by shares 3 and 1; what a member keeps of an all-to-all is not sent."""
-    module = through(ir.load_module(GATHER), CostPass())
+    module = through(ir.load_module(GATHER, dialects=DIALECTS), CostPass())
     top = topology(2)
     mesh = mesh_of(top, network(top), (2,), shares=((3, 1),))
     a, b = module.entry.ops

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ir
+from dnnc.frontends import DIALECTS
 from passes.cost import CostPass
 from tests.passes.model.spmd.planning import lowered, random_plan, through
 
@@ -41,6 +42,6 @@ def text() -> str:
 def test_a_kept_weight_is_gathered_as_it_lies(old: str, new: str, message: str) -> None:
     before = text()
     line = next(line for line in before.splitlines() if "comm.all_gather(@w)" in line)
-    assert ir.verify(ir.parse_module(before)) == []
+    assert ir.verify(ir.parse_module(before), dialects=DIALECTS) == []
     changed = ir.parse_module(before.replace(line, line.replace(old, new)))
-    assert any("INV21" in str(fault) and message in str(fault) for fault in ir.verify(changed))
+    assert any("INV21" in str(fault) and message in str(fault) for fault in ir.verify(changed, dialects=DIALECTS))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import load_topology
+from dnnc.frontends import DIALECTS, load_topology
 from ir import parse_module, print_module, verify
 from ir.diagnostics import DiagnosticSink
 from ir.module import Action, Module, Plan, Schedule
@@ -219,7 +219,7 @@ def test_a_sharded_plan_is_scheduled(options: dict[str, object], microbatches: i
     module = sharded(
         f"{SMALL.replace('layers=2', 'layers=3')},batch=4", "preset:cpu-8", training=True, microbatches=microbatches, **options
     )
-    assert verify(module) == []
+    assert verify(module, dialects=DIALECTS) == []
     assert parse_module(print_module(module)) == module
     plan, schedule = planned(module)
     assert plan.microbatches == schedule.microbatches == microbatches
