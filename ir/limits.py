@@ -57,6 +57,10 @@ class Limits:
     all_folded_bytes: int = 128 << 20
     """Bytes of all constants that one round of folding makes: a thousand ops can ask for the largest each."""
 
+    repeated_bytes: int = 2 << 30
+    """Bytes of all tensors of one value that folding makes: a build writes them out, and a model of 160 bytes can ask for any
+    number of gigabytes."""
+
     shape_bytes: int = 1 << 16
     """``folded_bytes`` for arithmetic on shapes, whose largest values are vectors of positions."""
 

@@ -27,13 +27,14 @@ SPLAT_FROM = 17
 @dataclass(slots=True)
 class Constants:
     """The constants of a module, and those made on the way. ``limit``: bytes above which data are not spelled out; ``made``:
-    bytes of all that were."""
+    bytes of all that were; ``repeated``: bytes of tensors of one value."""
 
     module: Module
     limit: int
     resources: dict[str, Resource] = field(init=False)
     taken: set[str] = field(init=False)
     made: int = 0
+    repeated: int = 0
     _dense: dict[str, Dense | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,6 +86,7 @@ class Constants:
             self.made += type_bytes(data.type) or 0
         else:
             stored = Splat(data)
+            self.repeated += type_bytes(type_) or 0
         self.resources[name] = Resource(name, type_, stored)
         return name
 

@@ -1,8 +1,8 @@
 """Results that are constants: read off types, or computed from constant operands by the evaluator.
 
-Results small enough are spelled out, or are one value everywhere; what is larger is computed when the program runs, as the
-model says, and not kept as a weight: 160 bytes of model can ask for gigabytes. Weights in files are no constants here, and a
-quantised constant is never widened to floating point: ``DequantizeLinear`` stays beside what it feeds.
+Results small enough are spelled out; a tensor of one value may be much larger (models without their weights have such), until
+all together are ``repeated_bytes``: what goes beyond is computed when the program runs, as the model says. Weights in files are
+no constants here, and a quantised constant is never widened to floating point: ``DequantizeLinear`` stays beside what it feeds.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def folded(
     """The constant results of ``op``, all of them, or None."""
     if op.dialect != "onnx" or op.regions or not op.results:
         return None
-    given = op.name == "onnx.Constant"  # its elements stand in the model
-    if not given and any((type_bytes(result.type) or 0) > LIMITS.folded_bytes for result in op.results):
+    if (
+        op.name != "onnx.Constant"
+        and sum(type_bytes(v.type) or 0 for v in op.results) + constants.repeated > LIMITS.repeated_bytes
+    ):
         return None
     rule = _RULES.get(op.name)
     if rule is not None and len(op.results) == 1 and (answer := rule(op, types, constants)) is not None:

@@ -243,13 +243,6 @@ def test_inspect_prints_nothing_of_a_broken_build(
             assert "plan.ir" in err
 
 
-def test_ir_without_passes_asks_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "m.ir"
-    path.write_text("module @m {\n}\n")
-    assert main(["opt", str(path)]) == 2
-    assert "--passes" in capsys.readouterr().err
-
-
 def test_several_faults_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = topology(tmp_path, bandwidth="fast", latency="soon")
     assert main(["topology", "validate", str(path), "preset:cpu-2"]) == 3
