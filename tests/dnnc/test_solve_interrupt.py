@@ -48,7 +48,14 @@ def chains(path: Path, count: int, length: int, *, backward: bool) -> None:
     path.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize(("objective", "backward"), [("throughput", False), ("training", True), ("latency", False)])
+@pytest.mark.parametrize(
+    ("objective", "backward"),
+    [
+        ("throughput", False),
+        pytest.param("training", True, marks=pytest.mark.slow),
+        pytest.param("latency", False, marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c_returns_the_best_plan_and_its_bound(tmp_path: Path, objective: str, backward: bool) -> None:
     workload = tmp_path / "chains.json"
     chains(workload, 16, 8, backward=backward)

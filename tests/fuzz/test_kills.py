@@ -11,6 +11,7 @@ import pytest
 from tests.fuzz.kills import COMMANDS, MOMENTS, SIGNALS, box, trial
 
 
+@pytest.mark.slow
 def test_a_signal_at_work_leaves_nothing(tmp_path: Path) -> None:
     prepared = box("check", tmp_path / "box", timed=False)
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -151,6 +151,7 @@ def test_what_others_read_too_is_still_sent() -> None:
     assert solve_any(problem, PATIENT).value == 5.0
 
 
+@pytest.mark.slow
 def test_the_device_that_loses_a_node_may_have_other_rates() -> None:
     """Node 2 runs on the first kind only, where joining node 1 to it saves; the second kind would pay dearly for node 0's."""
     problem = plain(
