@@ -63,6 +63,7 @@ from passes.model.graph import cuts_of
 from passes.model.spmd.decided import odd_reshard
 from passes.model.spmd.notation import SEPARATOR, read_placements
 from passes.model.spmd.reshard_ops import plain
+from passes.model.spmd.undecided import copied
 from passes.model.timeline.workload import workload
 from passes.replay.assign import AssignPass
 
@@ -85,8 +86,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     topology = module.first(Topology)
     members: dict[int, list[str]] = {stage.index: [] for stage in plan.stages}
     attributes = {key: attribute.value for key, attribute in module.entry.attributes}
-    pairs = iter(map(str, _texts(attributes.get("shard.copies"))))
-    original = dict(zip(pairs, pairs, strict=True))  # a stage's own copy of an op is listed by the op's name
+    original = copied(module.entry)  # a stage's own copy of an op is listed by the op's name
     for op in plain(module).entry.ops:
         for index in op.facet(StageSet, StageSet(())).stages:
             members.setdefault(index, []).append(bare(original.get(op.id, op.id)))
@@ -398,10 +398,6 @@ def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[st
         "weights": {bare(name): by_axis(lies) for name, lies in decided.kept.items() if name in own},
         "outputs": {bare(name): by_axis(lies) for name, lies in decided.outputs.items()},
     }
-
-
-def _texts(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else ()
 
 
 def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ from passes.model.digest import problem_digest
 from passes.model.graph import cuts_of
 from passes.model.liveness import states_bytes
 from passes.model.network import Network, network
+from passes.model.spmd.undecided import undecided
 from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
@@ -111,6 +112,7 @@ class PartitionPass(Pass):
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         self._check(topology)
+        module = undecided(module)
         func = module.entry
         net = context.analyses.get(network, topology)
         cuts = read_cuts(func, self.cuts)

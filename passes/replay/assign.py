@@ -27,6 +27,7 @@ from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.graph import listing, stage_members
 from passes.model.network import Network, network
+from passes.model.spmd.undecided import undecided
 from passes.model.stages.load import COMM
 from passes.replay.stated import StatedPass
 
@@ -58,6 +59,7 @@ class AssignPass(StatedPass):
         if self.objective not in OBJECTIVES:
             found = f"objective is '{self.objective}', expected {', '.join(OBJECTIVES)}"
             raise InvalidInput(found, where=self.source)
+        module = undecided(module)
         entry = module.entry
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)

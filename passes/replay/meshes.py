@@ -39,8 +39,8 @@ from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.model.spmd.notation import SEPARATOR, WHOLE, read_placements
 from passes.model.spmd.price import price
-from passes.model.spmd.reshard_ops import plain
 from passes.model.spmd.staged import Staged, in_flight
+from passes.model.spmd.undecided import undecided
 from passes.replay.stated import SHOWN, StatedPass, shortened
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build, possible
@@ -86,7 +86,7 @@ class ReplayPass(StatedPass):
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         self._check_options()
-        module, net = plain(expand(module)), context.analyses.get(network, topology)
+        module, net = undecided(expand(module)), context.analyses.get(network, topology)
         stated = self._stated(module, topology, net)
         line = _Line(self, module, topology, context, stated)
         staged = line.staged()

@@ -42,7 +42,6 @@ from passes.shard.explain import (
     layers,
     stage_parts,
     typical_block,
-    undecided,
 )
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
@@ -75,5 +74,4 @@ __all__ = [
     "stage_parts",
     "truthful",
     "typical_block",
-    "undecided",
 ]

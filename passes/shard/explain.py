@@ -19,7 +19,7 @@ from typing import TypedDict
 
 from ir.facets import ShardRule, StageSet
 from ir.layout_rules import rules
-from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
+from ir.module import Func, Mesh, Module, Plan, PlanStage
 from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import Replicate, TensorType, Type
@@ -32,8 +32,9 @@ from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
 from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.model.spmd.price import Bill, Collective, Decisions, price
-from passes.model.spmd.reshard_ops import bare, keeps, plain, without_reshards
+from passes.model.spmd.reshard_ops import bare, keeps, without_reshards
 from passes.model.spmd.staged import Staged
+from passes.model.spmd.undecided import undecided
 from passes.shard.build import build
 from passes.shard.decide import decisions_of
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
@@ -122,7 +123,7 @@ def layers(module: Module) -> tuple[Layer, ...]:
     """The layers of a sharded module, stage by stage, in order; in training in stages, of one microbatch. Raises ValueError
     where the module has no sharded plan."""
     plan, options = _plan(module), _options(module)
-    bare = undecided(module)
+    bare = undecided(module, copies=True)
     found = folding(bare.entry, bare)
     training = plan.objective == "training"
     told: list[Layer] = []
@@ -201,33 +202,6 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
 # -- what a module says ------------------------------------------------------------------------------------------------
 
 
-def undecided(module: Module) -> Module:
-    """The module as it was before ``shard``: no layouts, strategies, stages, meshes, plan."""
-
-    def value_of(value: Value) -> Value:
-        type_ = bare(value.type)
-        return value if type_ is value.type else Value(value.name, type_)
-
-    def op_of(op: Op) -> Op:
-        facets = tuple(facet for facet in op.facets if not isinstance(facet, ShardRule | StageSet))
-        return replace(op, facets=facets, results=tuple(map(value_of, op.results)))
-
-    module = plain(module)
-    func = module.entry
-    undone = replace(
-        func,
-        ops=tuple(map(op_of, func.ops)),
-        results=tuple(map(value_of, func.results)),
-        attributes=tuple((key, value) for key, value in func.attributes if not key.startswith("shard.")),
-    )
-    module = module.without(Plan, Mesh, Stage, Schedule)
-    symbols = tuple(
-        undone if symbol is func else replace(symbol, type=bare(symbol.type)) if isinstance(symbol, Resource) else symbol
-        for symbol in module.symbols
-    )
-    return Module(module.name, symbols, module.attributes)
-
-
 def stage_parts(module: Module) -> Iterator[StagePart]:
     """Each stage of a sharded module, without layouts in its types, and its decisions."""
     reader = _Stages(module)
@@ -244,7 +218,7 @@ class _Stages:
         self.meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
         self.resources = module.resources
         self.sides = parties(self.plan, self.meshes)
-        self.bare = {op.id: op for op in undecided(module).entry.ops}
+        self.bare = {op.id: op for op in undecided(module, copies=True).entry.ops}
         self.values = {value.name: value for op in self.func.ops for value in op.results}
         self.home: dict[str, int] = {}
         self.readers: dict[str, set[int]] = {}
@@ -405,4 +379,4 @@ def _head(op: Op) -> str:
     return _layer(op) or scope.split(".")[0] or "model"
 
 
-__all__ = ["Alternative", "Layer", "OpRow", "StagePart", "alternatives", "layers", "stage_parts", "typical_block", "undecided"]
+__all__ = ["Alternative", "Layer", "OpRow", "StagePart", "alternatives", "layers", "stage_parts", "typical_block"]

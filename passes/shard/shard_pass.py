@@ -33,7 +33,7 @@ from passes.model.op_time import op_seconds
 from passes.model.spmd.footprint import Footprint, overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
-from passes.model.spmd.reshard_ops import plain
+from passes.model.spmd.undecided import undecided
 from passes.shard.build import ShardInput, build
 from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter
@@ -92,7 +92,7 @@ class ShardPass(Pass):
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
-        module = plain(module)
+        module = undecided(module)
         if not self.time_limit > 0:
             raise UsageError(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
         if not 0 <= self.gap < math.inf:

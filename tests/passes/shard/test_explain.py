@@ -14,7 +14,8 @@ from ir.module import Module, Plan
 from passes import parse_pipeline
 from passes.framework.manager import PassManager
 from passes.model.spmd.reshard_ops import plain
-from passes.shard import alternatives, layers, typical_block, undecided
+from passes.model.spmd.undecided import undecided
+from passes.shard import alternatives, layers, typical_block
 
 WIDE = "zoo:bert-base,layers=3,hidden=64,heads=8,vocab=128,seq=16,batch=8"
 """For meshes of two axes."""

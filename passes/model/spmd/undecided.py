@@ -1,0 +1,73 @@
+"""A module without what was decided about it: what passes that decide stages begin with, so that deciding again is as deciding
+once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ir.facets import ShardRule, StageSet
+from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.ops import Op, Value
+from passes.model.graph import renamed
+from passes.model.spmd.reshard_ops import bare, plain
+
+
+def undecided(module: Module, *, copies: bool = False) -> Module:
+    """The module as it was before ``shard``: no layouts, strategies, stages, meshes, plan. With ``copies``, the ops that are a
+    stage's own copies of others are still in it. An entry about which nothing was decided is the same object."""
+    old = module.entry
+    func = plain(module).entry
+    if not copies:
+        func = _originals(func)
+    func = replace(
+        func,
+        ops=tuple(map(_op, func.ops)),
+        results=tuple(map(_value, func.results)),
+        attributes=tuple((key, value) for key, value in func.attributes if not key.startswith("shard.")),
+    )
+    symbols = tuple(
+        (old if func == old else func)
+        if symbol is old
+        else replace(symbol, type=bare(symbol.type))
+        if isinstance(symbol, Resource) and bare(symbol.type) is not symbol.type
+        else symbol
+        for symbol in module.without(Plan, Mesh, Stage, Schedule).symbols
+    )
+    return replace(module, symbols=symbols)
+
+
+def copied(func: Func) -> dict[str, str]:
+    """By id of each op that is a stage's own copy, the id of the op that it is of."""
+    told = next((attribute.value for key, attribute in func.attributes if key == "shard.copies"), ())
+    names = map(str, told) if isinstance(told, tuple) else iter(())
+    return dict(zip(names, names, strict=False))
+
+
+def _originals(func: Func) -> Func:
+    """The function without copies: their readers read the ops that they are of."""
+    of = copied(func)
+    if not of:
+        return func
+    ops = {op.id: op for op in func.ops}
+    names = {
+        copy.name: value.name
+        for one, other in of.items()
+        if one in ops and other in ops
+        for copy, value in zip(ops[one].results, ops[other].results, strict=False)
+    }
+    return replace(func, ops=renamed((op for op in func.ops if op.id not in names), names))
+
+
+def _op(op: Op) -> Op:
+    facets = tuple([facet for facet in op.facets if not isinstance(facet, ShardRule | StageSet)])
+    results = tuple([_value(value) for value in op.results])
+    unchanged = len(facets) == len(op.facets) and all(one is other for one, other in zip(results, op.results, strict=True))
+    return op if unchanged else replace(op, facets=facets, results=results)
+
+
+def _value(value: Value) -> Value:
+    type_ = bare(value.type)
+    return value if type_ is value.type else Value(value.name, type_)
+
+
+__all__ = ["copied", "undecided"]
