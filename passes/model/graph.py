@@ -79,7 +79,7 @@ class Cut:
 
     tensor: Value
     name: str
-    """What the model calls it; a ``comm.reshard`` gives other names."""
+    """What the model calls it, where nothing else that ``target`` gets is called so; a ``comm.reshard`` gives other names."""
     source: int
     target: int
     nbytes: int | None
@@ -134,12 +134,17 @@ def cuts_of(func: Func) -> tuple[Cut, ...]:
                     targets.setdefault(name, {})[stage] = max(holder for holder in made[name] if holder < stage)
         made.update((value.name, stages) for value in op.results)
     names = origins(func)
-    return tuple(
-        Cut(value, names.get(value.name, value.name), source, target, type_bytes(sized.type))
-        for op in func.ops
-        for value, sized in zip(op.results, sized_results(op), strict=True)
-        for target, source in sorted(targets.get(value.name, {}).items())
-    )
+    taken = {(target, name) for name, to in targets.items() for target in to}
+    found = []
+    for op in func.ops:
+        for value, sized in zip(op.results, sized_results(op), strict=True):
+            for target, source in sorted(targets.get(value.name, {}).items()):
+                name = names.get(value.name, value.name)
+                if (target, name) in taken:
+                    name = value.name
+                taken.add((target, name))
+                found.append(Cut(value, name, source, target, type_bytes(sized.type)))
+    return tuple(found)
 
 
 def origins(func: Func) -> dict[str, str]:

@@ -293,6 +293,10 @@ class _Reader:
         self.check(
             result.name, bare(result.type), placements_of(result.type, mesh), mesh, describe(op), term=not op.get("once")
         )
+        maker = home.get(name, stages)
+        if maker != stages and any(value.name == result.name for value in self.func.results):
+            message = f"result {result.name} leaves stage {stages[0]}, but stage {maker[0]} makes it"
+            self.fault(message, describe(op), "the stage that makes a result brings it to the layout in which it leaves")
         if op.get("once") and (name in home or name not in self.around.types or not name.startswith("@")):
             self.fault(f"only a resource is kept: {name} is none", describe(op), "drop 'once'")
 
