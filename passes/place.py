@@ -71,6 +71,8 @@ class PlacePass(Pass):
         if plan is None or topology is None:
             missing = "plan" if plan is None else "topology"
             raise InvalidInput(f"the module has no {missing}", where=module.name, hint="run 'partition' before 'place'")
+        if any(stage.mesh for stage in plan.stages):
+            return module  # 'shard' chose the devices, and counted their links
         own = stage_ops(module, plan)
         memory = stage_memory(module, own, cuts_of(module.entry), plan.comm)
         problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)

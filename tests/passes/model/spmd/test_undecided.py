@@ -62,3 +62,9 @@ def test_deciding_again_is_as_deciding_once(first: str, again: str) -> None:
     once, twice = through(costed(), f"{again},lower"), through(costed(), f"{first},lower,{again},lower")
     assert ir.verify(twice) == []
     assert twice == once
+
+
+def test_stages_on_meshes_have_their_devices() -> None:
+    """``place`` had counted such a plan as one without meshes."""
+    sharded = through(costed(), SPLIT)
+    assert through(sharded, "place") == sharded
