@@ -44,7 +44,8 @@ def call_in_child(call: Callable[[], bytes], *, seconds: float, memory: int) -> 
     if seconds <= 0:
         raise TimeoutError
     tie = _death_tie()
-    read, write = os.pipe()
+    # As files: closing one twice is no fault, and Ctrl-C may fall behind a close, told by another thread.
+    read, write = (os.fdopen(end, mode, 0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     child = 0
     # Blocked until the child has its own handlers: those of this process would tell this process of the child's signals.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -55,11 +56,10 @@ def call_in_child(call: Callable[[], bytes], *, seconds: float, memory: int) -> 
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if not child:
-            _be_the_child(call, seconds, memory, tie, write, mask)
-        os.close(write)
-        write = -1
+            _be_the_child(call, seconds, memory, tie, write.fileno(), mask)
+        write.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        kind, answer = _received(read)
+        kind, answer = _received(read.fileno())
         if kind is not None:
             return _opened(kind, answer)
         number, child = _status(child), 0
@@ -68,9 +68,8 @@ def call_in_child(call: Callable[[], bytes], *, seconds: float, memory: int) -> 
         raise CallKilledError({known.value: known.name for known in signal.Signals}.get(number, "the system"))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(read)
-        if write >= 0:
-            os.close(write)
+        read.close()
+        write.close()
         if child:
             os.kill(child, signal.SIGKILL)
             _status(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import select
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -160,3 +163,30 @@ def test_a_call_ends_with_the_process_that_waits_for_it(number: signal.Signals) 
         raise
     finally:
         os.close(read)
+
+
+def test_ctrl_c_between_any_two_lines_is_ctrl_c() -> None:
+    """Another thread may be told of it while signals are blocked here: no descriptor is closed twice, none stays open."""
+    lines, first = inspect.getsourcelines(call_in_child)
+    numbers = [first + i for i, line in enumerate(lines) if line.strip()]
+    begin, end = (first + lines.index(f"    {word}:\n") for word in ("try", "finally"))
+    me, opened = os.getpid(), sorted(os.listdir("/proc/self/fd"))
+    ended = 0
+    for number in (number for number in numbers if begin < number < end):
+
+        def interrupt(frame: FrameType, event: str, arg: object, number: int = number) -> Any:
+            if frame.f_code is not call_in_child.__code__ or os.getpid() != me:
+                return None
+            if event == "line" and frame.f_lineno == number:
+                raise KeyboardInterrupt
+            return interrupt
+
+        sys.settrace(interrupt)
+        try:
+            assert call_in_child(lambda: b"made", seconds=60, memory=MEMORY) == b"made"
+        except KeyboardInterrupt:
+            ended += 1
+        finally:
+            sys.settrace(None)
+        assert sorted(os.listdir("/proc/self/fd")) == opened, number
+    assert ended > 8
