@@ -24,7 +24,7 @@ from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op, Value
 from ir.topology import Topology
-from ir.types import Layout, Replicate, TensorType, Type
+from ir.types import Replicate, Type
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
 from passes.model.liveness import SLOTS, edge_slots
@@ -34,7 +34,7 @@ from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.notation import SEPARATOR
 from passes.model.spmd.price import price
-from passes.model.spmd.reshard_ops import Decided, with_reshards
+from passes.model.spmd.reshard_ops import Decided, laid, with_reshards
 from passes.model.spmd.staged import Staged
 from passes.model.timeline.orders import step
 from passes.model.timeline.workload import largest_load, workload
@@ -61,12 +61,13 @@ def written(
     module = module.replace(module.entry, func)
     names = _mesh_names(module, stages)
     holder = {position: number for number, stage in enumerate(stages) for position in stage.ops}
-    resources = _resources(module, func, stages, names)
+    on = _meshes(stages, names)
+    resources = _resources(module, func, stages, on)
 
     def value_of(value: Value, number: int | None) -> Value:
         if number is None:
             return value
-        return Value(value.name, laid(value.type, names[number], stages[number].bill.lies.get(value.name)))
+        return Value(value.name, laid(value.type, on[number], stages[number].bill.lies.get(value.name, ())))
 
     def op_of(position: int, op: Op) -> Op:
         number = holder[position]
@@ -95,12 +96,7 @@ def written(
         else symbol
         for symbol in module.symbols
     )
-    meshes = [
-        Mesh(name, tuple((axis.name, axis.size) for axis in stage.mesh.axes), stage.mesh.devices, stage.mesh.shares)
-        for name, stage in zip(names, stages, strict=True)
-        if name
-    ]
-    module = insert_symbols(Module(module.name, symbols, module.attributes), meshes)
+    module = insert_symbols(Module(module.name, symbols, module.attributes), [mesh for mesh in on if mesh.axes])
     uneven = any(stage.bill.uneven for stage in stages)
     plan = _bounded(proven(_filled(module, plan, stages, names)))
     digest = proven_for(bare, decided_on, plan, uneven=uneven, memory=memory)
@@ -113,41 +109,33 @@ def written(
         **({"shard.copies": tuple(name for pair in copies for name in pair)} if copies else {}),
     }
     module = insert_symbols(module.replace(decided, replace(decided, attributes=attributes(told))), (plan,))
-    return with_reshards(module, _decided(module, stages, names, holder, outputs))
+    return with_reshards(module, _decided(module, stages, on, holder, outputs))
 
 
 def _decided(
     module: Module,
     stages: Sequence[Staged],
-    names: Sequence[str],
+    on: Sequence[Mesh],
     holder: Mapping[int, int],
     outputs: Mapping[str, Placements],
 ) -> Decided:
     """What the bills say of the layouts in which ops read and make values; ``outputs``: those of results that leave otherwise
     than they are made."""
-    func, meshes = module.entry, {mesh.name: mesh for mesh in module.of_type(Mesh)}
-    on = [meshes[name] if name else Mesh("", (), stage.mesh.devices[:1]) for name, stage in zip(names, stages, strict=True)]
+    func = module.entry
     wants: list[tuple[Placements, ...] | None] = []
     lies: dict[str, Placements] = {}
     for position, op in enumerate(func.ops):
         number = holder[position]
         bill, whole = stages[number].bill, (Replicate(),) * len(on[number].axes)
-        rows = iter(bill.reads[op.id] if names[number] and not op.regions else ())
+        rows = iter(bill.reads[op.id] if on[number].axes and not op.regions else ())
         wanted = tuple([next(rows, ("", whole))[1] if name else whole for name in op.operands])
         wants.append(wanted if any(want != whole for want in wanted) else None)
-        lies.update((value.name, bill.lies.get(value.name, whole) if names[number] else whole) for value in op.results)
+        lies.update((value.name, bill.lies.get(value.name, whole) if on[number].axes else whole) for value in op.results)
     leaving = {value.name: outputs.get(value.name, lies[value.name]) for value in func.results if value.name in lies}
-    kept = tuple(stage.decisions.kept if name else {} for name, stage in zip(names, stages, strict=True))
+    kept = tuple(stage.decisions.kept if mesh.axes else {} for mesh, stage in zip(on, stages, strict=True))
     uneven = any(stage.bill.uneven for stage in stages)
     members = tuple((holder[position],) for position in range(len(func.ops)))
     return Decided(func, members, tuple(on), tuple(wants), lies, leaving, kept, uneven)
-
-
-def laid(type_: Type, mesh: str, placements: Placements | None) -> Type:
-    """The type with a layout, where it is on a mesh and not whole."""
-    if not mesh or placements is None or not isinstance(type_, TensorType):
-        return type_
-    return type_ if all(isinstance(p, Replicate) for p in placements) else replace(type_, layout=Layout(mesh, placements))
 
 
 def _mesh_names(module: Module, stages: Sequence[Staged]) -> list[str]:
@@ -164,14 +152,24 @@ def _mesh_names(module: Module, stages: Sequence[Staged]) -> list[str]:
     return names
 
 
-def _resources(module: Module, func: Func, stages: Sequence[Staged], names: Sequence[str]) -> dict[str, Type]:
+def _meshes(stages: Sequence[Staged], names: Sequence[str]) -> list[Mesh]:
+    """The mesh of each stage; one without axes for a single device."""
+    return [
+        Mesh(name, tuple((axis.name, axis.size) for axis in stage.mesh.axes), stage.mesh.devices, stage.mesh.shares)
+        if name
+        else Mesh("", (), stage.mesh.devices[:1])
+        for name, stage in zip(names, stages, strict=True)
+    ]
+
+
+def _resources(module: Module, func: Func, stages: Sequence[Staged], on: Sequence[Mesh]) -> dict[str, Type]:
     """The types of resources that lie on a mesh: that of the first stage that reads them."""
     types = module.resources
     found: dict[str, Type] = {}
     for number, stage in enumerate(stages):
         for name in dict.fromkeys(name for i in stage.ops for name in reads(func.ops[i]) if name in types):
             if name not in found:
-                found[name] = laid(types[name].type, names[number], stage.decisions.kept.get(name))
+                found[name] = laid(types[name].type, on[number], stage.decisions.kept.get(name, ()))
     return {name: type_ for name, type_ in found.items() if type_ is not types[name].type}
 
 
@@ -252,4 +250,4 @@ def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, 
     }
 
 
-__all__ = ["AGREE", "Staged", "laid", "written"]
+__all__ = ["AGREE", "Staged", "written"]
