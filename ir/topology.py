@@ -10,6 +10,7 @@ Units: seconds, bytes, bytes per second, flop per second. Nothing here is text w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count, islice
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class DeviceType:
     ``default``, and 1.0 without one. ``overhead``: seconds per op. ``memory``: bytes, None when unlimited.
     ``handover``: seconds per microbatch that a stage on the device spends besides where a plan has several.
     ``free_transfers``: the device pays nothing for what it sends or receives (the CPU of the placement papers).
+    ``provider``: the execution provider of such devices, as ONNX Runtime spells it (``CUDAExecutionProvider``); empty where the
+    type names none. ``provider_options``: what the provider is given besides the device's number, sorted.
     """
 
     name: str
@@ -33,16 +36,20 @@ class DeviceType:
     free_transfers: bool = False
     source: str = ""
     handover: float = 0.0
+    provider: str = ""
+    provider_options: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device; ``memory`` overrides its type's."""
+    """One device; ``memory`` overrides its type's. ``device_id``: the number by which its type's provider knows it (1 for the
+    second GPU of a host); None for the next number, from 0, that no other device of that provider on its host states."""
 
     name: str
     type: str
     host: str
     memory: int | None = None
+    device_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +120,13 @@ class Topology:
     def memory(self, device: Device) -> int | None:
         """Bytes of memory of ``device``; None when unlimited."""
         return device.memory if device.memory is not None else self.type(device.type).memory
+
+    def device_id(self, device: Device) -> int:
+        """The number by which the provider of ``device`` knows it."""
+        if device.device_id is not None:
+            return device.device_id
+        provider = self.type(device.type).provider
+        alike = [d for d in self.devices if d.host == device.host and self.type(d.type).provider == provider]
+        stated = {d.device_id for d in alike}
+        place = [d.name for d in alike if d.device_id is None].index(device.name)
+        return next(islice((number for number in count() if number not in stated), place, None))

@@ -406,6 +406,7 @@ def topologies(draw: st.DrawFn, name: str = "@machines") -> Topology:
     names: set[str] = set()
     positive = st.one_of(st.sampled_from([1e9, 2.5e10]), st.floats(1e-3, 1e15))
     type_names = draw(st.lists(words, min_size=1, max_size=2, unique=True))
+    provider_options = st.dictionaries(words, words, max_size=2).map(lambda options: tuple(sorted(options.items())))
     device_types = tuple(
         DeviceType(
             name=type_name,
@@ -417,18 +418,22 @@ def topologies(draw: st.DrawFn, name: str = "@machines") -> Topology:
             efficiency=tuple(sorted(draw(st.dictionaries(words, st.floats(0.01, 1), max_size=2)).items())),
             free_transfers=draw(st.booleans()),
             source=draw(words),
+            provider=(provider := draw(st.sampled_from(["", "CPUExecutionProvider"]))),
+            provider_options=draw(provider_options) if provider else (),
         )
         for type_name in type_names
     )
+    named = {type_.name for type_ in device_types if type_.provider}
     optional = st.one_of(st.none(), st.integers(1, 1 << 40))
     cores = st.one_of(st.none(), st.integers(1, 256))
     hosts = tuple(Host(_fresh(draw(words), names), draw(cores), draw(optional)) for _ in range(draw(st.integers(1, 2))))
     devices = tuple(
         Device(
             _fresh(draw(words), names),
-            draw(st.sampled_from(type_names)),
+            type_name := draw(st.sampled_from(type_names)),
             draw(st.sampled_from(hosts)).name,
             draw(optional),
+            draw(st.one_of(st.none(), st.integers(0, 9))) if type_name in named else None,
         )
         for _ in range(draw(st.integers(1, 4)))
     )

@@ -17,13 +17,14 @@ from typing import Any
 
 from dnnc.frontends.positions import Path, Positions, positions
 from dnnc.frontends.quantities import Quantity, parse_memory, parse_quantity
+from dnnc.providers import PACKAGES
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity, Span
 from ir.files import read_input_text
 from ir.json_text import parse_json
 from ir.limits import LIMITS
 from ir.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
 from ir.types import DType
-from ir.verifier.machines import LEAST_EFFICIENCY
+from ir.verifier.machines import LEAST_EFFICIENCY, PROVIDER
 
 MOST_FAULTS = 100
 """Reading ends with so many: each costs a look at what was meant."""
@@ -136,13 +137,41 @@ class Document:
         self.fault(path, f"found {describe(value)}, expected true or false")
         return default
 
-    def whole(self, path: Path, holder: Mapping[str, Any], default: int | None = None, *, most: int) -> int | None:
-        """A whole number from 1 to ``most``."""
+    def whole(
+        self, path: Path, holder: Mapping[str, Any], default: int | None = None, *, least: int = 1, most: int
+    ) -> int | None:
+        """A whole number from ``least`` to ``most``."""
         value = holder.get(str(path[-1]), default)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
             return value
-        self.fault(path, f"found {describe(value)}, expected a whole number from 1 to {most}")
+        self.fault(path, f"found {describe(value)}, expected a whole number from {least} to {most}")
         return default
+
+    def provider(self, path: Path, holder: Mapping[str, Any], default: str) -> str:
+        """The name of an execution provider of ONNX Runtime."""
+        name = self.text(path, holder, default)
+        if not name or PROVIDER.fullmatch(name):
+            return name
+        near = [known for known in PACKAGES if known.lower().startswith(name.lower())]
+        near = near or difflib.get_close_matches(name[:_COMPARED], PACKAGES, n=1)
+        expected = f"did you mean {near[0]!r}?" if near else "expected a name such as 'CUDAExecutionProvider'"
+        self.fault(path, f"{name!r} is no execution provider as onnxruntime spells them; {expected}")
+        return default
+
+    def provider_options(self, path: Path, holder: Mapping[str, Any], provider: str) -> dict[str, str]:
+        """What a provider is given: text by name, as onnxruntime's documentation of that provider has it."""
+        table = self.table(path, holder)
+        if table and not provider:
+            self.fault(path, "the type has provider options and no provider", hint='give provider = "CUDAExecutionProvider"')
+        options = {}
+        for key, value in table.items():
+            if key == "device_id":
+                self.fault((*path, key), "found device_id as an option of the type, expected it at each device")
+            elif isinstance(value, str):
+                options[key] = value
+            else:
+                self.fault((*path, key), f"found {describe(value)}, expected text, as onnxruntime takes its options")
+        return options
 
     def _quantity(self, path: Path, holder: Mapping[str, Any], kind: Quantity, default: float) -> float:
         if path[-1] not in holder:

@@ -19,7 +19,7 @@ from dnnc.frontends.topology_names import expand, match_points
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.limits import LIMITS
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
-from ir.verifier.machines import MOST_CORES
+from ir.verifier.machines import MOST_CORES, MOST_DEVICE_ID
 
 VERSION = 1
 MAX_POINTS, MAX_LINKS, MAX_ENDS = LIMITS.topology_points, LIMITS.topology_links, LIMITS.topology_ends
@@ -41,10 +41,12 @@ _TYPE = (
     "efficiency",
     "free_transfers",
     "source",
+    "provider",
+    "provider_options",
 )
 _HOST = ("name", "count", "template", "prefix", "cores", "memory")
 _TEMPLATE = ("cores", "memory", "devices", "switches", "links", "routes")
-_DEVICE = ("name", "count", "type", "host", "memory")
+_DEVICE = ("name", "count", "type", "host", "memory", "device_id")
 _LINK = ("name", "ends", "each", "to", "mesh", "bandwidth", "latency", "duplex", "shared")
 _ROUTE = ("from", "to", "links", "both")
 
@@ -201,6 +203,9 @@ class Reader:
             )
         rates = dict(base.rates) | doc.rates((*path, "rates"), table)
         efficiency = dict(base.efficiency) | doc.fractions((*path, "efficiency"), table)
+        provider = doc.provider((*path, "provider"), table, default=base.provider)
+        options = dict(base.provider_options) if provider == base.provider else {}
+        options |= doc.provider_options((*path, "provider_options"), table, provider)
         result = DeviceType(
             name,
             doc.text((*path, "kind"), table, default=base.kind),
@@ -212,6 +217,8 @@ class Reader:
             doc.flag((*path, "free_transfers"), table, default=base.free_transfers),
             doc.text((*path, "source"), table, default=base.source),
             doc.seconds((*path, "handover"), table, default=base.handover),
+            provider,
+            tuple(sorted(options.items())),
         )
         if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')
@@ -272,9 +279,11 @@ class Reader:
             type_name = self.device_type(doc, (*path, "type"), device)
             memory = doc.memory((*path, "memory"), device)
             home = host or self.home(doc, path, device)
-            for name in self.names(doc, path, device):
+            first_id = self.device_id(doc, (*path, "device_id"), device, type_name)
+            for place, name in enumerate(self.names(doc, path, device)):
                 if self.add_point(scope.prefix + name, "device", doc, (*path, "name")):
-                    self.devices[scope.prefix + name] = Device(scope.prefix + name, type_name, home, memory)
+                    device_id = None if first_id is None else first_id + place
+                    self.devices[scope.prefix + name] = Device(scope.prefix + name, type_name, home, memory, device_id)
                     scope.local[name] = scope.prefix + name
         for number, pattern in enumerate(doc.strings((*base, "switches"), table)):
             path = (*base, "switches", number)
@@ -307,6 +316,14 @@ class Reader:
         if name not in self.types:
             doc.unknown(path, "device type", name, list(self.types), hint="a type that comes with dnnc is preset:NAME")
         return name
+
+    def device_id(self, doc: Document, path: Path, device: Mapping[str, Any], type_name: str) -> int | None:
+        """The number of an entry's first device, from which the others count on."""
+        number = doc.whole(path, device, least=0, most=MOST_DEVICE_ID - MAX_POINTS)
+        if number is not None and type_name in self.types and not self.types[type_name].provider:
+            message = f"a device_id is the number by which a provider knows a device, and type {type_name!r} names none"
+            doc.fault(path, message, hint='give the type provider = "CUDAExecutionProvider", or another')
+        return number
 
     def names(self, doc: Document, path: Path, table: Mapping[str, Any]) -> list[str]:
         """The names that ``name`` and ``count`` of an entry stand for."""

@@ -59,6 +59,11 @@ def _type(type_: DeviceType) -> Fields:
         fields.append(("free_transfers", "true"))
     if type_.source:
         fields.append(("source", _text(type_.source)))
+    if type_.provider:
+        fields.append(("provider", _text(type_.provider)))
+    if type_.provider_options:
+        parts = [f"{_key(key)} = {_text(value)}" for key, value in type_.provider_options]
+        fields.append(("provider_options", f"{{ {', '.join(parts)} }}"))
     return fields
 
 
@@ -71,7 +76,7 @@ def _device(device: Device) -> Fields:
     fields = [("type", _text(device.type)), ("host", _text(device.host))]
     if device.memory is not None:
         fields.append(("memory", _text(quantity_text(device.memory, Quantity.MEMORY))))
-    return fields
+    return fields if device.device_id is None else [*fields, ("device_id", str(device.device_id))]
 
 
 def _links(links: Sequence[Link]) -> Iterable[Fields]:

@@ -15,12 +15,22 @@ def topology_text(topology: Topology) -> str:
         f"{topology.name.removeprefix('@')}: {_count(len(topology.devices), 'device')}, {_count(len(topology.hosts), 'host')}\n"
     ]
     rows = []
+    providers = any(type_.provider for type_ in topology.types)
     for type_ in topology.types:
         bandwidth = rate_text(type_.memory_bandwidth, "B/s") if type_.memory_bandwidth else "-"
-        cells = (type_.name.removeprefix("@"), type_.kind, _limit(type_.memory), bandwidth, seconds_text(type_.overhead))
+        shown = (type_.provider or "-",) if providers else ()
+        cells = (
+            type_.name.removeprefix("@"),
+            type_.kind,
+            _limit(type_.memory),
+            bandwidth,
+            seconds_text(type_.overhead),
+            *shown,
+        )
         for number, peak in enumerate(_peaks(type_) or ("-",)):
             rows.append((*(cells if number == 0 else ("",) * len(cells)), peak))
-    parts.append(table_text(Table(columns("<type <kind memory bandwidth per_op <peak"), tuple(rows))))
+    heads = f"<type <kind memory bandwidth per_op {'<provider ' if providers else ''}<peak"
+    parts.append(table_text(Table(columns(heads), tuple(rows))))
     devices = []
     for _, run in groupby(topology.devices, key=lambda d: (d.type, d.host, topology.memory(d))):
         members = list(run)

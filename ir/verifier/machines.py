@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -19,6 +20,9 @@ MOST_CORES = 1 << 20
 LEAST_EFFICIENCY = 1e-9
 """Of a class of ops; a smaller fraction of the peak is a slip."""
 _ABOVE = f"from {SMALLEST:g} to {LARGEST:g}"
+PROVIDER = re.compile(r"[A-Za-z][A-Za-z0-9]*ExecutionProvider")
+"""How ONNX Runtime spells the names of its execution providers."""
+MOST_DEVICE_ID = 1 << 16
 MOST_SHARE = 1000
 """Shares are small: an order of as many turns as their sum is kept for each axis."""
 
@@ -26,7 +30,12 @@ MOST_SHARE = 1000
 def check_machines(findings: Findings) -> None:
     """Every topology and mesh of the module."""
     for topology in findings.module.of_type(Topology):
-        for part, fault in (*_name_faults(topology), *_number_faults(topology), *_link_faults(topology)):
+        for part, fault in (
+            *_name_faults(topology),
+            *_number_faults(topology),
+            *_provider_faults(topology),
+            *_link_faults(topology),
+        ):
             findings.add("INV14", f"in {topology.name}: {fault}", topology, part=part)
     for mesh in findings.module.of_type(Mesh):
         for fault in _mesh_faults(mesh, findings.topology):
@@ -76,6 +85,26 @@ def _number_faults(topology: Topology) -> Iterable[Fault]:
     for host in topology.hosts:
         if host.cores is not None and not 1 <= host.cores <= MOST_CORES:
             yield host, f"host '{host.name}' has {host.cores} cores, not from 1 to {MOST_CORES}"
+
+
+def _provider_faults(topology: Topology) -> Iterable[Fault]:
+    providers = {type_.name: type_.provider for type_ in topology.types}
+    for type_ in topology.types:
+        if type_.provider and not PROVIDER.fullmatch(type_.provider):
+            yield type_, f"the provider of '{type_.name}' is '{type_.provider}', not a name such as CUDAExecutionProvider"
+        if type_.provider_options and not type_.provider:
+            yield type_, f"type '{type_.name}' has provider options and no provider"
+        for key in _twice(key for key, _ in type_.provider_options):
+            yield type_, f"the provider option '{key}' of '{type_.name}' is given twice"
+        if "device_id" in dict(type_.provider_options):
+            yield type_, f"type '{type_.name}' has the provider option 'device_id', which each device states for itself"
+    for device in topology.devices:
+        if device.device_id is None:
+            continue
+        if not 0 <= device.device_id <= MOST_DEVICE_ID:
+            yield device, f"the device_id of '{device.name}' is {device.device_id}, not from 0 to {MOST_DEVICE_ID}"
+        if device.type in providers and not providers[device.type]:
+            yield device, f"device '{device.name}' has a device_id, and its type '{device.type}' names no provider"
 
 
 def _link_faults(topology: Topology) -> Iterable[Fault]:

@@ -21,7 +21,7 @@ from ir.types import DType
 from passes.model import network
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "topology"
-VALID = ("two_hosts", "unequal", "mesh")
+VALID = ("two_hosts", "unequal", "mesh", "providers")
 
 # Round trip
 
@@ -33,6 +33,14 @@ _fractions = st.floats(min_value=1e-6, max_value=1.0)
 _stems = st.sampled_from(["gpu", "h", "node1.gpu", "a-b:", "x/", "9", "gpu0"])
 _names = st.builds(lambda stem, number: f"{stem}{number}", _stems, st.integers(0, 12))
 _words = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=12)
+_options = st.dictionaries(_words, st.text(st.characters(blacklist_categories=("Cs",)), max_size=12), max_size=2)
+_providers = st.one_of(
+    st.just(("", ())),
+    st.tuples(
+        st.sampled_from(["CPUExecutionProvider", "XExecutionProvider"]),
+        _options.map(lambda options: tuple(sorted(options.items()))),
+    ),
+)
 
 
 @st.composite
@@ -54,14 +62,24 @@ def topologies(draw: st.DrawFn) -> Topology:
             tuple(sorted(draw(st.dictionaries(_words, _fractions, max_size=2)).items())),
             draw(st.booleans()),
             draw(st.one_of(st.just(""), _words)),
+            draw(_times),
+            *draw(_providers),
         )
         for name in draw(st.lists(_words, min_size=1, max_size=2, unique=True))
     )
+    named = {type_.name for type_ in types if type_.provider}
+    numbers = st.one_of(st.none(), st.integers(0, 9))
     hosts = tuple(
         Host(next(names), draw(st.one_of(st.none(), st.integers(1, 99))), draw(_memory)) for _ in range(draw(st.integers(1, 2)))
     )
     devices = tuple(
-        Device(next(names), draw(st.sampled_from(types)).name, draw(st.sampled_from(hosts)).name, draw(_memory))
+        Device(
+            next(names),
+            type_name := draw(st.sampled_from(types)).name,
+            draw(st.sampled_from(hosts)).name,
+            draw(_memory),
+            draw(numbers) if type_name in named else None,
+        )
         for _ in range(draw(st.integers(1, 6)))
     )
     switches = tuple(Switch(next(names)) for _ in range(draw(st.integers(0, 2))))
