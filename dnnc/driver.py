@@ -22,6 +22,7 @@ from dnnc.frontends import DIALECTS
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.objectives import TRAINING, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 
@@ -44,9 +45,6 @@ PIPELINE = "default-inference"
 
 SHARDED_PIPELINE = "sharded-inference"
 """The one that it runs with a mesh."""
-
-TRAINING_OBJECTIVES = ("training", "pipedream")
-"""Objectives of ``dnnc solve`` that a model without a backward pass does not have."""
 
 NO_TRAINING = "--objective training plans the backward pass too, and programs for training are not generated yet"
 
@@ -329,10 +327,10 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     for name in ("objective", "split"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
-    if options.objective in TRAINING_OBJECTIVES:
+    if options.objective and objective_of(options.objective).trains:
         raise UsageError(
-            f"--objective {options.objective} needs a backward pass, and an ONNX model is its forward pass alone",
-            hint="'dnnc solve' takes profiles with backward times",
+            f"--objective {options.objective} without --mesh needs backward times, and an ONNX model has none",
+            hint="add --mesh auto and --plan-only, or give a profiled workload",
         )
     if changes and not any(step.name == "partition" for step in pipeline):
         given = ", ".join(_FLAGS[name] for name in changes)
@@ -376,13 +374,14 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
             f"--mesh splits every op over devices that work together, so {', '.join(clash)} cannot go with it",
             hint="leave --mesh out to place whole ops on devices",
         )
-    if options.objective not in ("", "throughput", "training"):
+    known = offered(Planned.MESHES)
+    if options.objective and objective_of(options.objective) not in known:
         raise UsageError(
-            f"--mesh minimises throughput or training, not {options.objective}",
+            f"--mesh minimises {names(known)}, not {options.objective}",
             where="--objective",
             hint="leave --objective out for throughput, or --mesh for latency",
         )
-    training = options.objective == "training" or any(getattr(step, "training", False) for step in pipeline)
+    training = options.objective == TRAINING.name or any(getattr(step, "training", False) for step in pipeline)
     if training and not options.plan_only:
         raise UsageError(NO_TRAINING, hint="add --plan-only for the plan, or leave --objective out for inference")
     if options.microbatches is not None and (not training or options.stages in (None, 1)):
@@ -466,7 +465,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         raise UsageError("--explain tells of plans that split tensors", where=str(options.plan))
     if meshes and options.comm:
         raise UsageError(f"--comm {options.comm} cannot go with a plan that splits tensors", where=str(options.plan))
-    if stated.objective == "training" and not options.plan_only:
+    if stated.training and not options.plan_only:
         raise UsageError(NO_TRAINING, where=str(options.plan), hint="add --plan-only for the plan")
     pipeline = own or parse_pipeline(SHARDED_PIPELINE if meshes else PIPELINE)
     replaced = "shard" if meshes else "partition"
@@ -475,7 +474,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     # Groups serve the search alone; the plan is per op.
     pipeline = tuple(stated if step.name == replaced else step for step in pipeline if step.name != "contract")
     if options.plan_only:
-        pipeline = _plan_alone(pipeline, stated.objective == "training")
+        pipeline = _plan_alone(pipeline, stated.training)
     return tuple(_with_comm(step, options.comm) for step in pipeline) if options.comm else pipeline
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dnnc.methods import EXACT, EXPERT, METHODS, Boundaries, Progress, Row, Solved, SolveOptions, baseline, compare_all
 from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.module import Module
+from ir.objectives import PIPEDREAM, THROUGHPUT, TRAINING, objective_of
 from ir.topology import Topology
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def solve_file(
         raise UsageError("--compare shows every method", hint="leave --method out")
     if options.expert and not options.compare and options.method != EXPERT:
         raise UsageError("--expert is of --method expert, and of --compare")
-    inference = objective in ("throughput", "latency")
+    inference = not objective_of(objective).trains
     if inference and profile.has_backward_nodes and not options.forward:
         raise UsageError(
             f"{options.file} has backward nodes, and {objective} is an objective of inference", hint="--forward leaves them out"
@@ -260,13 +261,13 @@ def _compared(exact: Row, rows: tuple[Row, ...]) -> tuple[Compared, ...]:
 def _suggested(profile: Profile, options: SolveOptions) -> str:
     """The objective that a file is for: PipeDream's for its profiles, training where there are backward nodes, else
     throughput."""
-    from dnnc.frontends.workloads import PIPEDREAM
+    from dnnc.frontends.workloads import PIPEDREAM as FORMAT
 
     if options.forward:
-        return "throughput"
-    if profile.format == PIPEDREAM:
-        return "pipedream"
-    return "training" if profile.has_backward_nodes else "throughput"
+        return THROUGHPUT.name
+    if profile.format == FORMAT:
+        return PIPEDREAM.name
+    return (TRAINING if profile.has_backward_nodes else THROUGHPUT).name
 
 
 def _in_groups(options: SolveOptions, profile: Profile) -> SolveOptions:

@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar
 from ir.attributes import Attributes, Dense
 from ir.diagnostics import InvalidInput
 from ir.facets import Facets
+from ir.objectives import Objective, objective_of
 from ir.ops import Op, Value
 from ir.shares import Shares, equal
 from ir.topology import Topology
@@ -220,7 +221,8 @@ class PlanStage:
 class Plan:
     """The decision and its proof.
 
-    ``objective``: ``throughput``... ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``, ``duplex``).
+    ``objective``: its name in ``ir.objectives``. ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``,
+    ``duplex``).
     ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds; ``port_value``: on the
     port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals bound), ``feasible``,
     ``infeasible``, or ``uncertain`` (it was made with sizes that are unknown, as the certificate says); ``single``: the best
@@ -238,6 +240,11 @@ class Plan:
     stages: tuple[PlanStage, ...]
     certificate: tuple[tuple[str, str], ...] = ()
     microbatches: int = 1
+
+    @property
+    def minimises(self) -> Objective:
+        """What ``objective`` names. Raises UsageError for a name that none has, which the verifier refuses."""
+        return objective_of(self.objective)
 
     @property
     def gap(self) -> float:

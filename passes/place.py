@@ -104,7 +104,7 @@ class PlacePass(Pass):
                 )
             )
             _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
-        alone = plan.objective == "latency"
+        alone = plan.minimises.alone
         value = problem.latency(chosen) if alone else problem.value(chosen)
         of_ports = problem.latency(chosen, ports=True) if alone else problem.port_value(chosen)
         port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports

@@ -28,7 +28,7 @@ class SchedulePass(Pass):
         """Raises InvalidInput when the module has no plan on devices."""
         load, plan = workload(module), module.first(Plan)
         assert plan is not None, "a workload is a plan's"
-        training = plan.objective == "training"
+        training = plan.minimises.trains
         schedule = step(load, plan.microbatches) if training else stream(load, largest_load(load))
         context.count(self.name, period=schedule.period, latency=schedule.latency)
         return insert_symbols(module.without(Schedule), (schedule,))

@@ -17,6 +17,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from ir.objectives import OBJECTIVES
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("grammars", "ir", "passes", "dnnc")
 """In the order of the imports: each may import itself and those before it."""
@@ -223,6 +225,24 @@ def test_files_stay_readable() -> None:
     lengths = {str(path): len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in sources() + files_of_tests()}
     long = {path: length for path, length in lengths.items() if length > MAX_LINES}
     assert not long, f"longer than {MAX_LINES} lines; find the natural seam: {long}"
+
+
+def test_nobody_compares_with_the_name_of_an_objective() -> None:
+    """What is true of an objective is asked of it: a list of names that somebody keeps is not told of a new one."""
+    table = Path("ir/objectives.py")
+    names = {objective.name for objective in OBJECTIVES}
+    wrong = []
+    for path in sources():
+        for node in ast.walk(tree_of(path)) if path != table else ():
+            if isinstance(node, ast.Compare):
+                parts: list[ast.AST] = [part for side in (node.left, *node.comparators) for part in ast.walk(side)]
+            elif isinstance(node, ast.match_case):
+                parts = list(ast.walk(node.pattern))
+            else:
+                continue
+            found = [part for part in parts if isinstance(part, ast.Constant) and part.value in names]
+            wrong += [f"{path}:{part.lineno}: compares with '{part.value}'" for part in found]
+    assert not wrong, "ask the objective (ir/objectives.py):\n" + "\n".join(wrong)
 
 
 def test_every_file_says_what_it_is() -> None:

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from ir.ops import Op
 
 
-class Objective(StrEnum):
-    """What is minimised; of training, a model without a backward pass says what it lacks."""
-
-    THROUGHPUT = "throughput"
-    LATENCY = "latency"
-    TRAINING = "training"
-    PIPEDREAM = "pipedream"
-
-
 class Strategy(StrEnum):
     """Plans by name (``passes.shard.named``)."""
 
@@ -112,14 +103,7 @@ def compile_(
     weights: Annotated[
         opt.Weights, typer.Option(help="One shared weight file, one file per stage, or none at all.")
     ] = opt.Weights.SHARED,
-    objective: Annotated[
-        Objective | None,
-        typer.Option(
-            help="throughput: the largest load of a device (default); latency: the time of one sample alone; training, with "
-            "--mesh and --plan-only: a step with its backward pass, in stages one of --microbatches.",
-            show_default=False,
-        ),
-    ] = None,
+    objective: opt.CompileObjective = None,
     split: Annotated[
         opt.Split | None,
         typer.Option(
@@ -192,7 +176,7 @@ def compile_(
         comm=comm.value if comm else "",
         pipeline=passes,
         time_limit=time_limit,
-        objective=objective.value if objective else "",
+        objective=objective or "",
         split=split.value if split else "",
         replicas=replicas,
         pieces=pieces,
@@ -243,7 +227,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
         "gap": plan.gap,
         "status": plan.status,
         "single": plan.single,
-        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.objective == "training" else {}),
+        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.minimises.trains else {}),
         "stages": [
             {
                 "index": stage.index,
@@ -290,7 +274,7 @@ def _print_explanation(result: CompileResult) -> None:
 
     assert result.explanation is not None
     told = result.explanation
-    training = result.plan.objective == "training"
+    training = result.plan.minimises.trains
     put(f"what each layer computes and exchanges, per {'microbatch, backward pass included' if training else 'sample'}")
     print_table(layers_table(told.layers))
     if told.block is not None:
@@ -308,7 +292,7 @@ def _advice(result: CompileResult, options: CompileOptions) -> str:
     if not options.mesh or options.strategy or plan.value < plan.single * (1 - 1e-9):
         return ""
     if plan.value > plan.single * (1 + 1e-6):  # unequal devices, or weights that do not fit each of them whole
-        if plan.objective == "training":
+        if plan.minimises.trains:
             return "  slower than one device; a smaller mesh may be faster"
         joint = options.mesh == "auto" and options.stages == 0
         return "" if joint else "  slower than one device; --mesh auto --stages auto may leave devices out"
@@ -344,7 +328,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))
-    if options.plan_only and result.plan.objective == "training":
+    if options.plan_only and result.plan.minimises.trains:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan --plan-only")
     elif options.plan_only:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ir.diagnostics import UsageError
 from ir.limits import LIMITS, OPTIONS, Limits
+from ir.objectives import OBJECTIVES, Planned, names, offered
 
 
 def complete_zoo(incomplete: str) -> list[str]:
@@ -66,6 +67,45 @@ class Comm(StrEnum):
     SUM = "sum"
     OVERLAP = "overlap"
     DUPLEX = "duplex"
+
+
+def _known(*planned: Planned) -> Callable[[str | None], str | None]:
+    """What refuses the name of an objective that there is no search for."""
+
+    def check(name: str | None) -> str | None:
+        known = offered(*planned)
+        if name is not None and name not in (objective.name for objective in known):
+            elsewhere = name in (objective.name for objective in OBJECTIVES)
+            hint = "it is an objective of 'dnnc solve', for profiled workloads" if elsewhere else ""
+            raise UsageError(f"found '{name}', expected {names(known)}", where="--objective", hint=hint)
+        return name
+
+    return check
+
+
+def _objective(*planned: Planned, default: str) -> Any:
+    """``--objective`` of a command that plans ``planned``, with what the table says of each."""
+    known = offered(*planned)
+    return typer.Option(
+        "--objective",
+        metavar=f"[{'|'.join(objective.name for objective in known)}]",
+        help=f"{'; '.join(f'{objective.name}: {objective.help}' for objective in known)} (default: {default}).",
+        callback=_known(*planned),
+        autocompletion=lambda incomplete: [one.name for one in known if one.name.startswith(incomplete)],
+        show_default=False,
+    )
+
+
+CompileObjective = Annotated[
+    str | None,
+    _objective(
+        Planned.OPS,
+        Planned.MESHES,
+        Planned.PROFILE,
+        default="throughput; of a profile with backward times training",
+    ),
+]
+SolveObjective = Annotated[str | None, _objective(Planned.PAPER, default="what the file is for")]
 
 
 class Split(StrEnum):

@@ -12,6 +12,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from ir.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCode, UsageError
+from ir.objectives import objective_of
 
 
 class Format(StrEnum):
@@ -19,15 +20,6 @@ class Format(StrEnum):
 
     DEVICE_PLACEMENT = "device-placement"
     PIPEDREAM = "pipedream"
-
-
-class Objective(StrEnum):
-    """What is minimised."""
-
-    THROUGHPUT = "throughput"
-    TRAINING = "training"
-    PIPEDREAM = "pipedream"
-    LATENCY = "latency"
 
 
 class Method(StrEnum):
@@ -83,14 +75,7 @@ ForwardOption = Annotated[bool, typer.Option("--forward", help="Leave backward n
 
 def solve(
     file: FileArgument,
-    objective: Annotated[
-        Objective | None,
-        typer.Option(
-            help="throughput: inference, the largest load of a device; training: forward and backward nodes; pipedream: "
-            "training by replicated stages; latency: one sample alone (default: what the file is for).",
-            show_default=False,
-        ),
-    ] = None,
+    objective: opt.SolveObjective = None,
     split: Annotated[
         Split, typer.Option(help="contiguous: data flows forward only between devices; any: back and forth.")
     ] = Split.CONTIGUOUS,
@@ -177,7 +162,7 @@ def solve(
     options = SolveOptions(
         file=str(file),
         format=format.value if format else "",
-        objective=objective.value if objective else "",
+        objective=objective or "",
         split=split.value,
         comm=comm.value,
         accelerators=accelerators,
@@ -216,7 +201,7 @@ def solve(
         stages = [device.stage for device in result.devices if device.stage is not None]
         if len(set(stages)) < len(stages):
             raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
-        if result.kind == Objective.LATENCY:
+        if objective_of(result.kind).alone:
             rows = ((d.kind, d.nodes, [piece.nodes for piece in d.pieces]) for d in result.devices)
             placed = latency_result(result.objective, pieces, rows, result.statement())
         else:
@@ -237,10 +222,7 @@ def solve(
 def verify_plan(
     file: FileArgument,
     result: Annotated[Path, typer.Argument(metavar="RESULT", help="What 'dnnc solve' printed with --json, or wrote with -o.")],
-    objective: Annotated[
-        Objective | None,
-        typer.Option(help="What was minimised (default: as RESULT says, else as FILE suggests).", show_default=False),
-    ] = None,
+    objective: opt.SolveObjective = None,
     comm: Annotated[
         opt.Comm | None,
         typer.Option(help="How compute and transfers add up (default: as RESULT says, else sum).", show_default=False),
@@ -295,7 +277,7 @@ def verify_plan(
         result,
         limits,
         format=format.value if format else "",
-        objective=objective.value if objective else "",
+        objective=objective or "",
         comm=comm.value if comm else "",
         split=split.value if split else "",
         options={name: value for name, value in defined.items() if value is not None},

@@ -14,14 +14,15 @@ from dnnc.methods.latency import latency
 from dnnc.methods.pipedream import pipedream
 from dnnc.methods.throughput import throughput
 from dnnc.methods.training import training
+from ir.objectives import ANY, CONTIGUOUS, LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
 
 METHODS: dict[tuple[str, str], Method] = {
-    ("throughput", "contiguous"): throughput,
-    ("throughput", "any"): any_throughput,
-    ("training", "contiguous"): training,
-    ("training", "any"): any_training,
-    ("pipedream", "contiguous"): pipedream,
-    ("latency", "contiguous"): latency,
+    (THROUGHPUT.name, CONTIGUOUS): throughput,
+    (THROUGHPUT.name, ANY): any_throughput,
+    (TRAINING.name, CONTIGUOUS): training,
+    (TRAINING.name, ANY): any_training,
+    (PIPEDREAM.name, CONTIGUOUS): pipedream,
+    (LATENCY.name, CONTIGUOUS): latency,
 }
 """How to solve, by objective and split."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dnnc.methods.base import Boundaries, Progress, Solved, SolvedStage, SolveOptions, does_not_fit, solved, takes, topology_of
 from dnnc.methods.canonical import canonical_module, in_file_order
-from dnnc.methods.training import TRAINING, read_graph
+from dnnc.methods.training import SCHEDULES, read_graph
 from ir.module import Module
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
     module, order = canonical_module(module)
     graph, schedule = read_graph(module, options)
     built = time.perf_counter()
-    solution = at_least_a_plan(lambda budget: solve_any_training(graph, TRAINING[schedule], budget, progress), _budget(options))
+    solution = at_least_a_plan(
+        lambda budget: solve_any_training(graph, SCHEDULES[schedule], budget, progress), _budget(options)
+    )
     found = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)

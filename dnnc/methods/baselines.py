@@ -16,6 +16,7 @@ from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes
 from dnnc.methods.canonical import canonical_module, in_file_order
 from ir.diagnostics import Infeasible, UsageError
 from ir.module import Module
+from ir.objectives import LATENCY, PIPEDREAM, TRAINING
 
 if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 EXACT, EXPERT = "exact", "expert"
 NAMES = (EXACT, "one-device", "greedy", "topological", "pipedream-style", "local-search", "metis", EXPERT)
 """Names of methods; tests hold them equal to those of ``passes.partition.baselines``, which takes long to load."""
-OBJECTIVES = ("throughput", "training", "pipedream", "latency")
-"""What baselines are judged by."""
 SECONDS = 10.0
 """Longest search of one baseline unless a limit is given."""
 SHARE = 0.2
@@ -114,13 +113,11 @@ def compare_all(module: Module, objective: str, options: SolveOptions, progress:
 
 
 def _check(objective: str, options: SolveOptions) -> None:
-    if objective not in OBJECTIVES:
-        raise UsageError(f"there is no baseline for --objective {objective}", hint=f"there are for {', '.join(OBJECTIVES)}")
     if options.method == EXPERT and not options.expert:
         raise UsageError("--method expert needs the split of the expert", hint="add --expert FILE")
     if options.method not in NAMES:
         raise UsageError(f"--method takes {', '.join(NAMES)}, found '{options.method}'")
-    if options.method in ("local-search", "metis") and objective == "pipedream":
+    if options.method in ("local-search", "metis") and objective == PIPEDREAM.name:
         raise UsageError(f"--method {options.method} knows no pipeline, which --objective pipedream needs")
 
 
@@ -166,12 +163,12 @@ def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case
     from passes.partition.baselines import latency_case, pipedream_case, throughput_case, training_case
     from passes.partition.from_workload import color_classes
 
-    if objective == "pipedream":
+    if objective == PIPEDREAM.name:
         from dnnc.methods.pipedream import read_problem
 
         profile, machines, defined = read_problem(module, options)
         return pipedream_case(profile, machines), defined
-    if objective == "latency":
+    if objective == LATENCY.name:
         from dnnc.methods.latency import read_latency
 
         problem, built = read_latency(module, options)
@@ -179,15 +176,15 @@ def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case
         return latency_case(case, built), {"pieces": options.pieces}
     topology = topology_of(module)
     net = network(topology)
-    if objective == "training":
-        from dnnc.methods.training import TRAINING, read_graph
+    if objective == TRAINING.name:
+        from dnnc.methods.training import SCHEDULES, read_graph
 
         takes(options, "--schedule")
         graph, schedule = read_graph(module, options)
-        return training_case(graph, problem_of(module, topology, net), TRAINING[schedule]), {"schedule": schedule}
+        return training_case(graph, problem_of(module, topology, net), SCHEDULES[schedule]), {"schedule": schedule}
     takes(options)
     problem = problem_of(module, topology, net, comm=options.comm)
     return throughput_case(problem, colocation(module), color_classes(module.entry)), {}
 
 
-__all__ = ["EXACT", "EXPERT", "NAMES", "OBJECTIVES", "Row", "baseline", "case_of", "compare_all"]
+__all__ = ["EXACT", "EXPERT", "NAMES", "Row", "baseline", "case_of", "compare_all"]

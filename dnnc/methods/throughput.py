@@ -22,7 +22,7 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     if options.hierarchy is not None:
         return in_groups(module, options, progress)
     context = pass_context(DiagnosticSink(), progress)
-    solver = PartitionPass(objective="throughput", comm=options.comm, replicas=options.replicas)
+    solver = PartitionPass(comm=options.comm, replicas=options.replicas)
     solver = replace(solver, anytime=True, time_limit=SECONDS if options.time_limit is None else options.time_limit)
     module = PassManager((solver,), verify=False).run(module, context)
     plan = module.first(Plan)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passes.partition.replicas import Replication
     from passes.partition.training import TrainingGraph
 
-TRAINING = {"1f1b": "sum", "gpipe": "split"}
+SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
 """What training minimises, by schedule: max (FW + BW), or max FW + max BW."""
 
 
@@ -34,7 +34,7 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     replication = _replication(options, schedule, topology, graph) if options.replicas > 1 else None
     built = time.perf_counter()
     solution = at_least_a_plan(
-        lambda budget: solve_training(graph, TRAINING[schedule], budget, progress, replication), budget_of(options)
+        lambda budget: solve_training(graph, SCHEDULES[schedule], budget, progress, replication), budget_of(options)
     )
     found = time.perf_counter()
     if solution.stages is None:
@@ -69,8 +69,8 @@ def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, st
     from passes.partition.from_workload import training_graph_of
 
     schedule = options.schedule or "1f1b"
-    if schedule not in TRAINING:
-        raise UsageError(f"--schedule of training takes {' or '.join(TRAINING)}, found '{schedule}'")
+    if schedule not in SCHEDULES:
+        raise UsageError(f"--schedule of training takes {' or '.join(SCHEDULES)}, found '{schedule}'")
     if options.comm != "sum":
         raise UsageError("--comm is of throughput; training adds compute and transfers up")
     topology = topology_of(module)
@@ -95,4 +95,4 @@ def _replication(options: SolveOptions, schedule: str, topology: Topology, graph
     return Replication(options.replicas, weights, tuple(math.inf if f else bandwidth for f in free), options.microbatches)
 
 
-__all__ = ["TRAINING", "read_graph", "training"]
+__all__ = ["SCHEDULES", "read_graph", "training"]

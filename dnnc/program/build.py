@@ -233,7 +233,7 @@ def _programs_hint(files: Snapshot) -> str:
         plan = plan_from_json(files.json(PLAN), files.where(PLAN))
     except InvalidInput:
         return REBUILD
-    if plan.objective == "training":
+    if plan.minimises.trains:
         return "programs for training are not generated yet; compile again without --objective training and --plan-only"
     return f"compile again without --plan-only; --plan {files.where(PLAN)} keeps this plan"
 

@@ -56,6 +56,7 @@ from ir.files import read_input_text
 from ir.json_text import parse_json
 from ir.limits import LIMITS
 from ir.module import Module, Plan, PlanStage, Stage
+from ir.objectives import OBJECTIVES, THROUGHPUT, names
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
 from passes.lower import is_sharded
@@ -113,12 +114,12 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "status": plan.status,
         "single": _number(plan.single),
         "stages": [
-            {**_stage(stage, members[stage.index], plan.objective == "training"), **decisions.get(stage.index, {})}
+            {**_stage(stage, members[stage.index], plan.minimises.trains), **decisions.get(stage.index, {})}
             for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
         "certificate": dict(plan.certificate),
-        **({"microbatches": plan.microbatches} if plan.objective == "training" else {}),
+        **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
     }
 
 
@@ -171,7 +172,7 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
     certificate = reader.mapping(root.get("certificate", {}), "certificate")
     return Plan(
         name="@plan",
-        objective=reader.text(root, "objective", "", "throughput"),
+        objective=reader.objective(root),
         comm=reader.text(root, "comm", "", "sum"),
         value=reader.seconds(root, "value", ""),
         port_value=reader.seconds(root, "port_value", ""),
@@ -249,7 +250,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
     certificate = reader.mapping(root.get("certificate", {}), "certificate")
     bound, value = reader.seconds(root, "bound", ""), reader.seconds({"value": 0.0, **root}, "value", "")
     problem = reader.text(certificate, "problem", "certificate", "") if math.isfinite(bound) else ""
-    objective, comm = reader.text(root, "objective", "", "throughput"), reader.text(root, "comm", "", "sum")
+    objective, comm = reader.objective(root), reader.text(root, "comm", "", "sum")
     if not splits:
         return AssignPass(
             ops=tuple(told.ops),
@@ -381,7 +382,7 @@ def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[st
     from passes.shard import is_kept
 
     axes = [axis.name for axis in part.mesh.axes]
-    training = plan.objective == "training"
+    training = plan.minimises.trains
     own = {name for name, resource in module.resources.items() if is_kept(resource.type, training=training)}
 
     def by_axis(row: Iterable[object]) -> dict[str, str]:
@@ -457,6 +458,12 @@ class _Reader:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < MOST_MEMORY:
             self.fail(f"expected '{key}' as a whole number, found {_quoted(value)}", at)
         return value
+
+    def objective(self, root: Mapping[str, Any]) -> str:
+        name = self.text(root, "objective", "", THROUGHPUT.name)
+        if name not in (objective.name for objective in OBJECTIVES):
+            self.fail(f"objective is '{_shown(name)}', expected {names(OBJECTIVES)}", "objective")
+        return name
 
     def microbatches(self, parent: Mapping[str, Any]) -> int:
         """Microbatches of a training step; 1 where nothing is said."""

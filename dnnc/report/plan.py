@@ -46,10 +46,11 @@ def plan_table(plan: Plan) -> Table:
 def plan_headline(plan: Plan) -> str:
     """The objective against one device and against the bound, a line each, and among which shares the plan is the best."""
     count = len(plan.stages)
-    rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.objective == "throughput" else ""
-    per = {"latency": "for one sample alone", "training": "per training step"}.get(plan.objective, "per microbatch")
-    lines = [f"{plan.objective}: {seconds_text(plan.value)} {per}{rate}, {count} stage{'s' if count != 1 else ''}"]
-    if plan.microbatches > 1 or (plan.objective == "training" and count > 1):
+    rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.minimises.streams else ""
+    lines = [
+        f"{plan.objective}: {seconds_text(plan.value)} {plan.minimises.per}{rate}, {count} stage{'s' if count != 1 else ''}"
+    ]
+    if plan.microbatches > 1 or (plan.minimises.trains and count > 1):
         period = seconds_text(step_period(plan))
         lines.append(f"  {plan.microbatches} microbatches a step, one every {period}, and {count - 1} more to fill and drain")
     if math.isfinite(plan.single):

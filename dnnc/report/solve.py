@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dnnc.report.tables import Table, columns
 from dnnc.report.units import bytes_text, percent_text, seconds_text
+from ir.objectives import objective_of
 
 if TYPE_CHECKING:
     from dnnc.methods import Boundaries
@@ -55,7 +56,7 @@ def solve_headline(result: SolveResult) -> str:
         [
             *([] if result.method == "exact" else [result.method]),
             result.split,
-            *([result.comm] if result.kind == "throughput" else []),
+            *([result.comm] if objective_of(result.kind).streams else []),
             *chosen,
         ]
     )

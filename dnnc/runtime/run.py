@@ -71,7 +71,7 @@ class RunReport:
     def predicted(self) -> float:
         """Seconds per microbatch that the plan promised: of a latency plan, what its busiest device needs."""
         plan = self.build.plan
-        if plan.objective != "latency":
+        if not plan.minimises.alone:
             return plan.value
         busy: dict[tuple[str, ...], float] = {}
         for stage in plan.stages:

@@ -42,6 +42,7 @@ from ir.diagnostics import InvalidInput
 from ir.files import read_input_text
 from ir.json_text import parse_json
 from ir.limits import LIMITS
+from ir.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
 
 __all__ = ["Limits", "Report", "verify", "verify_files"]
 
@@ -98,15 +99,16 @@ def verify(
         workload.nodes = {id_: node for id_, node in workload.nodes.items() if not node.backward}
         workload.readers = {id_: readers & workload.nodes.keys() for id_, readers in workload.readers.items()}
     if isinstance(claimed, dict) and "totalLatency" in claimed:
-        suggested = "latency"
+        suggested = LATENCY.name
     else:
-        suggested = "training" if any(node.backward for node in workload.nodes.values()) else "throughput"
+        backward = any(node.backward for node in workload.nodes.values())
+        suggested = (TRAINING if backward else THROUGHPUT).name
     statement = chosen(stated, suggested, objective=objective, comm=comm, split=split, options=options or {})
-    if statement["kind"] == "latency":
+    if statement["kind"] == LATENCY.name:
         report = verify_latency(workload, claimed, statement)
     else:
         devices, largest = claims_of(claimed)
-        of_kind = verify_pipedream if statement["kind"] == "pipedream" else verify_devices
+        of_kind = verify_pipedream if statement["kind"] == PIPEDREAM.name else verify_devices
         report = of_kind(workload, devices, largest, statement)
     if report.violations and "kind" not in stated:
         report.hint = unsaid(statement)

@@ -19,6 +19,7 @@ from dnnc.verify_plan.claims import Device, Report, groups_of, microbatches_of, 
 from dnnc.verify_plan.numbers import Malformed, same, some, told
 from dnnc.verify_plan.workload import Id, Node, Workload
 from ir.diagnostics import UsageError
+from ir.objectives import TRAINING
 
 
 def verify_devices(
@@ -29,12 +30,12 @@ def verify_devices(
 ) -> Report:
     """Verifies a split of either objective; ``statement``: complete, as ``statement.chosen`` gives it."""
     options, comm = _options(statement), str(statement["comm"])
-    if statement["kind"] == "training" and options.get("schedule", "1f1b") not in ("1f1b", "gpipe"):
+    if statement["kind"] == TRAINING.name and options.get("schedule", "1f1b") not in ("1f1b", "gpipe"):
         raise Malformed(f"the schedule of training is {told(options['schedule'])}, expected 1f1b or gpipe", result=True)
     rows = _rows(devices, options.get("replicas"))
     leaders = [row[0] for row in rows]
     home, wrong = _homes(workload, leaders)
-    flush = microbatches_of(options) if statement["kind"] == "training" else None
+    flush = microbatches_of(options) if statement["kind"] == TRAINING.name else None
     wrong += _replica_faults(rows, options.get("replicas"), flush)
     wrong += _machine_faults(workload, devices)
     wrong += _color_faults(workload, leaders, home)
@@ -52,7 +53,7 @@ def verify_devices(
         wrong += _row_faults(workload, row, inside, load, size)
         shown += [(device.name, float(load), float(size)) for device in row if inside]
     objective = max((load for load, _ in sides), default=Fraction(0))
-    if statement.get("kind") == "training" and options.get("schedule") == "gpipe":
+    if statement.get("kind") == TRAINING.name and options.get("schedule") == "gpipe":
         objective = sum((max((side[k] for _, side in sides), default=Fraction(0)) for k in (0, 1)), Fraction(0))
     if largest is not None and not same(largest, objective):
         wrong.append(f"the objective is {float(objective):.12g}, not {float(largest):.12g} as claimed")
@@ -160,7 +161,7 @@ def _replica_faults(rows: Sequence[Sequence[Device]], most: object, microbatches
 
 def _sync(workload: Workload, kind: str, inside: set[Id], replicas: int, statement: Mapping[str, Any]) -> Fraction:
     """Milliseconds per sample that replicas average their gradients; a CPU's transfers are free, and so are these."""
-    if replicas == 1 or kind == "cpu" or statement.get("kind") != "training":
+    if replicas == 1 or kind == "cpu" or statement.get("kind") != TRAINING.name:
         return Fraction(0)
     if workload.bandwidth is None:
         raise UsageError("replicas synchronise over links of unknown speed", hint="add --bandwidth, as for the result")

@@ -20,6 +20,7 @@ from typing import Any
 from dnnc.verify_plan.claims import Report, statement_faults
 from dnnc.verify_plan.numbers import CLOSE, Malformed, claim, same, some
 from dnnc.verify_plan.workload import Id, Workload
+from ir.objectives import LATENCY
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ def verify_latency(workload: Workload, claimed: object, statement: Mapping[str, 
         wrong.append(f"the latency is {float(latency):.12g}, not {float(plan.latency):.12g} as claimed")
     if stated:
         wrong += statement_faults(claimed, plan.latency)
-    return Report(float(latency), loads, wrong, "latency")
+    return Report(float(latency), loads, wrong, LATENCY.name)
 
 
 def _ids(row: Mapping[str, Any], where: str) -> tuple[Id, ...]:

@@ -12,12 +12,13 @@ from typing import Any
 
 from dnnc.verify_plan.numbers import Malformed, told
 from ir.diagnostics import UsageError
+from ir.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
 
 OPTIONS = {
-    "throughput": ("hierarchy", "inner_bandwidth"),
-    "training": ("schedule",),
-    "pipedream": ("straight", "schedule", "microbatches", "hierarchy", "inner_bandwidth"),
-    "latency": ("pieces",),
+    THROUGHPUT.name: ("hierarchy", "inner_bandwidth"),
+    TRAINING.name: ("schedule",),
+    PIPEDREAM.name: ("straight", "schedule", "microbatches", "hierarchy", "inner_bandwidth"),
+    LATENCY.name: ("pieces",),
 }
 """What defines each objective beside its name, of all that a file without replicas may mean."""
 
@@ -68,7 +69,7 @@ def chosen(
 def unsaid(statement: Mapping[str, Any]) -> str:
     """What to try where a result that says nothing of itself breaks a rule."""
     kind, split, comm = (statement[key] for key in ("kind", "split", "comm"))
-    schedule = f", schedule {statement['options'].get('schedule', '1f1b')}" if kind == "training" else ""
+    schedule = f", schedule {statement['options'].get('schedule', '1f1b')}" if kind == TRAINING.name else ""
     return (
         f"the result does not say what it minimises, and was checked as {kind} ({split}, comm {comm}{schedule}); if it is of "
         "another sort, say so with --objective, --split, --comm, --schedule, --straight, --microbatches, --pieces, "

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ir.facets import StageSet
 from ir.module import Func, Plan, PlanStage, Resource, Schedule, Stage
+from ir.objectives import OBJECTIVES
 from ir.ops import Op
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, MOST_SECONDS, is_seconds
 from ir.types import TensorType, Type
@@ -153,6 +154,8 @@ def _schedule_faults(schedule: Schedule, findings: Findings) -> Iterable[str]:
 
 
 def _plan_faults(plan: Plan) -> Iterable[str]:
+    if plan.objective not in (objective.name for objective in OBJECTIVES):
+        yield f"unknown objective '{plan.objective}'; expected one of {', '.join(o.name for o in OBJECTIVES)}"
     if plan.status not in STATUSES:
         yield f"unknown status '{plan.status}'; expected one of {', '.join(STATUSES)}"
     if plan.comm not in COMM_MODELS:

@@ -67,7 +67,7 @@ class LowerPass(Pass):
             collectives=sum(op.dialect == "comm" and op.get("axis") is not None for stage in stages for op in stage.ops),
         )
         module = insert_symbols(module, stages)
-        if sharded and plan is not None and plan.objective != "training":
+        if sharded and plan is not None and not plan.minimises.trains:
             _compare(module, plan, context)
         return module
 

@@ -24,6 +24,7 @@ import numpy as np
 from ir.diagnostics import Infeasible
 from ir.facets import StageSet
 from ir.module import Module, Plan, PlanStage
+from ir.objectives import THROUGHPUT
 from ir.topology import Topology
 from passes.model.graph import cuts_of
 from passes.model.network import Network
@@ -191,7 +192,7 @@ def link_value(
         type_ = topology.devices[0].type
         shared = replicas or [1] * len(members)
         stages = tuple(PlanStage(index, type_, replicas=count) for index, count in enumerate(shared))
-    plan = Plan("@plan", "throughput", comm, math.inf, math.inf, 0.0, "feasible", math.inf, stages)
+    plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "feasible", math.inf, stages)
     try:
         memory = stage_memory(module, members, cuts_of(staged), comm)
         problem = placement_problem(module, plan, topology, net, members, memory)

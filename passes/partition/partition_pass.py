@@ -24,6 +24,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
+from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, Objective, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
@@ -61,13 +62,12 @@ _ROUNDS = 4
 FIRST_SHARE = 0.6
 """Of the time of any split where memory may bind: the rest is for a bound of all plans."""
 SOLVERS: dict[tuple[str, str], Solver] = {
-    ("throughput", "contiguous"): solve,
-    ("throughput", "any"): solve_any,
-    ("latency", "contiguous"): solve_pieces,
+    (THROUGHPUT.name, CONTIGUOUS): solve,
+    (THROUGHPUT.name, ANY): solve_any,
+    (LATENCY.name, CONTIGUOUS): solve_pieces,
 }
 """How to solve, by objective and split."""
-OBJECTIVES = tuple(dict.fromkeys(objective for objective, _ in SOLVERS))
-SPLITS = tuple(dict.fromkeys(split for _, split in SOLVERS))
+SPLITS = (CONTIGUOUS, ANY)
 
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
 """Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
@@ -89,8 +89,8 @@ class PartitionPass(Pass):
     """
 
     name: ClassVar[str] = "partition"
-    objective: str = "throughput"
-    split: str = "contiguous"
+    objective: str = THROUGHPUT.name
+    split: str = CONTIGUOUS
     pieces: int = 1
     comm: str = "sum"
     cuts: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class PartitionPass(Pass):
         groups, problem = self._groups(module, fine, frozenset(pins), context)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
-        overcounts = self.split == "any" and memory_can_bind(fine)
+        overcounts = self.split == ANY and memory_can_bind(fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds)
         search = self._solver(topology, func, groups)
@@ -143,12 +143,12 @@ class PartitionPass(Pass):
         if isinstance(solution, AnySolution):
             solution = self._worth_its_boundaries(module, topology, net, problem, groups, solution)
         searched = time.perf_counter()
-        if self.hosts and (self.objective, self.split) == ("throughput", "contiguous"):
+        if self.hosts and self._pipeline:
             rest = built + self.time_limit - searched
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
         alone = not (pins or cuts) and self.stages in (0, 1)
         several = len(self._parts(problem, solution))
-        solution = with_handover(problem, topology, solution, several, latency=self.objective == "latency", alone=alone)
+        solution = with_handover(problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
         context.count(
@@ -169,9 +169,19 @@ class PartitionPass(Pass):
         # What was made of a former plan does not describe this one.
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
 
+    @property
+    def _minimises(self) -> Objective:
+        return objective_of(self.objective)
+
+    @property
+    def _pipeline(self) -> bool:
+        """Whether samples stream through stages that data leaves forward only: what most options are of."""
+        return self._minimises.streams and self.split == CONTIGUOUS
+
     def _check(self, topology: Topology) -> None:
-        if self.objective not in OBJECTIVES:
-            raise InvalidInput(f"objective is '{self.objective}', expected {', '.join(OBJECTIVES)}", where=self.name)
+        known = offered(Planned.OPS)
+        if self.objective not in (objective.name for objective in known):
+            raise InvalidInput(f"objective is '{self.objective}', expected {names(known)}", where=self.name)
         if self.split not in SPLITS:
             raise InvalidInput(f"split is '{self.split}', expected {', '.join(SPLITS)}", where=self.name)
         if (self.objective, self.split) not in SOLVERS:
@@ -190,8 +200,7 @@ class PartitionPass(Pass):
 
     def _check_together(self) -> None:
         """Raises UsageError for options that the objective or the split has no use for."""
-        latency = self.objective == "latency"
-        pipeline = not latency and self.split == "contiguous"
+        latency, pipeline = self._minimises.alone, self._pipeline
         refused = {
             "--stages": self.stages > 0 and not pipeline,
             "--replicas": self.replicas > 1 and not pipeline,
@@ -207,7 +216,7 @@ class PartitionPass(Pass):
             raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
 
     def _solver(self, topology: Topology, func: Func, groups: Groups) -> Solver:
-        if self.objective != "latency":
+        if not self._minimises.alone:
             return SOLVERS[self.objective, self.split]
         free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
         if free:
@@ -227,7 +236,7 @@ class PartitionPass(Pass):
         labels = [op.facet(Group) for op in func.ops]
         usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
         # What contract joins is for throughput and contiguous splits; others have reductions of their own.
-        if self.stages or self.split == "any" or self.objective != "throughput":
+        if self.stages or not self._pipeline:
             return self._over(fine, ordered(fine, classes))
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
             return self._whole(fine, module, context)
@@ -314,7 +323,7 @@ class PartitionPass(Pass):
         function of a stage alone can say. So the limits are lowered by what is missing and the search runs again; the bound
         of the first search stays."""
 
-        if states_bytes(module.entry) or self.objective == "latency":
+        if states_bytes(module.entry) or self._minimises.alone:
             return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
         solution, tightened = first, problem
         for _ in range(_ROUNDS):
@@ -352,7 +361,7 @@ class PartitionPass(Pass):
         stages = solution.stages or ()
         if isinstance(solution, PieceSolution):
             return solution.parts
-        return pieces(problem, [nodes for _, nodes in stages]) if self.split == "any" else _in_order(stages)
+        return pieces(problem, [nodes for _, nodes in stages]) if self.split == ANY else _in_order(stages)
 
     def _plan(
         self,
@@ -371,7 +380,7 @@ class PartitionPass(Pass):
         pool_of = pools(problem.kinds)
         # What a device does for a sample of its own: the kind without replicas says that.
         costs = plan_costs(problem, [(pool_of[solution.stages[owner][0]], nodes) for owner, nodes in parts])
-        shared = self.objective == "latency" or len(parts) > len(solution.stages)
+        shared = self._minimises.alone or len(parts) > len(solution.stages)
         devices = _named(problem, solution) if shared else [()] * len(parts)
         if isinstance(solution, PlacedSolution):
             devices = list(solution.devices)
@@ -397,18 +406,12 @@ class PartitionPass(Pass):
             certificate["stages"] = str(self.stages)
         if self.replicas > 1:
             certificate["replicas"] = str(self.replicas)
-        if self.split != "contiguous":
+        if self.split != CONTIGUOUS:
             certificate["split"] = self.split
             certificate["boundaries"] = _boundaries_text(problem, parts)
-        if self.objective == "latency":
+        if self._minimises.alone:
             certificate["pieces"] = str(self.pieces)
-        asked = (
-            self.cuts
-            or self.pins
-            or self.stages
-            or self.replicas > 1
-            or (self.objective, self.split) != ("throughput", "contiguous")
-        )
+        asked = self.cuts or self.pins or self.stages or self.replicas > 1 or not self._pipeline
         if not asked:  # the bound holds for every plan of this problem
             certificate["problem"] = problem_digest(module, self.comm)
         taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
@@ -504,4 +507,4 @@ def single_device(problem: Problem) -> float:
     return whole_model(problem)[0]
 
 
-__all__ = ["OBJECTIVES", "PartitionPass", "single_device"]
+__all__ = ["PartitionPass", "single_device"]

@@ -20,6 +20,7 @@ from typing import ClassVar
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import StageSet
 from ir.module import Module, Plan, PlanStage, Schedule, Stage
+from ir.objectives import Planned
 from ir.topology import Topology
 from passes.framework.base import PassContext
 from passes.framework.expanded import on_expanded
@@ -30,8 +31,6 @@ from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
 from passes.model.stages.load import COMM
 from passes.replay.stated import StatedPass
-
-OBJECTIVES = ("throughput", "latency")
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,7 @@ class AssignPass(StatedPass):
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         if self.comm not in COMM:
             raise InvalidInput(f"comm is '{self.comm}', expected one of {', '.join(COMM)}", where=self.source)
-        if self.objective not in OBJECTIVES:
-            found = f"objective is '{self.objective}', expected {', '.join(OBJECTIVES)}"
-            raise InvalidInput(found, where=self.source)
+        self._check_objective(Planned.OPS)
         module = undecided(module)
         entry = module.entry
         problems: list[Diagnostic] = []

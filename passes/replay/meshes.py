@@ -25,6 +25,7 @@ from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import StageSet
 from ir.layout_rules import LayoutRule, rules
 from ir.module import Mesh, Module, Plan
+from ir.objectives import Planned
 from ir.shares import Shares, equal
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType, Type
@@ -52,7 +53,6 @@ from passes.shard.search import BOUNDING, NoPlanError, solve
 from passes.shard.shard_pass import single_value
 from passes.shard.written import written
 
-OBJECTIVES = ("throughput", "training")
 GIVEN = "given, not searched for"
 """What a certificate says of a plan that was edited."""
 
@@ -93,7 +93,7 @@ class ReplayPass(StatedPass):
         if line.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(line.unsharded)}: replicated", where=self.name)
         context.count(self.name, ops=len(module.entry.ops), stages=len(stated))
-        single = single_value(module, topology, net, training=self.objective == "training", memory=self.memory)
+        single = single_value(module, topology, net, training=self.training, memory=self.memory)
         plan = Plan(
             name="@plan",
             objective=self.objective,
@@ -110,7 +110,7 @@ class ReplayPass(StatedPass):
         def proven(plan: Plan) -> Plan:
             found = self._proven(module, stated, plan)
             if found is None:
-                times = self.microbatches + len(stated) - 1 if self.objective == "training" else 1
+                times = self.microbatches + len(stated) - 1 if self.training else 1
                 how = "search of each stage, for these stages on these meshes"
                 found = times * line.bound(), {"bound": how, "plan": GIVEN}
             return replace(plan, bound=found[0], certificate=tuple(sorted(found[1].items())))
@@ -124,10 +124,8 @@ class ReplayPass(StatedPass):
 
     def _check_options(self) -> None:
         """Raises InvalidInput for what no plan on meshes states."""
-        if self.objective not in OBJECTIVES:
-            found = f"objective is '{self.objective}', expected {' or '.join(OBJECTIVES)}"
-            raise InvalidInput(found, where=self.source)
-        if self.microbatches < 1 or (self.microbatches > 1 and self.objective != "training"):
+        self._check_objective(Planned.MESHES)
+        if self.microbatches < 1 or (self.microbatches > 1 and not self.training):
             raise InvalidInput(f"microbatches is {self.microbatches}; a step of training has 1 or more", where=self.source)
         if len(self.strategies) != len(self.ops):
             found = f"{len(self.strategies)} strategies found for {len(self.ops)} ops"
@@ -295,7 +293,7 @@ class _Line:
         self, asked: ReplayPass, module: Module, topology: Topology, context: PassContext, stated: Sequence[Stated]
     ) -> None:
         self.asked, self.module, self.stated = asked, module, stated
-        self.training = asked.objective == "training"
+        self.training = asked.training
         self.folding = context.analyses.get(folding, module.entry, module)
         self.progress = context.progress
         net = context.analyses.get(network, topology)

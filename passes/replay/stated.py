@@ -6,8 +6,9 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ir.diagnostics import Diagnostic, UsageError
+from ir.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.module import Func
+from ir.objectives import THROUGHPUT, Planned, names, objective_of, offered
 from ir.ops import Op
 from passes.framework.base import Pass
 from passes.model.graph import describe
@@ -27,9 +28,20 @@ class StatedPass(Pass):
 
     ops: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    objective: str = "throughput"
+    objective: str = THROUGHPUT.name
     bound: float = 0.0
     source: str = ""
+
+    @property
+    def training(self) -> bool:
+        """Whether the plan is of training. Raises UsageError for an objective that is none."""
+        return objective_of(self.objective, self.source).trains
+
+    def _check_objective(self, planned: Planned) -> None:
+        """Raises InvalidInput for an objective that plans of ``planned`` do not have."""
+        known = offered(planned)
+        if self.objective not in (objective.name for objective in known):
+            raise InvalidInput(f"objective is '{self.objective}', expected {names(known)}", where=self.source)
 
     def _stages(self, entry: Func, problems: list[Diagnostic]) -> Mapping[str, tuple[int, ...]]:
         """Stages of each op, by the op's id."""

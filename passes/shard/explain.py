@@ -125,7 +125,7 @@ def layers(module: Module) -> tuple[Layer, ...]:
     plan, options = _plan(module), _options(module)
     bare = undecided(module, copies=True)
     found = folding(bare.entry, bare)
-    training = plan.objective == "training"
+    training = plan.minimises.trains
     told: list[Layer] = []
     for part in stage_parts(module):
         bill = price(bare, part.func, part.mesh, part.decisions, training=training, **options)
@@ -166,7 +166,7 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
     net = network(topology)
     meshes = [part.mesh for part in stage_parts(module)]
     mesh = meshes[0] if len(meshes) == 1 else mesh_of(topology, net, (sum(len(mesh.devices) for mesh in meshes),))
-    training = plan.objective == "training"
+    training = plan.minimises.trains
     memory = next((int(str(a.value)) for key, a in module.entry.attributes if key == "shard.memory"), 0)
     mesh = mesh.limited(memory)
     repeats = folding(bare.entry, bare)

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Module, Plan
+from ir.objectives import THROUGHPUT, TRAINING
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
@@ -404,7 +405,7 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, 
         certificate = sorted([*certificate, ("search", INTERRUPTED)])
     return Plan(
         name="@plan",
-        objective="training" if microbatches else "throughput",
+        objective=(TRAINING if microbatches else THROUGHPUT).name,
         comm="sum",
         value=plan.value,
         port_value=plan.value,
@@ -449,7 +450,7 @@ def _plan(
     done = plan.value <= bound * (1 + AGREE)
     return Plan(
         name="@plan",
-        objective="training" if training else "throughput",
+        objective=(TRAINING if training else THROUGHPUT).name,
         comm="sum",
         value=plan.value,
         port_value=plan.value,

@@ -186,7 +186,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     for number, stage in enumerate(stages):
         used = {types[device] for device in stage.mesh.devices}
         bytes_ = footprint(module.entry, weights, stage)
-        training = _of_training(module, stage, plan.microbatches) if plan.objective == "training" else {}
+        training = _of_training(module, stage, plan.microbatches) if plan.minimises.trains else {}
         rows.append(
             PlanStage(
                 index=number,
@@ -217,7 +217,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     filled = tuple(
         replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index]) for row in plan.stages
     )
-    if plan.objective == "training":
+    if plan.minimises.trains:
         slowest = max(row.working + row.receive + row.send for row in filled)
         filling = (plan.microbatches + len(stages) - 1) * slowest
         return replace(plan, stages=filled, value=max(filling, step(load, plan.microbatches).period))
