@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import ir
 from dnnc.frontends import DIALECTS
+from dnnc.providers import ON_CPU, Provider
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
@@ -220,7 +221,7 @@ def compile_model(
         from dnnc.runtime.load_test import load_test
 
         with clock.step("load-test"):
-            load_test(models, partial(_node_of, module))
+            load_test(models, partial(_node_of, module), partial(_provider_of, module))
 
     with clock.step("write", without="load-test"):
         if options.plan_only:
@@ -267,6 +268,14 @@ def with_cores(plan: Plan, spec: str) -> Plan:
 def _node_of(module: Module, operator: str) -> str:
     """The first node of an ONNX operator; empty where it stands in a branch alone."""
     return next((op.location.node or op.id for op in module.entry.ops if op.name == f"onnx.{operator}"), "")
+
+
+def _provider_of(module: Module, stage: int, member: int) -> Provider:
+    """The execution provider of a member of a stage, member 0 where the stage is one model."""
+    topology, plan = module.first(Topology), module.first(Plan)
+    assert topology is not None
+    assert plan is not None
+    return Provider.of(topology, plan.stages[stage].devices[member]) or ON_CPU
 
 
 def _explained(module: Module) -> Explanation:

@@ -12,7 +12,9 @@ import os
 import re
 from typing import Any
 
-__all__ = ["load_onnxruntime", "load_symbolic_shape_inference", "plain_words", "silence"]
+from dnnc.providers import CPU, ON_CPU, Provider
+
+__all__ = ["ProviderUnavailable", "load_onnxruntime", "load_symbolic_shape_inference", "make_session", "plain_words", "silence"]
 
 VARIABLE = "ORT_DISABLE_TELEMETRY"
 
@@ -29,6 +31,29 @@ def load_onnxruntime() -> Any:
     import onnxruntime
 
     return onnxruntime
+
+
+class ProviderUnavailable(Exception):
+    """An execution provider that onnxruntime lacks, or that it has and could not start."""
+
+
+def make_session(model: bytes, options: Any, provider: Provider = ON_CPU) -> Any:
+    """An ``InferenceSession`` on ``provider``; what another provider does not take runs on the CPU.
+
+    Raises ProviderUnavailable instead of running on the CPU alone, and what onnxruntime raises."""
+    ort = load_onnxruntime()
+    if provider.name not in ort.get_available_providers():
+        raise ProviderUnavailable(f"this onnxruntime has no {provider.name}")
+    wanted = [(provider.name, dict(provider.options)), *([(CPU, {})] if provider.name != CPU else [])]
+    session = ort.InferenceSession(
+        model,
+        options,
+        providers=wanted,
+        enable_fallback=0,  # it would print the error to standard output and load the model once more, on the CPU
+    )
+    if provider.name not in session.get_providers():  # onnxruntime logs why, and goes on without it
+        raise ProviderUnavailable(f"onnxruntime has {provider.name} and could not start it")
+    return session
 
 
 def load_symbolic_shape_inference() -> Any:

@@ -1,15 +1,20 @@
-"""ONNX Runtime's execution providers: which package brings each, and whether a provider is told which device to use.
+"""ONNX Runtime's execution providers: what a device of a plan needs of ONNX Runtime, and which package brings each provider.
 
-A device type of a topology names its provider as ONNX Runtime spells it. A provider that is not in this table may be named too:
+A device type of a topology names its provider as ONNX Runtime spells it. A provider that is not in the table may be named too:
 only the advice for a machine that lacks it is then less exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ir.topology import Topology
 
 CPU = "CPUExecutionProvider"
-"""The provider of device types that name none, and of what no other provider takes."""
+"""The provider of device types that name none, and of every op that another provider does not take."""
 
 PACKAGES: Mapping[str, str] = {
     CPU: "onnxruntime",
@@ -39,12 +44,42 @@ NUMBERED = frozenset(
 """Providers that use device 0 unless their option ``device_id`` names another."""
 
 
-def advice(provider: str) -> str:
-    """What to install where ``provider`` is missing."""
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An execution provider with its options, as a device needs it."""
+
+    name: str = CPU
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, topology: Topology, device: str) -> Provider | None:
+        """What the device called so needs; None where its type names no provider."""
+        found = topology.device(device)
+        type_ = topology.type(found.type)
+        if not type_.provider:
+            return None
+        options = dict(type_.provider_options)
+        if found.device_id is not None or type_.provider in NUMBERED:
+            options["device_id"] = str(topology.device_id(found))
+        return cls(type_.provider, tuple(sorted(options.items())))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Provider:
+        return cls(data["provider"], tuple(data["options"].items()))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"provider": self.name, "options": dict(self.options)}
+
+
+ON_CPU = Provider()
+
+
+def what_to_install(provider: str) -> str:
+    """Advice for an environment that lacks ``provider``."""
     package = PACKAGES.get(provider)
     if package is None:
-        return f"install the onnxruntime package that brings {provider} in the place of the one that is there"
-    return f"pip uninstall onnxruntime, then pip install {package}, which brings {provider} (with the drivers it asks for)"
+        return f"install the package of onnxruntime that brings {provider}, in the place of the one that is there"
+    return f"pip uninstall onnxruntime, then pip install {package}, which brings {provider}"
 
 
-__all__ = ["CPU", "NUMBERED", "PACKAGES", "advice"]
+__all__ = ["CPU", "NUMBERED", "ON_CPU", "PACKAGES", "Provider", "what_to_install"]

@@ -37,6 +37,7 @@ from dnnc.program.plan_json import bare, plan_text, plan_to_json
 from dnnc.program.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.program.trace import to_perfetto
 from dnnc.program.transaction import refuse_foreign, whole_directory
+from dnnc.providers import Provider
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Declared, External, Func, Inline, Module, Resource, Schedule, Stage
 from ir.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
@@ -281,6 +282,9 @@ def _manifest(
         Channel.of(id_, bare(crossing.name), crossing.tensor.type, crossing.source, crossing.target)
         for id_, crossing in enumerate(cuts_of(module.entry))
     ]
+    devices = dict.fromkeys(device for stage in stages for device in stage.devices) if topology else {}
+    named = {device: Provider.of(topology, device) for device in devices} if topology else {}
+    providers = {device: provider.to_json() for device, provider in named.items() if provider}
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
     manifest = {
@@ -290,6 +294,7 @@ def _manifest(
         "model": bare(module.name),
         "weights": weights,
         "kinds": {type_.name: type_.kind for type_ in topology.types if type_.name in types.values()} if topology else {},
+        **({"providers": providers} if providers else {}),
         "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],
         "outputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.results],
         "stages": [

@@ -18,7 +18,7 @@ from dnnc.frontends.checks import node_label, node_reads
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import tensor_type, type_proto
 from dnnc.frontends.shape_inference import Inference, InferenceFailed
-from dnnc.ort import load_onnxruntime, plain_words
+from dnnc.ort import load_onnxruntime, make_session, plain_words
 from ir.diagnostics import DiagnosticSink
 from ir.forked import CallFailedError, CallKilledError
 from ir.limits import Limits
@@ -121,7 +121,7 @@ def _refused_by_onnxruntime(models: Mapping[int, bytes], inference: Inference) -
         said = {}
         for index, data in models.items():
             try:
-                ort.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+                make_session(data, options)
             except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
                 said[index] = str(error)
         return json.dumps(said).encode()

@@ -33,9 +33,11 @@ from dnnc.program.external import locations
 from dnnc.program.members import Known, MemberProgram, in_numbers, matches, stage_faults
 from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Progress, Snapshot
+from dnnc.providers import ON_CPU, Provider
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module, Plan
 from ir.types import DType, TensorType, Type, type_bytes
+from ir.verifier.machines import PROVIDER
 
 PROGRAM = "plan.ir"
 PLAN = "plan.json"
@@ -173,7 +175,7 @@ class Source:
 class Build:
     """One build directory. ``files`` is all that was read of it, verified. ``inputs`` and ``outputs`` are those of the whole
     model, in its order; ``weights`` is how the weights were written (``shared``, ``per-stage``, or ``none``: such a build
-    cannot run)."""
+    cannot run); ``providers`` are those that devices name, by device."""
 
     files: Snapshot
     plan: Plan
@@ -182,6 +184,11 @@ class Build:
     outputs: tuple[Port, ...]
     weights: str
     source: Source
+    providers: Mapping[str, Provider] = field(default_factory=dict)
+
+    def provider(self, device: str) -> Provider:
+        """The execution provider that runs the programs of ``device``: the CPU's where its type names none."""
+        return self.providers.get(device, ON_CPU)
 
     @property
     def folder(self) -> Path:
@@ -279,7 +286,22 @@ def _from_manifest(files: Snapshot) -> Build:
         outputs=outputs,
         weights=str(manifest["weights"]),
         source=Source(str(source["spec"]), str(source["sha256"]), dict(source.get("data", {}))),
+        providers=_providers(manifest.get("providers", {}), {device for stage in stages for device in stage.devices}),
     )
+
+
+def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provider]:
+    """Raises ValueError for what is no provider, or one of a device that no stage is on."""
+    found = {}
+    for device, item in items.items():
+        provider = Provider.from_json(item)
+        texts = [text for pair in provider.options for text in pair]
+        if device not in devices:
+            raise ValueError(f"it states the provider of '{device}', on which there is no stage")
+        if not all(isinstance(text, str) for text in (provider.name, *texts)) or not PROVIDER.fullmatch(provider.name):
+            raise ValueError(f"the provider of '{device}' is no provider as onnxruntime spells them, with texts as options")
+        found[device] = provider
+    return found
 
 
 def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:

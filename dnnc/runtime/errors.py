@@ -35,6 +35,14 @@ _MACHINE = (
         re.compile(r"[Oo]ut of memory|MemoryError|bad.alloc|allocate memory|failed to map segment"),
         "the machine gives no more memory: use smaller stages, or more machines",
     ),
+    (
+        re.compile(r"onnxruntime has \w+ExecutionProvider and could not start it"),
+        "are its drivers and libraries installed, is there such a device, are the device type's provider_options right?",
+    ),
+    (
+        re.compile(r"\w+ExecutionProvider takes none of the \d+ nodes"),
+        "compile for a device type that names another provider, or none, which is the CPU's",
+    ),
     (re.compile("Resource temporarily unavailable|can't start new thread"), "raise the limit of processes (ulimit -u)"),
 )
 
@@ -52,6 +60,11 @@ def of_onnxruntime(error: str) -> bool:
 def failure_for(said: str) -> type[RuntimeFailure]:
     """What a stage's failure is, by what it said: a fault of ours, unless the machine or onnxruntime refused."""
     return StageStopped if machine_hint(said) or of_onnxruntime(said) else RuntimeFailure
+
+
+def no_cpu_kernel(error: str) -> bool:
+    """Whether onnxruntime refused a model for an op that the CPU has no kernel for."""
+    return _NO_KERNEL.search(error) is not None
 
 
 def refused_operator(error: str) -> str:

@@ -19,6 +19,7 @@ from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.lockstep import Values, fed, run_members
 from dnnc.runtime.program import Program
+from dnnc.runtime.session import Settings
 from ir.module import Mesh, Module, Stage
 from ir.scratch import scratch_folder
 from ir.types import Partial, Placement, Replicate, TensorType, Type
@@ -129,7 +130,7 @@ def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], 
         for reference in references(build, specs, scratch):
             try:
                 outputs = tuple(spec for name, spec in specs.items() if name in reference.present)
-                program = Program(reference.model, outputs, weights=reference.weights, threads=threads, folder=reference.folder)
+                program = Program(reference.model, outputs, Settings(threads, folder=reference.folder), reference.weights)
                 return program.run({name: feeds[name] for name in program.input_names})
             except Exception:  # whatever onnxruntime raises: this look is for a better message, and the next may do
                 continue

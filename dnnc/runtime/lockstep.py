@@ -20,6 +20,7 @@ from dnnc.runtime.collectives import combine
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.parts import assemble, neutral, part_of
 from dnnc.runtime.program import Program
+from dnnc.runtime.session import Settings
 
 Values = dict[str, Any]
 """Values of one member by its names."""
@@ -47,7 +48,8 @@ def run_members(
                 try:
                     outputs = tuple(map(_spec, segment.outputs))
                     model, weights = build.model(segment.model)
-                    program = Program(model, outputs, weights=weights, threads=threads, optimize=optimize)
+                    settings = Settings(threads=threads, optimize=optimize, provider=build.provider(member.device))
+                    program = Program(model, outputs, settings, weights)
                     for case in values:
                         case[number] |= program.run({name: case[number][name] for name in program.input_names})
                 except Exception as error:  # whatever onnxruntime raises

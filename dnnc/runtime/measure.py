@@ -15,6 +15,7 @@ from typing import Any
 from dnnc.backend.labelled import labelled_model
 from dnnc.ort import plain_words
 from dnnc.runtime.program import Program
+from dnnc.runtime.session import Settings
 from ir.diagnostics import InvalidInput
 from ir.module import Module
 from ir.ops import Op
@@ -34,7 +35,8 @@ def measure(module: Module, folder: Path, feeds: Mapping[str, Any], where: str) 
     model, ops = labelled_model(module, folder)
     with scratch_folder() as scratch:
         try:
-            program = Program(model, (), optimize=False, folder=str(folder.absolute()), profile=f"{scratch}/profile")
+            settings = Settings(optimize=False, folder=str(folder.absolute()), profile=f"{scratch}/profile")
+            program = Program(model, (), settings)
             for _ in range(2):
                 program.run_all(feeds)
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base

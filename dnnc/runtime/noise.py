@@ -24,6 +24,7 @@ from dnnc.runtime.codec import Raw, from_user, to_user
 from dnnc.runtime.compare import CAP, EXACT, Precision, compare
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.program import Program
+from dnnc.runtime.session import Settings
 
 PERTURBATIONS = 4
 FACTOR = 3.0
@@ -78,9 +79,8 @@ class Meter:
             return False
         model, optimize, generator = variant
         try:
-            program = Program(
-                model, self.specs, weights=self._weights, threads=self._threads, optimize=optimize, folder=self._folder
-            )
+            settings = Settings(threads=self._threads, optimize=optimize, folder=self._folder)
+            program = Program(model, self.specs, settings, self._weights)
             results = []
             for sample in self._feeds:
                 given = {name: sample[name] for name in program.input_names}

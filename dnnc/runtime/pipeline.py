@@ -37,6 +37,7 @@ from dnnc.runtime.codec import Raw, from_user, to_user
 from dnnc.runtime.collectives import Places
 from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory, write_memory
 from dnnc.runtime.errors import RuntimeFailure, StageStopped
+from dnnc.runtime.needs import require_providers
 from dnnc.runtime.parts import assemble
 from dnnc.runtime.processes import DOING, StageProcess, last_words, raise_ended, raise_said, spawn
 from dnnc.runtime.sharing import places
@@ -140,6 +141,7 @@ class Pipeline:
                 where=str(build.folder),
                 hint="compile it again with weights",
             )
+        require_providers(build)
         self._stages: list[StageProcess] = []
         self._feeds: list[Sender] = []
         self._sinks: list[Receiver] = []
@@ -201,6 +203,7 @@ class Pipeline:
                 "threads": options.threads,
                 "spin": own and options.threads > 1,
                 "optimize": options.optimize,
+                "provider": build.provider(place.device).to_json(),
                 "programs": models.memory,
             }
             passed = [control_write, status, models.memory, *models.weights]

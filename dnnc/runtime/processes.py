@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections import deque
@@ -26,6 +27,7 @@ DOING = {
     MEETING: "exchanging parts of microbatch {} with the other members",
 }
 _TAIL_LINES = 12
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MODULE = "dnnc.runtime.worker"
 KILLED = "the system kills a process so when memory runs out: use more, or smaller, stages"
 
@@ -87,7 +89,9 @@ def ending(status: int | None) -> str:
 
 
 def last_words(stage: StageProcess) -> str:
-    return "".join(f"\n    {line}" for line in stage.tail)
+    """What the process wrote to standard error last, without the colours of onnxruntime's log."""
+    lines = (_COLOUR.sub("", line) for line in stage.tail)
+    return "".join(f"\n    {line}" for line in lines if line)
 
 
 def spawn(config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:

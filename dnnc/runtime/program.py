@@ -15,7 +15,7 @@ from dnnc.ort import load_onnxruntime
 from dnnc.program.elements import BY_NUMBER, nbytes
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.external import session_on
+from dnnc.runtime.session import DEFAULT, Settings, open_session
 
 
 class Program:
@@ -29,50 +29,16 @@ class Program:
         self,
         model: bytes,
         outputs: tuple[ValueSpec, ...],
-        *,
+        settings: Settings = DEFAULT,
         weights: Mapping[str, int] | None = None,
-        threads: int = 1,
-        spin: bool = False,
-        optimize: bool = True,
-        folder: str = "",
-        profile: str = "",
-        folded_bytes: int = 0,
     ) -> None:
         """``weights``: open files that hold the external data, by the locations that the model names; without them it lies in
-        ``folder``. ``profile``: begin of the path of a profile to write. ``folded_bytes``: the largest constant that
-        onnxruntime may compute when it loads the model; 0 leaves that to it. Raises what onnxruntime raises, and ValueError
-        for a location that is not among ``weights``."""
-        ort = load_onnxruntime()
+        the settings' folder. Raises what ``open_session`` raises."""
         self.turn = 0
-
-        def options() -> Any:
-            made = ort.SessionOptions()
-            made.intra_op_num_threads = threads
-            made.inter_op_num_threads = 1
-            made.log_severity_level = 4  # errors come as exceptions
-            made.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin else "0")
-            if not optimize:
-                made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-            if folded_bytes:
-                made.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(folded_bytes))
-            if profile:
-                made.enable_profiling, made.profile_file_prefix = True, profile
-            if folder and weights is None:
-                made.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-            return made
-
-        def start(model: bytes, options: Any) -> Any:
-            return ort.InferenceSession(
-                model,
-                options,
-                providers=["CPUExecutionProvider"],
-                enable_fallback=0,  # it would print the error to standard output and load the model once more
-            )
-
-        self.session = start(model, options()) if weights is None else session_on(model, weights, options, start)
+        self.session = open_session(model, settings, weights)
         self.input_names = tuple(value.name for value in self.session.get_inputs())
         self.outputs = outputs
-        self._value = ort.OrtValue
+        self._value = load_onnxruntime().OrtValue
         inputs_plain = all(
             value.type.startswith("tensor(") and "string" not in value.type for value in self.session.get_inputs()
         )

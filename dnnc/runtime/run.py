@@ -11,6 +11,7 @@ from typing import Any
 
 from dnnc.costs import local_cores
 from dnnc.program.build import Build
+from dnnc.providers import CPU
 from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_inputs, split_microbatches, write_npz
 from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult
@@ -117,9 +118,11 @@ class RunReport:
 
 
 def foreign_types(build: Build) -> tuple[str, ...]:
-    """Device types of the build that are no CPU, sorted: the plan's seconds are of them, a run's of this machine's CPU."""
+    """Device types of the build that are no CPU and yet run on it, sorted: the plan's seconds are of them, a run's of this
+    machine's CPU."""
     kinds = build.files.manifest.get("kinds", {})
-    return tuple(sorted({stage.device_type for stage in build.stages if kinds.get(stage.device_type, "cpu") != "cpu"}))
+    on_cpu = {stage.device_type for stage in build.stages if any(build.provider(d).name == CPU for d in stage.devices)}
+    return tuple(sorted(name for name in on_cpu if kinds.get(name, "cpu") != "cpu"))
 
 
 def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
@@ -161,7 +164,8 @@ def run_command(
     if foreign := foreign_types(build):
         names = ", ".join(foreign)
         message = f"this build is for {names} and runs on this machine's CPU: its predictions are of {names}"
-        warn(Diagnostic(message, where=str(build.folder), severity=Severity.WARNING))
+        hint = 'a device type that names a provider (provider = "CUDAExecutionProvider") runs on that'
+        warn(Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING))
     with Pipeline(build, command.options) as pipeline:
         for _ in range(command.warmup):
             pipeline.run(batches.items, events=False)

@@ -19,6 +19,7 @@ from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import REFUSED_HINT, refusal
 from dnnc.runtime.noise import Meter
 from dnnc.runtime.program import Program
+from dnnc.runtime.session import Settings
 from dnnc.runtime.wiring import output_specs
 from ir.diagnostics import InvalidInput
 
@@ -64,14 +65,8 @@ class Unsplit:
                 continue
             plain = tuple(ValueSpec(spec.name, spec.element) for spec in wanted)
             try:
-                program = Program(
-                    reference.model,
-                    plain,
-                    weights=reference.weights,
-                    threads=self.threads,
-                    optimize=self.optimize,
-                    folder=reference.folder,
-                )
+                settings = Settings(threads=self.threads, optimize=self.optimize, folder=reference.folder)
+                program = Program(reference.model, plain, settings, reference.weights)
                 for sample, found in zip(self.feeds, values, strict=True):
                     found.update(program.run(_pick(program, sample, reference.title)))
             except InvalidInput:

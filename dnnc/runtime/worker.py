@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnnc.ort import ProviderUnavailable
 from dnnc.program.elements import Array
+from dnnc.providers import Provider
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.edges import Descriptors, Edge, Received, Receiver, Sender, ValueSpec, map_memory, read_memory
 from dnnc.runtime.program import Program
+from dnnc.runtime.session import Settings, refuse_idle
 
 if TYPE_CHECKING:
     from dnnc.runtime.member import Member
@@ -114,7 +117,9 @@ class Worker:
         config = self.config
         outputs = _specs(config["outputs"])
         if "segments" not in config:
-            return self.program(config["model"], outputs)
+            program = self.program(config["model"], outputs)
+            refuse_idle([program.session], config["provider"]["provider"])
+            return program
         from dnnc.program.collective import Collective
         from dnnc.runtime.collectives import Exchange, Places
         from dnnc.runtime.member import Member, Piece
@@ -124,14 +129,16 @@ class Worker:
         memory = map_memory(config["memory"], places.total)
         peers = {peer: (read, write) for peer, read, write in config["peers"]}
         pieces = [Piece(level, self.program(place, _specs(specs))) for level, place, specs in config["segments"]]
+        refuse_idle([piece.program.session for piece in pieces], config["provider"]["provider"])
         exchange = Exchange(collectives, config["member"], memory, places, peers)
         return Member(pieces, exchange, outputs, lambda meeting: self.mark(MEETING if meeting else RUNNING))
 
     def program(self, place: list[Any], outputs: tuple[ValueSpec, ...]) -> Program:
         """The model whose bytes lie at an offset among those that the starter verified, with the weights that it opened."""
         offset, size, weights = place
-        options = {key: self.config[key] for key in ("threads", "spin", "optimize")}
-        return Program(read_memory(self.config["programs"], offset, size), outputs, weights=weights, **options)
+        config = self.config
+        settings = Settings(config["threads"], config["spin"], config["optimize"], Provider.from_json(config["provider"]))
+        return Program(read_memory(config["programs"], offset, size), outputs, settings, weights)
 
     def step(self, program: Program | Member, receivers: list[Receiver], senders: list[Sender]) -> None:
         """One microbatch."""
@@ -238,6 +245,8 @@ def main() -> None:
         worker.run()
     except MemoryError:
         worker.say({"error": "out of memory", "microbatch": worker.done})
+    except ProviderUnavailable as error:
+        worker.say({"error": str(error), "microbatch": worker.done})
     except Exception as error:  # whatever a model can raise is reported by the starter, with the stage's name
         worker.say({"error": f"{type(error).__name__}: {error}", "microbatch": worker.done})
     sys.stderr.flush()

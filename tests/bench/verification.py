@@ -29,6 +29,7 @@ from pathlib import Path
 from dnnc.program.build import Build
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.program import Program
+from dnnc.runtime.session import Settings
 how, folder = sys.argv[1:]
 build = Build.open(folder)
 name = build.stages[0].models[0]
@@ -37,7 +38,7 @@ start = time.perf_counter()
 if how == "verified":
     program = Program(model, (), weights=weights)
 else:
-    program = Program(model, (), folder=str((Path(folder) / name).parent.absolute()))
+    program = Program(model, (), Settings(folder=str((Path(folder) / name).parent.absolute())))
 seconds = time.perf_counter() - start
 lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
 print(seconds, next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")) / 1024)

@@ -1,0 +1,30 @@
+"""What a build needs of this machine before anything of it runs: the execution providers that its devices name."""
+
+from __future__ import annotations
+
+from dnnc.ort import load_onnxruntime
+from dnnc.program.build import Build
+from dnnc.providers import CPU, what_to_install
+from ir.diagnostics import Diagnostic, InvalidInput
+
+
+def require_providers(build: Build) -> None:
+    """Raises InvalidInput for each device type of the build whose provider this machine's onnxruntime lacks."""
+    wanted: dict[str, set[str]] = {}
+    for stage in build.stages:
+        for device in stage.devices:
+            wanted.setdefault(build.provider(device).name, set()).add(stage.device_type)
+    if wanted.keys() <= {CPU}:
+        return  # every onnxruntime has it: no need to load one here
+    available = load_onnxruntime().get_available_providers()
+    faults = []
+    for provider in sorted(wanted.keys() - set(available)):
+        types = sorted(wanted[provider])
+        who = f"device type '{types[0]}' runs" if len(types) == 1 else f"device types {', '.join(map(repr, types))} run"
+        message = f"{who} on {provider}, and the onnxruntime of this environment has only {', '.join(available)}"
+        faults.append(Diagnostic(message, where=str(build.folder), hint=what_to_install(provider)))
+    if faults:
+        raise InvalidInput(faults)
+
+
+__all__ = ["require_providers"]
