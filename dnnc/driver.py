@@ -468,7 +468,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     lacks = "--plan takes the place of the pass '{}', which the pipeline lacks"
     if own and not any(step.name in ("partition", "shard") for step in own):
         raise UsageError(lacks.format("partition"), where="--passes", hint="or of 'shard', where the plan splits tensors")
-    stated = read_plan(options.plan)
+    stated, schedule = read_plan(options.plan)
     meshes = stated.name == "replay"
     if options.explain and not meshes:
         raise UsageError("--explain tells of plans that split tensors", where=str(options.plan))
@@ -482,6 +482,8 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         raise UsageError(lacks.format(replaced), where="--passes")
     # Groups serve the search alone; the plan is per op.
     pipeline = tuple(stated if step.name == replaced else step for step in pipeline if step.name != "contract")
+    rows: dict[str, Any] = {"stated": schedule, "source": str(options.plan)} if schedule else {}
+    pipeline = tuple(replace(step, **rows) if step.name == "schedule" else step for step in pipeline)
     if options.plan_only:
         pipeline = _plan_alone(pipeline, stated.training)
     return tuple(_with_comm(step, options.comm) for step in pipeline) if options.comm else pipeline

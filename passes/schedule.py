@@ -1,34 +1,74 @@
 """Schedule: the order of work per device, for a stream of samples or for a training step.
 
-Reads a plan whose stages are on devices; writes one ``Schedule``. Which order, and what holds of it, is
-``passes/model/timeline/orders.py``'s to say.
+Reads a plan whose stages are on devices; writes one ``Schedule``: the rows that a person stated, or those of
+``passes/model/timeline/orders.py``, which says what holds of them. Seconds of either are simulated.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ir import parse_module
+from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module, Plan, Schedule
+from ir.rows import faults, unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
-from passes.model.timeline.orders import step, stream
-from passes.model.timeline.workload import largest_load, workload
+from passes.model.timeline.orders import steady_period, step, stream
+from passes.model.timeline.simulate import run_rows
+from passes.model.timeline.workload import Workload, largest_load, workload
+
+SHOWN = 5
+"""Faults of stated rows that are told."""
+SLOWER = 1.001
+"""How many times the seconds of the compiler's order a stated one takes before it is worth a warning."""
 
 
 @dataclass(frozen=True)
 class SchedulePass(Pass):
-    """Order receives, compute and sends per device for streamed inference, or for a training step (1F1B)."""
+    """Order receives, compute and sends per device for streamed inference, or for a training step (1F1B).
+
+    ``stated``: a schedule as IR text, whose rows and slots are kept instead, with seconds made anew; it came from ``source``.
+    """
 
     name: ClassVar[str] = "schedule"
+    stated: str = ""
+    source: str = ""
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput when the module has no plan on devices."""
+        """Raises InvalidInput when the module has no plan on devices, and for stated rows that do not fit its stages."""
         load, plan = workload(module), module.first(Plan)
         assert plan is not None, "a workload is a plan's"
         training = plan.minimises.trains
         schedule = step(load, plan.microbatches) if training else stream(load, largest_load(load))
+        if self.stated:
+            schedule = self._kept(load, schedule, context)
         context.count(self.name, period=schedule.period, latency=schedule.latency)
         return insert_symbols(module.without(Schedule), (schedule,))
+
+    def _kept(self, load: Workload, own: Schedule, context: PassContext) -> Schedule:
+        """The stated schedule with its seconds; ``own`` where it is no other than the compiler's."""
+        stated = parse_module(f"module @stated {{\n{self.stated}\n}}", self.source).first(Schedule)
+        if stated is None:
+            raise InvalidInput("it states no schedule", where=self.source)
+        if (stated.rows, stated.slots, stated.periodic) == (own.rows, own.slots, own.periodic):
+            return own
+        where = ": ".join(filter(None, (self.source, stated.name)))
+        flow = replace(load, slots=stated.slots).flow
+        problems = faults(stated, flow)
+        if (stated.periodic, stated.microbatches) != (own.periodic, own.microbatches):
+            wanted = "one period of a stream" if own.periodic else f"a training step of {own.microbatches} microbatches"
+            problems = [f"the plan needs rows of {wanted}"]
+        if problems:
+            hint = "give the rows what the stages do, or delete the schedule from the text: it is then made anew"
+            told = [f"the schedule does not fit the plan's stages: {problem}" for problem in problems[:SHOWN]]
+            raise InvalidInput([Diagnostic(message, where, hint=hint) for message in told])
+        ends = max((event.end for event in run_rows(load, unrolled(stated, flow, 1))), default=0.0)
+        period = max(own.period, steady_period(load, stated)) if own.periodic else ends
+        if period > SLOWER * own.period:
+            message = f"these rows take {period:.4g} s per sample, those of the compiler {own.period:.4g} s"
+            context.sink.warn(message, where=where, hint="delete the schedule from the text to have it made anew")
+        return replace(stated, name=own.name, kind=own.kind, period=period, latency=ends)

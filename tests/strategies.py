@@ -516,6 +516,23 @@ def schedules(draw: st.DrawFn, topology: Topology, stages: int, name: str = "@sc
 
 
 @st.composite
+def orders(draw: st.DrawFn, plan: Plan, name: str = "@schedule") -> Schedule | None:
+    """Rows that the programs of ``stage_chain`` follow; None where stages share some of their devices, or have none."""
+    devices = [stage.devices for stage in plan.stages]
+    if any(not on or any(set(on) & set(other) and on != other for other in devices) for on in devices):
+        return None
+    last = len(devices) - 1
+    rows: dict[str, tuple[Action, ...]] = {}
+    for stage, on in enumerate(devices):
+        receives = (Action("recv", stage, last - stage, stage - 1),) if stage else ()
+        sends = (Action("send", stage, last - stage, stage),) if stage < last else ()
+        for device in on:
+            rows[device] = (*rows.get(device, ()), *receives, Action("F", stage, last - stage), *sends)
+    period, latency = draw(seconds), draw(seconds)
+    return Schedule(name, draw(words), tuple(rows.items()), 1, True, period, latency, draw(st.integers(1, 3)))
+
+
+@st.composite
 def stage_chain(draw: st.DrawFn, plan: Plan, taken: set[str]) -> tuple[Stage, ...]:
     """Stage programs of ``plan`` in which each sends one value to the next."""
     moved = [draw(types()) for _ in plan.stages]
@@ -565,9 +582,13 @@ def modules(draw: st.DrawFn, machines: bool = True) -> Module:
     found += [mesh] if mesh else []
     if topology is not None and stages:
         plan = draw(plans(topology, stages, draw(symbols(taken))))
-        found += draw(stage_chain(plan, taken))
-        if draw(st.booleans()):
-            found.append(draw(schedules(topology, stages, draw(symbols(taken)))))
+        programs = draw(st.booleans())
+        if programs:
+            found += draw(stage_chain(plan, taken))
+        if not programs or draw(st.booleans()):  # beside programs, rows are theirs
+            ordered = draw(orders(plan, draw(symbols(taken)))) if programs else None
+            schedule = ordered if programs else draw(schedules(topology, stages, draw(symbols(taken))))
+            found += [schedule] if schedule is not None else []
         found.append(plan)
     return Module(draw(symbols(set())), tuple(found), draw(attributes(max_size=2)))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dnnc.program.plan_json import bare
 from dnnc.program.trace import TraceEvent
 from ir.module import Module, Plan, Stage
+from ir.rows import COMPUTE, lane_of
 from passes.model.graph import cuts_of
-from passes.model.timeline.simulate import COMPUTE, lane_of, simulate
+from passes.model.timeline.simulate import simulate
 
 COLLECTIVE = "collective"
 """Kind of the bars of collectives."""
@@ -32,7 +33,7 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
         if action.channel is not None:
             name += f" {tensors[action.channel]}"
             args = (*args, ("tensor", tensors[action.channel]))
-        lane = lane_of(action, comm)
+        lane = lane_of(action.kind, comm)
         collectives = exchanged.get(action.stage, ()) if action.kind == COMPUTE else ()
         end = max(event.start, event.end - sum(seconds for _, seconds in collectives))
         found.append(TraceEvent(event.device, name, action.kind, event.start, end, args, "" if lane == "compute" else lane))

@@ -55,7 +55,7 @@ from ir.facets import StageSet
 from ir.files import read_input_text
 from ir.json_text import parse_json
 from ir.limits import LIMITS
-from ir.module import Module, Plan, PlanStage, Stage
+from ir.module import Module, Plan, PlanStage, Schedule, Stage
 from ir.objectives import OBJECTIVES, THROUGHPUT, names
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
@@ -185,22 +185,23 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
     )
 
 
-def read_plan(path: str | Path) -> AssignPass | ReplayPass:
-    """The edited plan in ``path``, a plan.json or a plan.ir, as the pass that replays it. Raises InvalidInput: not a file, not
-    JSON (or IR text), not a plan."""
+def read_plan(path: str | Path) -> tuple[AssignPass | ReplayPass, str]:
+    """The edited plan in ``path``, a plan.json or a plan.ir, as the pass that replays it, and the schedule of a plan.ir as
+    text, empty where it has none. Raises InvalidInput: not a file, not JSON (or IR text), not a plan."""
     if Path(path).suffix == ".ir":
-        return replay_from_json(_stated_in_text(Path(path)), str(path))
+        data, schedule = _stated_in_text(Path(path))
+        return replay_from_json(data, str(path)), schedule
     text = read_input_text(path, "a plan.json or plan.ir", LIMITS.document_bytes)
     data = parse_json(text, str(path), hint="check the commas of the lists that were edited")
-    return replay_from_json(data, str(path))
+    return replay_from_json(data, str(path)), ""
 
 
-def _stated_in_text(path: Path) -> dict[str, Any]:
-    """What plan.json would say of the module in a plan.ir: its stages, devices and layouts; the programs of its stages are made
-    again. Raises InvalidInput, also where its layouts are not those that its strategies, kept weights and outputs lead to: an
-    edit of one must not be lost."""
+def _stated_in_text(path: Path) -> tuple[dict[str, Any], str]:
+    """What plan.json would say of the module in a plan.ir, its stages, devices and layouts, and its schedule; the programs of
+    its stages are made again. Raises InvalidInput, also where its layouts are not those that its strategies, kept weights and
+    outputs lead to: an edit of one must not be lost."""
     from dnnc.frontends import DIALECTS
-    from ir import load_module, read_text
+    from ir import load_module, print_symbol, read_text
     from passes.model.folding import expand
 
     stated = load_module(read_text(path), str(path), dialects=DIALECTS)
@@ -210,7 +211,8 @@ def _stated_in_text(path: Path) -> dict[str, Any]:
     if is_sharded(module) and (odd := odd_reshard(module)):
         hint = "plan.json holds the decisions alone: edit it, and all layouts follow"
         raise InvalidInput(f"the strategies of the ops lead to other changes of layout: {odd}", where=str(path), hint=hint)
-    return plan_to_json(module)
+    schedule = module.first(Schedule)
+    return plan_to_json(module), print_symbol(schedule) if schedule is not None else ""
 
 
 def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | ReplayPass:

@@ -41,6 +41,10 @@ Copies of folded blocks
 Sharded stages
 - INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; a collective, ``comm.slice``
          or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else.
+Rows
+- INV22  The rows of a schedule, beside the programs of its stages, hold each action of these on each of their devices once (of
+         rows that are not periodic, for each microbatch), equal ones for the members of a mesh, in an order that does not
+         deadlock (``ir/rows.py``).
 
 Time is linear in the size of the module. Positions come from the source map of a parse when it is given.
 """
@@ -56,6 +60,7 @@ from ir.verifier.collectives import check_collectives
 from ir.verifier.decisions import check_decisions
 from ir.verifier.findings import Findings
 from ir.verifier.machines import check_machines
+from ir.verifier.orders import check_orders
 from ir.verifier.programs import check_programs
 from ir.verifier.symbols import check_symbols
 
@@ -71,6 +76,7 @@ def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dia
     check_programs(findings)
     check_decisions(findings)
     check_collectives(findings)
+    check_orders(findings)
     return findings.sorted()
 
 

@@ -151,6 +151,8 @@ def _schedule_faults(schedule: Schedule, findings: Findings) -> Iterable[str]:
             number = action.microbatch
             if number is not None and not schedule.periodic and not 0 <= number < schedule.microbatches:
                 yield f"the row of '{device}' has microbatch {number} of {schedule.microbatches}"
+            elif number is not None and abs(number) > MOST_MICROBATCHES:
+                yield f"the row of '{device}' has microbatch {number}, not from {-MOST_MICROBATCHES} to {MOST_MICROBATCHES}"
 
 
 def _plan_faults(plan: Plan) -> Iterable[str]:

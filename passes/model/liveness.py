@@ -96,17 +96,8 @@ def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> 
     return tuple(alive)
 
 
-def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
-    """Buffers of an edge: one for each phase that can work on a message of it at the same time, or the edge would hold up the
-    stages between its ends. With one lane a stage is one phase; with lanes for transfers it is three (the message is made,
-    sent, received, read)."""
-    skipped = target - source - 1
-    return slots + skipped if comm == "sum" else 2 * slots + 3 * skipped
-
-
 __all__ = [
     "SLOTS",
-    "edge_slots",
     "live_bytes",
     "resource_bytes",
     "stage_workspace",

@@ -23,11 +23,12 @@ from ir.attributes import attributes
 from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op, Value
+from ir.rows import edge_slots
 from ir.topology import Topology
 from ir.types import Replicate, Type
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
-from passes.model.liveness import SLOTS, edge_slots
+from passes.model.liveness import SLOTS
 from passes.model.sizes import assessed
 from passes.model.spmd.cross_mesh import message_bytes, parties
 from passes.model.spmd.footprint import footprint

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ir import print_symbol
 from ir.diagnostics import InvalidInput
-from ir.module import Module, Schedule
+from ir.module import Action, Module, Schedule
 from ir.topology import Link
 from passes.framework.base import PassContext
 from passes.model.timeline.simulate import simulate
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
 from tests.passes.staging import chain, devices, planned
+
+CHAIN = PlacePass().run(planned(chain([0, 1, 2]), devices(3)), PassContext())
 
 
 def scheduled(module: Module) -> Module:
@@ -60,3 +65,40 @@ def test_scheduling_again_replaces_the_schedule() -> None:
 def test_a_plan_without_devices_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no placed plan"):
         SchedulePass().run(planned(chain([0, 1]), devices(2)), PassContext())
+
+
+def stated(schedule: Schedule) -> tuple[Schedule, list[str]]:
+    """What the pass makes of a stated schedule for ``CHAIN``, and what it warns of."""
+    context = PassContext()
+    found = SchedulePass(stated=print_symbol(schedule), source="plan.ir").run(CHAIN, context).first(Schedule)
+    assert found is not None
+    return found, [diagnostic.message for diagnostic in context.sink.diagnostics]
+
+
+def test_stated_rows_are_kept_and_their_seconds_made_anew() -> None:
+    own = SchedulePass().run(CHAIN, PassContext()).first(Schedule)
+    assert own is not None
+    assert stated(replace(own, period=7e9, latency=0.0)) == (own, []), "the compiler's own rows"
+    behind = (("d0", (Action("F", 0, 3), Action("send", 0, 2, 0))), *own.rows[1:])  # the next F before each send
+    slow = replace(own, rows=behind, kind="by hand")
+    found, warnings = stated(slow)
+    assert found == replace(own, rows=behind, period=4.0, latency=own.latency)
+    assert warnings == ["these rows take 4 s per sample, those of the compiler 3 s"]
+    wide, warnings = stated(replace(slow, slots=3))
+    assert (wide.slots, wide.period, warnings) == (3, 3.0, []), "a further buffer is enough for that order"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": (("d0", (Action("F", 0, 0),)),)}, "the row of 'd0' lacks send of stage 0 for channel 0"),
+        ({"rows": (("d9", (Action("F", 0, 0),)),)}, r"the row of 'd9' has F\(0, 0\), but stage 0 is on d0"),
+        ({"periodic": False}, "the plan needs rows of one period of a stream"),
+    ],
+)
+def test_stated_rows_that_do_not_fit_the_stages_are_refused(change: dict[str, object], message: str) -> None:
+    own = SchedulePass().run(CHAIN, PassContext()).first(Schedule)
+    assert own is not None
+    with pytest.raises(InvalidInput, match=f"plan.ir: @schedule: error: the schedule does not fit .*{message}") as raised:
+        stated(replace(own, **change))  # type: ignore[arg-type]
+    assert "delete the schedule" in raised.value.diagnostics[0].hint

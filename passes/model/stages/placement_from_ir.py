@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import Transfer
 from ir.module import Func, Module, Plan
+from ir.rows import edge_slots
 from ir.topology import Topology
 from passes.model.graph import Cut, cuts_of, listing, reads
-from passes.model.liveness import SLOTS, edge_slots, resource_bytes, stage_workspace, stated_bytes
+from passes.model.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
 from passes.model.network import Network
 from passes.model.op_time import func_seconds
 from passes.model.stages.placement import Message, Placement, PlacementProblem

@@ -32,8 +32,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ir.module import Action, Schedule
+from ir.rows import BACKWARD, COMPUTE, RECEIVE, SEND, SYNC, unrolled
 from passes.model.liveness import SLOTS
-from passes.model.timeline.simulate import BACKWARD, COMPUTE, SYNC, run_rows, unrolled
+from passes.model.timeline.simulate import run_rows
 from passes.model.timeline.workload import Workload
 
 
@@ -43,23 +44,21 @@ def stream(load: Workload, period: float) -> Schedule:
     coupled = lanes and len(set(load.replicas)) < len(load.replicas)
     step, behind = (3, 1) if coupled else (1, 0)
     rows: dict[str, tuple[Action, ...]] = {}
-    takers = load.takers
+    flow = load.flow
     for stage, devices in enumerate(load.replicas):
         offset = step * (len(load.replicas) - 1 - stage) + behind
-        ahead = len(takers[stage]) if lanes else 0  # the next sample of the same replica
-        received = [c for c, wire in enumerate(load.wires) if wire.target == stage]
-        sent = [c for c, wire in enumerate(load.wires) if wire.source == stage]
+        ahead = len(flow.takers[stage]) if lanes else 0  # the next sample of the same replica
         actions = (
-            *(Action("recv", stage, offset + ahead, channel) for channel in received),
+            *(Action(RECEIVE, stage, offset + ahead, channel) for channel in flow.received.get(stage, ())),
             Action(COMPUTE, stage, offset),
-            *(Action("send", stage, offset - behind, channel) for channel in sent),
+            *(Action(SEND, stage, offset - behind, channel) for channel in flow.sent.get(stage, ())),
         )
         for device in devices:  # stages on one device take turns
             rows[device] = (*rows.get(device, ()), *actions)
     schedule = Schedule("@schedule", "stream", tuple(rows.items()), periodic=True, period=period, slots=SLOTS)
     if any(any(wire.media) for wire in load.wires):
         schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
-    events = run_rows(load, unrolled(schedule, 1, load.together))
+    events = run_rows(load, unrolled(schedule, flow, 1))
     return replace(schedule, latency=max((event.end for event in events), default=0.0))
 
 
@@ -77,7 +76,7 @@ def step(load: Workload, microbatches: int) -> Schedule:
             actions.append(Action(SYNC, stage))
         rows.update(dict.fromkeys(devices, tuple(actions)))
     schedule = Schedule("@schedule", "1f1b", tuple(rows.items()), microbatches=microbatches, slots=SLOTS)
-    ends = max((event.end for event in run_rows(load, unrolled(schedule, microbatches, load.together))), default=0.0)
+    ends = max((event.end for event in run_rows(load, unrolled(schedule, load.flow, microbatches))), default=0.0)
     return replace(schedule, period=ends, latency=ends)
 
 
@@ -88,9 +87,9 @@ def _pass(load: Workload, kind: str, stage: int, number: int) -> list[Action]:
     makes = [c for c, wire in enumerate(load.wires) if wire.source == stage and (forward or wire.learning)]
     received, sent = (reads, makes) if forward else (makes, reads)
     return [
-        *(Action("recv", stage, number, channel) for channel in received),
+        *(Action(RECEIVE, stage, number, channel) for channel in received),
         Action(kind, stage, number),
-        *(Action("send", stage, number, channel) for channel in sent),
+        *(Action(SEND, stage, number, channel) for channel in sent),
     ]
 
 
@@ -100,7 +99,7 @@ def steady_period(load: Workload, schedule: Schedule) -> float:
     first, last = 4 * depth, 4 * depth + 40
     ends = {
         event.action.microbatch: event.end
-        for event in run_rows(load, unrolled(schedule, last + 4 * depth, load.together))
+        for event in run_rows(load, unrolled(schedule, load.flow, last + 4 * depth))
         if event.action.kind == COMPUTE and event.action.stage == depth - 1
     }
     return (ends[last] - ends[first]) / (last - first)

@@ -1,23 +1,14 @@
-"""A discrete-event simulation of a schedule: what every device does when, under the rules that the runtime follows.
+"""A discrete-event simulation of a schedule: what every device does when.
 
-Rules (``comm`` of the plan says which *lanes* a device has):
+What an action waits for, and in which lane of its device it is done, ``ir/rows.py`` says, for the verifier and the runtime too.
+Here seconds are added:
 
-1. A device runs the actions of its row in order, each as soon as its lane is free and what it waits for has happened. With
-   ``sum`` one lane does everything; with ``overlap`` transfers have a lane beside compute; with ``duplex`` receiving and
-   sending have one each.
-2. ``send`` of a tensor waits for its stage's ``F`` of that microbatch and occupies the sender for its seconds; ``recv`` waits
-   for the end of that ``send`` and occupies the receiver; ``F`` waits for all ``recv`` of its stage and microbatch.
-3. Back-pressure: an edge has ``edge_slots`` buffers (two, and one more for each stage that it passes over), of replicas each
-   pair that exchanges microbatches. ``F`` writes into them, so it waits until the receiver is done with the microbatch that
-   many turns of the pair before.
-4. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
-5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together: their
-   rows are equal and run in step, so the first member's is run and holds for all.
-6. In training, ``B`` waits for ``F`` of its stage and microbatch and for the gradients of what it sent, which come back on the
-   same channels: their ``send`` is the reader's and waits for its ``B``, their ``recv`` the maker's. Either end is busy as long
-   as it was with the value.
+1. ``send`` occupies the sender for its seconds, ``recv`` the receiver. In training, either end of a gradient is busy as long as
+   it was with the value.
+2. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
+3. The members of a mesh work on each microbatch together, in equal rows: the first member's is run and holds for all.
 
-Times are seconds from the first action. A row whose actions wait for each other in a circle is a ``DeadlockError`` that names
+Times are seconds from the first action. Rows whose actions wait for each other in a circle are a ``DeadlockError`` that names
 them.
 """
 
@@ -25,19 +16,14 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import InvalidInput, UsageError
 from ir.limits import LIMITS
 from ir.module import Action, Module, Plan, Schedule
+from ir.rows import BACKWARD, COMPUTE, SEND, SYNC, Flow, action_text, lanes, unrolled
 from passes.model.timeline.workload import Workload, workload
-
-COMPUTE = "F"
-BACKWARD = "B"
-SYNC = "sync"
-LANES = ("compute", "transfers", "in", "out")
-"""What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +60,7 @@ def simulate(module: Module, microbatches: int = 8) -> list[Event]:
     _check_actions(schedule, microbatches)
     load = replace(workload(module), slots=schedule.slots)
     try:
-        return run_rows(load, unrolled(schedule, microbatches, load.together))
+        return run_rows(load, unrolled(schedule, load.flow, microbatches))
     except DeadlockError as error:
         raise InvalidInput(str(error), where=schedule.name) from error
 
@@ -89,29 +75,6 @@ def _check_actions(schedule: Schedule, microbatches: int) -> None:
         raise UsageError(message, where=schedule.name, hint=hint)
 
 
-def unrolled(schedule: Schedule, microbatches: int, together: Set[int] = frozenset()) -> dict[str, list[Action]]:
-    """The actions of each device for ``microbatches`` samples. A periodic row is repeated; its microbatch numbers are offsets
-    from the number of the period, and what falls outside the samples, or belongs to another replica, is left out; devices of
-    stages ``together`` all work on each."""
-    if not schedule.periodic:
-        return {device: list(actions) for device, actions in schedule.rows}
-    replicas: dict[int, list[str]] = defaultdict(list)
-    for device, actions in schedule.rows:
-        for stage in sorted({action.stage for action in actions}):
-            replicas[stage].append(device)
-    rows = {}
-    for device, actions in schedule.rows:
-        ahead = max((action.microbatch or 0 for action in actions), default=0)
-        rows[device] = [
-            replace(action, microbatch=number)
-            for period in range(-ahead, microbatches)
-            for action in actions
-            if 0 <= (number := period + (action.microbatch or 0)) < microbatches
-            and (action.stage in together or replicas[action.stage][number % len(replicas[action.stage])] == device)
-        ]
-    return rows
-
-
 @dataclass(slots=True)
 class _Lane:
     """A device's queue of actions that follow each other; ``free`` is when the last one ended."""
@@ -124,11 +87,9 @@ class _Lane:
 
 @dataclass(slots=True)
 class _State:
-    """What has happened: the end of each action, until when media are busy; and the channels of each stage."""
+    """What has happened: the end of each action, until when media are busy."""
 
-    load: Workload
-    inputs: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    outputs: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    flow: Flow
     done: dict[Action, float] = field(default_factory=dict)
     media: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -138,25 +99,19 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
 
     Among actions that can start, the one that can start first does (ties: order of rows); so a medium serves transfers in the
     order in which they become ready."""
-    state = _State(load)
-    for channel, wire in enumerate(load.wires):
-        state.inputs[wire.target].append(channel)
-        state.outputs[wire.source].append(channel)
-    leads = {other: load.replicas[stage][0] for stage in load.together for other in load.replicas[stage][1:]}
-    lanes = [
-        _Lane(device, [action for action in actions if lane_of(action, load.comm) == lane])
-        for device, actions in rows.items()
-        if device not in leads
-        for lane in LANES
+    state = _State(load.flow)
+    leads = state.flow.leads
+    queues = [
+        _Lane(device, lane) for device, actions in rows.items() if device not in leads for lane in lanes(actions, load.comm)
     ]
     heap: list[tuple[float, int]] = []
     waiting: dict[Action, list[int]] = defaultdict(list)  # lanes, by an action that their next one waits for
-    for number in range(len(lanes)):
-        _wake(number, lanes, state, heap, waiting)
+    for number in range(len(queues)):
+        _wake(number, queues, state, heap, waiting)
     events: list[Event] = []
     while heap:
         start, number = heapq.heappop(heap)
-        lane = lanes[number]
+        lane = queues[number]
         action = lane.queue[lane.position]
         media = _media(action, load)
         free = max((start, *(state.media[name] for name, _ in media)))
@@ -168,8 +123,8 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
         lane.position += 1
         events.append(Event(lane.device, action, start, end))
         for other in (number, *waiting.pop(action, ())):
-            _wake(other, lanes, state, heap, waiting)
-    stuck = [f"{_text(lane.queue[lane.position])} on {lane.device}" for lane in lanes if lane.position < len(lane.queue)]
+            _wake(other, queues, state, heap, waiting)
+    stuck = [f"{action_text(lane.queue[lane.position])} on {lane.device}" for lane in queues if lane.position < len(lane.queue)]
     if stuck:
         raise DeadlockError(stuck)
     members: dict[str, list[str]] = defaultdict(list)
@@ -182,7 +137,7 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
 
 def _media(action: Action, load: Workload) -> tuple[tuple[str, float], ...]:
     """Shared links that the action occupies, with seconds."""
-    if action.kind != "send" or action.channel is None:
+    if action.kind != SEND or action.channel is None:
         return ()
     wire = load.wires[action.channel]
     rows = wire.media if action.stage == wire.source else wire.back
@@ -190,14 +145,14 @@ def _media(action: Action, load: Workload) -> tuple[tuple[str, float], ...]:
 
 
 def _wake(
-    number: int, lanes: Sequence[_Lane], state: _State, heap: list[tuple[float, int]], waiting: dict[Action, list[int]]
+    number: int, queues: Sequence[_Lane], state: _State, heap: list[tuple[float, int]], waiting: dict[Action, list[int]]
 ) -> None:
     """Puts the next action of a lane on the heap, or the lane on the list of what it waits for."""
-    lane = lanes[number]
+    lane = queues[number]
     if lane.position == len(lane.queue):
         return
     start = lane.free
-    for needed in _needs(lane.queue[lane.position], state):
+    for needed in state.flow.needs(lane.queue[lane.position]):
         end = state.done.get(needed)
         if end is None:
             waiting[needed].append(number)
@@ -206,54 +161,14 @@ def _wake(
     heapq.heappush(heap, (start, number))
 
 
-def lane_of(action: Action, comm: str) -> str:
-    """The one of ``LANES`` that the action occupies."""
-    if comm == "sum" or action.kind in (COMPUTE, BACKWARD, SYNC):
-        return "compute"
-    if comm == "overlap":
-        return "transfers"
-    return "in" if action.kind == "recv" else "out"
-
-
 def _seconds(action: Action, load: Workload) -> float:
     own = {COMPUTE: load.compute, BACKWARD: load.backward, SYNC: load.sync}.get(action.kind)
     if own is not None:
         return own[action.stage]
     if action.channel is None or not 0 <= action.channel < len(load.wires):
-        raise ValueError(f"{_text(action)}: no such channel")
+        raise ValueError(f"{action_text(action)}: no such channel")
     wire = load.wires[action.channel]
     return wire.send if action.stage == wire.source else wire.receive
 
 
-def _needs(action: Action, state: _State) -> Iterator[Action]:
-    """What must have ended before the action starts."""
-    load, stage, number = state.load, action.stage, action.microbatch or 0
-    if action.kind == "recv" and action.channel is not None:
-        wire = load.wires[action.channel]
-        yield Action("send", wire.target if stage == wire.source else wire.source, number, action.channel)
-    elif action.kind == "send" and action.channel is not None:
-        yield Action(COMPUTE if stage == load.wires[action.channel].source else BACKWARD, stage, number)
-    elif action.kind == BACKWARD:
-        yield Action(COMPUTE, stage, number)
-        for channel in state.outputs.get(stage, ()):
-            if load.wires[channel].learning:
-                yield Action("recv", stage, number, channel)
-    elif action.kind == COMPUTE:
-        for channel in state.inputs.get(stage, ()):
-            yield Action("recv", stage, number, channel)
-        for channel in state.outputs.get(stage, ()):
-            before = number - load.window_of(channel)
-            if before >= 0:
-                target = load.wires[channel].target
-                yield Action(COMPUTE, target, before)
-                if load.comm == "sum":  # its one lane lets go of the inputs when its sends are done too
-                    yield from (Action("send", target, before, out) for out in state.outputs.get(target, ()))
-
-
-def _text(action: Action) -> str:
-    channel = "" if action.channel is None else f" channel {action.channel}"
-    number = "" if action.microbatch is None else f", microbatch {action.microbatch}"
-    return f"{action.kind} of stage {action.stage}{number}{channel}"
-
-
-__all__ = ["BACKWARD", "COMPUTE", "SYNC", "DeadlockError", "Event", "lane_of", "run_rows", "simulate", "unrolled"]
+__all__ = ["DeadlockError", "Event", "run_rows", "simulate"]

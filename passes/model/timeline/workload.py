@@ -7,15 +7,15 @@ single devices, ``spmd.cross_mesh`` between meshes).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ir.diagnostics import InvalidInput
 from ir.module import Mesh, Module, Plan
+from ir.rows import Channel, Flow
 from ir.topology import Topology
 from passes.model.graph import Cut, cuts_of
-from passes.model.liveness import SLOTS, edge_slots
+from passes.model.liveness import SLOTS
 from passes.model.network import network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes, parties
 from passes.model.stages.placement import PlacementProblem, shared_loads, turns
@@ -55,16 +55,10 @@ class Workload:
     sync: tuple[float, ...] = ()
 
     @property
-    def takers(self) -> tuple[tuple[str, ...], ...]:
-        """Of each stage the devices that take microbatches in turn: its replicas, or the first of a mesh for all of it."""
-        return tuple(on[:1] if stage in self.together else on for stage, on in enumerate(self.replicas))
-
-    def window_of(self, channel: int) -> int:
-        """How many microbatches after one its buffer is filled again. Replicas a of r and b of s have each lcm(r, s)-th."""
-        wire = self.wires[channel]
-        takers = self.takers
-        turns = math.lcm(len(takers[wire.source]), len(takers[wire.target]))
-        return turns * edge_slots(self.comm, wire.source, wire.target, self.slots)
+    def flow(self) -> Flow:
+        """What rows of it are about, without the seconds."""
+        channels = {c: Channel(wire.source, wire.target, wire.learning) for c, wire in enumerate(self.wires)}
+        return Flow(self.replicas, channels, self.comm, self.slots, self.together, bool(self.backward))
 
 
 def workload(module: Module) -> Workload:
@@ -116,7 +110,7 @@ def largest_load(load: Workload) -> float:
         for name, seconds in itertools.chain.from_iterable(wire.media):
             media[name] = media.get(name, 0.0) + seconds / len(wire.media)
     parts = list(zip(load.compute, receive, send, strict=True))
-    return max((*shared_loads(load.comm, parts, load.takers), *media.values()), default=0.0)
+    return max((*shared_loads(load.comm, parts, load.flow.takers), *media.values()), default=0.0)
 
 
 def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload:

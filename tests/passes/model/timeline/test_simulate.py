@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ir.diagnostics import InvalidInput
 from ir.module import Action, Schedule
+from ir.rows import unrolled
 from passes.model.timeline.orders import steady_period, stream
-from passes.model.timeline.simulate import DeadlockError, Event, run_rows, simulate, unrolled
+from passes.model.timeline.simulate import DeadlockError, Event, run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, largest_load
 from tests.passes.staging import chain
 
@@ -21,7 +22,7 @@ def workload(compute: list[float], wires: list[Wire], comm: str = "sum") -> Work
 
 
 def run(load: Workload, microbatches: int) -> list[Event]:
-    return run_rows(load, unrolled(stream(load, 1.0), microbatches))
+    return run_rows(load, unrolled(stream(load, 1.0), load.flow, microbatches))
 
 
 def times(events: list[Event], device: str) -> list[tuple[str, int | None, float, float]]:
@@ -92,15 +93,15 @@ def test_a_send_before_its_compute_is_a_deadlock_that_is_named() -> None:
     with pytest.raises(DeadlockError) as raised:
         run_rows(load, rows)
     assert raised.value.waiting == (
-        "send of stage 0, microbatch 0 channel 0 on d0",
-        "recv of stage 1, microbatch 0 channel 0 on d1",
+        "send(0, 0, 0) on d0",
+        "recv(1, 0, 0) on d1",
     )
 
 
 def test_a_circle_between_two_devices_is_a_deadlock() -> None:
     load = workload([1.0, 1.0], [Wire(0, 1, 1.0, 1.0), Wire(1, 0, 1.0, 1.0)])
     with pytest.raises(DeadlockError):
-        run_rows(load, unrolled(stream_unchecked(load), 1))
+        run_rows(load, unrolled(stream_unchecked(load), load.flow, 1))
 
 
 def stream_unchecked(load: Workload) -> Schedule:
@@ -150,7 +151,7 @@ def test_the_stream_reaches_the_period_of_the_formula(comm: str) -> None:
         schedule = stream(load, formula)
         # The last stage may be ahead of the bottleneck until the buffers between them are full, but never behind: the
         # bottleneck works on every sample.
-        end = max(event.end for event in run_rows(load, unrolled(schedule, samples)))
+        end = max(event.end for event in run_rows(load, unrolled(schedule, load.flow, samples)))
         whole = samples - samples % max(map(len, load.replicas))  # replicas take samples in turn
         assert whole * formula * (1 - 1e-9) <= end
         assert steady_period(load, schedule) <= formula * (1 + 1e-6)

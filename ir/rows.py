@@ -1,0 +1,411 @@
+"""Rows: what the actions of a schedule mean, without seconds. The verifier asks this file whether rows can be followed, the
+simulator adds seconds to it, and the runtime does what it says.
+
+Rules:
+
+1. A device runs the actions of its row in order, each as soon as its *lane* is free and what it waits for has happened. With
+   ``comm = sum`` one lane does everything; with ``overlap`` transfers have a lane beside compute; with ``duplex`` receiving and
+   sending have one each.
+2. ``recv`` waits for the ``send`` of its channel and microbatch; ``F`` for every ``recv`` of its stage and microbatch; ``send``
+   for the ``F`` of its stage and microbatch.
+3. An edge, all channels between two stages, has ``edge_slots`` buffers; of replicas, each pair that exchanges microbatches has
+   so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the microbatch that many turns
+   of the pair before.
+4. A periodic row is one period of an endless stream: in period k its action with microbatch number o works on microbatch k + o.
+   What falls outside the samples is left out.
+5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together, so
+   their rows are equal, and what holds for the first member holds for all.
+6. In training, ``B`` waits for ``F`` of its stage and microbatch and for the gradients of what it sent, which come back on the
+   same channels: their ``send`` is the reader's and waits for its ``B``, their ``recv`` the maker's.
+
+Rows can be followed, for any number of samples, where no action waits for itself: where no circle of waits leads to the same or
+a later period. ``faults`` looks for such a circle in the graph of one period (``_circle``), so it takes no run of the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ir.module import Action, Schedule
+
+COMPUTE = "F"
+BACKWARD = "B"
+SYNC = "sync"
+RECEIVE = "recv"
+SEND = "send"
+LANES = ("compute", "transfers", "in", "out")
+"""What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A tensor that stage ``source`` sends to stage ``target`` for each microbatch; ``learning``: in training its gradient
+    comes back."""
+
+    source: int
+    target: int
+    learning: bool = False
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What rows are about. ``devices`` of each stage: replicas, which take microbatches in turn, or of a stage in ``together``
+    the members of its mesh. ``channels`` by number. ``slots``: buffers of an edge between neighbours."""
+
+    devices: tuple[tuple[str, ...], ...]
+    channels: Mapping[int, Channel]
+    comm: str = "sum"
+    slots: int = 2
+    together: frozenset[int] = frozenset()
+    training: bool = False
+
+    @cached_property
+    def takers(self) -> tuple[tuple[str, ...], ...]:
+        """Of each stage the devices that take microbatches in turn: its replicas, or the first of a mesh for all of it."""
+        return tuple(on[:1] if stage in self.together else on for stage, on in enumerate(self.devices))
+
+    @cached_property
+    def leads(self) -> dict[str, str]:
+        """The first member of its mesh by each other member."""
+        return {other: self.devices[stage][0] for stage in sorted(self.together) for other in self.devices[stage][1:]}
+
+    @cached_property
+    def received(self) -> dict[int, list[int]]:
+        """Channels that each stage reads, ascending."""
+        return self._by_stage(lambda channel: channel.target)
+
+    @cached_property
+    def sent(self) -> dict[int, list[int]]:
+        """Channels that each stage fills, ascending."""
+        return self._by_stage(lambda channel: channel.source)
+
+    def _by_stage(self, end: Callable[[Channel], int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for number in sorted(self.channels):
+            found[end(self.channels[number])].append(number)
+        return found
+
+    def works(self, device: str, stage: int, microbatch: int) -> bool:
+        """Whether the device works on this microbatch of the stage: it is its turn, or it is a member of its mesh."""
+        on = self.devices[stage]
+        return device in on if stage in self.together else on[microbatch % len(on)] == device
+
+    def window(self, channel: int) -> int:
+        """How many microbatches after one its buffer is filled again. Replicas a of r and b of s have each lcm(r, s)-th."""
+        ends = self.channels[channel]
+        turns = math.lcm(len(self.takers[ends.source]), len(self.takers[ends.target]))
+        return turns * edge_slots(self.comm, ends.source, ends.target, self.slots)
+
+    def actions(self, stage: int) -> Iterator[tuple[str, int | None]]:
+        """Kind and channel of all that a stage does for each microbatch."""
+        back = [c for c in self.received.get(stage, ()) if self.channels[c].learning] if self.training else []
+        gone = [c for c in self.sent.get(stage, ()) if self.channels[c].learning] if self.training else []
+        yield from ((RECEIVE, c) for c in (*self.received.get(stage, ()), *gone))
+        yield COMPUTE, None
+        if self.training:
+            yield BACKWARD, None
+        yield from ((SEND, c) for c in (*self.sent.get(stage, ()), *back))
+
+    def needs(self, action: Action) -> Iterator[Action]:
+        """What must have ended before the action starts, beside what stands before it in its lane."""
+        stage, number, channel = action.stage, action.microbatch or 0, action.channel
+        if action.kind == RECEIVE and channel is not None:
+            ends = self.channels[channel]
+            yield Action(SEND, ends.target if stage == ends.source else ends.source, number, channel)
+        elif action.kind == SEND and channel is not None:
+            yield Action(COMPUTE if stage == self.channels[channel].source else BACKWARD, stage, number)
+        elif action.kind == BACKWARD:
+            yield Action(COMPUTE, stage, number)
+            yield from (Action(RECEIVE, stage, number, c) for c in self.sent.get(stage, ()) if self.channels[c].learning)
+        elif action.kind == COMPUTE:
+            yield from (Action(RECEIVE, stage, number, c) for c in self.received.get(stage, ()))
+            for c in self.sent.get(stage, ()):
+                before = number - self.window(c)
+                if before >= 0:
+                    yield Action(COMPUTE, self.channels[c].target, before)
+
+
+def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
+    """Buffers of an edge: one for each phase that can work on a message of it at the same time, or the edge would hold up the
+    stages between its ends. With one lane a stage is one phase; with lanes for transfers it is three (the message is made,
+    sent, received, read)."""
+    skipped = max(0, target - source - 1)
+    return slots + skipped if comm == "sum" else 2 * slots + 3 * skipped
+
+
+def lane_of(kind: str, comm: str) -> str:
+    """The one of ``LANES`` that actions of this kind occupy."""
+    if comm == "sum" or kind not in (RECEIVE, SEND):
+        return "compute"
+    if comm == "overlap":
+        return "transfers"
+    return "in" if kind == RECEIVE else "out"
+
+
+def lanes(actions: Iterable[Action], comm: str) -> list[list[Action]]:
+    """The actions of a row by lane, each lane in the row's order; empty lanes are left out."""
+    found: dict[str, list[Action]] = {lane: [] for lane in LANES}
+    for action in actions:
+        found[lane_of(action.kind, comm)].append(action)
+    return [lane for lane in found.values() if lane]
+
+
+def stream(actions: Sequence[Action], first: int, until: int) -> Iterator[tuple[Action, int]]:
+    """The actions of a periodic row for microbatches ``first`` to ``until - 1``, each with the microbatch that it works on."""
+    offsets = [action.microbatch or 0 for action in actions]
+    for period in range(first - max(offsets, default=0), until - min(offsets, default=0)):
+        for action, offset in zip(actions, offsets, strict=True):
+            if first <= period + offset < until:
+                yield action, period + offset
+
+
+def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, list[Action]]:
+    """The actions of each device for ``microbatches`` samples; of rows that are not periodic, those that stand there."""
+    if not schedule.periodic:
+        return {device: list(actions) for device, actions in schedule.rows}
+    return {
+        device: [
+            replace(action, microbatch=number)
+            for action, number in stream(actions, 0, microbatches)
+            if flow.works(device, action.stage, number)
+        ]
+        for device, actions in schedule.rows
+    }
+
+
+def action_text(action: Action) -> str:
+    """An action as a row of ``plan.ir`` spells it."""
+    microbatch = "_" if action.microbatch is None else action.microbatch
+    channel = "" if action.channel is None else f", {action.channel}"
+    return f"{action.kind}({action.stage}, {microbatch}{channel})"
+
+
+def faults(schedule: Schedule, flow: Flow) -> list[str]:
+    """What keeps the rows from being followed: actions that do not belong where they stand, that lack or stand twice, members
+    of a mesh that differ, and, where there is nothing of that kind, a deadlock. Time is about linear in the actions of a period
+    and of a turn of all replicas."""
+    found = [*_shared_in_part(flow)]
+    found += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
+    return found or [*_missing(schedule, flow), *_unlike_members(schedule, flow)] or _deadlock(schedule, flow)
+
+
+def _shared_in_part(flow: Flow) -> Iterator[str]:
+    """Stages that share some of their devices: turns of replicas and rows of members would not fit together."""
+    for stage, devices in enumerate(flow.devices):
+        for other in range(stage):
+            if set(devices) & set(flow.devices[other]) and devices != flow.devices[other]:
+                yield f"stages {other} and {stage} share some of their devices; they share all or none"
+
+
+def _odd_actions(schedule: Schedule, flow: Flow, device: str, actions: Sequence[Action]) -> Iterator[str]:
+    """Actions of a row that are none, or not of its device."""
+    for action in actions:
+        says = f"the row of '{device}' has {action_text(action)}"
+        if not 0 <= action.stage < len(flow.devices):
+            yield f"{says}, but there is no stage {action.stage}"
+            continue
+        own = set(flow.actions(action.stage))
+        if action.kind == SYNC and action.channel is None and flow.training and not schedule.periodic:
+            continue
+        if (action.kind, action.channel) not in own:
+            known = ", ".join(kind if c is None else f"{kind} of channel {c}" for kind, c in flow.actions(action.stage))
+            yield f"{says}, which stage {action.stage} does not do; it does {known}"
+        elif device not in flow.devices[action.stage]:
+            yield f"{says}, but stage {action.stage} is on {', '.join(flow.devices[action.stage])}"
+        elif action.microbatch is None:
+            yield f"{says} without a microbatch"
+
+
+def _missing(schedule: Schedule, flow: Flow) -> Iterator[str]:
+    """Actions that a device should do and does not, or does twice."""
+    rows: Counter[tuple[str, Action]] = Counter()
+    for device, actions in schedule.rows:
+        rows.update((device, replace(action, microbatch=0) if schedule.periodic else action) for action in actions)
+    for stage, devices in enumerate(flow.devices):
+        for device in devices:
+            for number in range(1 if schedule.periodic else schedule.microbatches):
+                if not schedule.periodic and not flow.works(device, stage, number):
+                    continue
+                for kind, channel in flow.actions(stage):
+                    count = rows[device, Action(kind, stage, number, channel)]
+                    what = f"{kind} of stage {stage}" + ("" if channel is None else f" for channel {channel}")
+                    what += "" if schedule.periodic else f" and microbatch {number}"
+                    if count != 1:
+                        yield f"the row of '{device}' lacks {what}" if not count else f"the row of '{device}' has {what} twice"
+
+
+def _unlike_members(schedule: Schedule, flow: Flow) -> Iterator[str]:
+    rows = dict(schedule.rows)
+    for other, lead in flow.leads.items():
+        if rows.get(other) != rows.get(lead):
+            yield f"the rows of '{lead}' and '{other}' differ, but they are members of one mesh"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """An action of a device that works on ``microbatch`` in the first turn of all replicas, and on one ``turn`` later in each
+    further one. ``shown``: as its row spells it."""
+
+    device: str
+    action: Action
+    shown: Action
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """A cell waits for cell ``on`` of ``turns`` turns before; ``order``: because it stands behind it in its lane."""
+
+    on: int
+    turns: int
+    order: bool
+
+
+def _deadlock(schedule: Schedule, flow: Flow) -> list[str]:
+    """A circle of waits in words, if there is one: a phrase for each device."""
+    turn = math.lcm(*(len(devices) for devices in flow.takers)) if schedule.periodic else 1
+    cells: list[_Cell] = []
+    waits: list[list[_Wait]] = []
+    for device, actions in schedule.rows:
+        if device in flow.leads:
+            continue
+        for lane in lanes(actions, flow.comm):
+            start = len(cells)
+            for period in range(turn):
+                for action in lane:
+                    own = replace(action, microbatch=period + (action.microbatch or 0)) if schedule.periodic else action
+                    if not schedule.periodic or flow.works(device, own.stage, own.microbatch or 0):
+                        waits.append([_Wait(len(cells) - 1, 0, True)] if len(cells) > start else [])
+                        cells.append(_Cell(device, own, action))
+            if schedule.periodic and len(cells) > start:
+                waits[start].append(_Wait(len(cells) - 1, 1, True))
+    _add_needs(schedule, flow, cells, waits, turn)
+    circle = _circle([[(wait.on, wait.turns) for wait in of_cell] for of_cell in waits])
+    if not circle:
+        return []
+    return ["the rows wait for each other in a circle: " + "; ".join(_phrases(cells, waits, circle))]
+
+
+def _phrases(cells: Sequence[_Cell], waits: Sequence[Sequence[_Wait]], circle: Sequence[int]) -> Iterator[str]:
+    """The waits of a circle: where it enters a device, behind what that stands, and what that waits for."""
+    steps = [
+        (cell, on, min((wait.turns, wait.order) for wait in waits[cell] if wait.on == on)[1])
+        for cell, on in zip(circle, (*circle[1:], circle[0]), strict=True)
+    ]
+    begin = next(n for n in range(len(steps)) if not steps[n - 1][2])  # not in the middle of a lane
+    entered = -1
+    for cell, on, order in (*steps[begin:], *steps[:begin]):
+        entered = cell if entered < 0 else entered
+        if not order:
+            first, last, needed = (action_text(cells[n].shown) for n in (entered, cell, on))
+            behind = f"stands behind {last}, which " if cell != entered else ""
+            yield f"on {cells[cell].device}, {first} {behind}waits for {needed}"
+            entered = -1
+
+
+def _add_needs(schedule: Schedule, flow: Flow, cells: Sequence[_Cell], waits: list[list[_Wait]], turn: int) -> None:
+    """What the cells wait for beside their lane. A microbatch so late that nothing lies before the first sample stands for
+    all."""
+    number = {
+        (
+            c.action.kind,
+            c.action.stage,
+            c.action.channel,
+            (c.action.microbatch or 0) % turn if schedule.periodic else c.action,
+        ): n
+        for n, c in enumerate(cells)
+    }
+    windows = [flow.window(channel) for channel in flow.channels]
+    least = min((cell.action.microbatch or 0 for cell in cells), default=0)
+    later = turn * -(-(max(windows, default=0) - min(0, least)) // turn) if schedule.periodic else 0
+    for cell, of_cell in zip(cells, waits, strict=True):
+        for needed in flow.needs(replace(cell.action, microbatch=(cell.action.microbatch or 0) + later)):
+            microbatch = (needed.microbatch or 0) - later
+            own = replace(needed, microbatch=microbatch)
+            on = number[needed.kind, needed.stage, needed.channel, microbatch % turn if schedule.periodic else own]
+            turns = ((cells[on].action.microbatch or 0) - microbatch) // turn
+            of_cell.append(_Wait(on, turns, False))
+
+
+def _circle(waits: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
+    """Cells that wait for each other in a circle, each for the one behind it; empty where none do. ``waits`` of a cell are the
+    cells that it waits for, of so many turns before.
+
+    A circle is a deadlock where its turns add up to 0 or less. With n cells and lengths 1 - (n + 1) turns that is a circle of
+    positive length, so longest paths end unless there is one (Bellman, Ford), and where they do not, the last steps of the
+    paths form it."""
+    count = len(waits)
+    followers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for cell, of_cell in enumerate(waits):
+        for on, turns in of_cell:
+            followers[on].append((cell, 1 - (count + 1) * turns))
+    length, step = [0] * count, [-1] * count
+    queue, queued, changes = deque(_order(waits)), [True] * count, 0
+    while queue:
+        on = queue.popleft()
+        queued[on] = False
+        for cell, gain in followers[on]:
+            if length[on] + gain > length[cell]:
+                length[cell], step[cell] = length[on] + gain, on
+                changes += 1
+                if changes % count == 0 and (found := _loop(step)):
+                    return found
+                if not queued[cell]:
+                    queued[cell] = True
+                    queue.append(cell)
+    return []
+
+
+def _order(waits: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
+    """All cells, those first that others wait for in the same turn: paths of most rows are then found at the first visit."""
+    left = [sum(turns == 0 for _, turns in of_cell) for of_cell in waits]
+    followers: list[list[int]] = [[] for _ in waits]
+    for cell, of_cell in enumerate(waits):
+        for on, turns in of_cell:
+            if turns == 0:
+                followers[on].append(cell)
+    found = [cell for cell, count in enumerate(left) if not count]
+    for cell in found:
+        for follower in followers[cell]:
+            left[follower] -= 1
+            if not left[follower]:
+                found.append(follower)
+    return [*found, *(cell for cell, count in enumerate(left) if count)]
+
+
+def _loop(step: Sequence[int]) -> list[int]:
+    """A circle among ``step``, the cell that each comes from (-1: none)."""
+    seen = [0] * len(step)
+    for start in range(len(step)):
+        cell = start
+        while cell >= 0 and not seen[cell]:
+            seen[cell] = start + 1
+            cell = step[cell]
+        if cell >= 0 and seen[cell] == start + 1:
+            found = [cell]
+            while step[found[-1]] != cell:
+                found.append(step[found[-1]])
+            return found
+    return []
+
+
+__all__ = [
+    "BACKWARD",
+    "COMPUTE",
+    "LANES",
+    "RECEIVE",
+    "SEND",
+    "SYNC",
+    "Channel",
+    "Flow",
+    "action_text",
+    "edge_slots",
+    "faults",
+    "lane_of",
+    "lanes",
+    "stream",
+    "unrolled",
+]

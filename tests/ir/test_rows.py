@@ -1,0 +1,152 @@
+"""Rows without seconds: the graph of one period says just when a run of any length deadlocks (slow twin: run it)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from ir.module import Action, Schedule
+from ir.rows import Channel, Flow, edge_slots, faults, lanes, unrolled
+
+LONG = 40
+"""Microbatches of a run in which every small deadlock shows."""
+
+
+def left_over(schedule: Schedule, flow: Flow, microbatches: int) -> list[Action]:
+    """What a run of the rows, one action after the other as long as any can go on, does not come to."""
+    queues = [
+        lane
+        for device, actions in unrolled(schedule, flow, microbatches).items()
+        if device not in flow.leads
+        for lane in lanes(actions, flow.comm)
+    ]
+    done: set[Action] = set()
+    while ready := [queue for queue in queues if queue and all(action in done for action in flow.needs(queue[0]))]:
+        for queue in ready:
+            done.add(queue.pop(0))
+    return [action for queue in queues for action in queue]
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> Flow:
+    """Up to four stages with channels between them: devices of their own, replicas, meshes, or shared by several stages."""
+    count = draw(st.integers(1, 4))
+    devices: list[tuple[str, ...]] = []
+    together = set()
+    for stage in range(count):
+        how = draw(st.sampled_from(["own", "shared", "replicas", "mesh"]))
+        alone = [on for on in devices if len(on) == 1]
+        if how == "shared" and alone:
+            devices.append(draw(st.sampled_from(alone)))
+            continue
+        devices.append(tuple(f"d{stage}.{n}" for n in range(draw(st.integers(2, 3)) if how in ("replicas", "mesh") else 1)))
+        together |= {stage} if how == "mesh" else set()
+    pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=5)) if pairs else []
+    channels = {number: Channel(*pair) for number, pair in enumerate(sorted(chosen))}
+    comm = draw(st.sampled_from(["sum", "sum", "overlap", "duplex"]))
+    return Flow(tuple(devices), channels, comm, draw(st.integers(1, 3)), frozenset(together))
+
+
+@st.composite
+def rows_of(draw: st.DrawFn, flow: Flow) -> Schedule:
+    """Any order of the right actions, with any small offsets."""
+    rows: dict[str, list[Action]] = {}
+    for stage, on in enumerate(flow.devices):
+        base = draw(st.integers(0, 3))
+        own = [Action(kind, stage, base + draw(st.integers(-1, 1)), channel) for kind, channel in flow.actions(stage)]
+        for device in on:
+            rows.setdefault(device, []).extend(own)
+    mixed = draw(st.booleans())
+    for device, actions in rows.items():
+        if mixed and device not in flow.leads:
+            rows[device] = draw(st.permutations(actions))
+    rows |= {other: rows[lead] for other, lead in flow.leads.items()}
+    return Schedule("@s", "stream", tuple((d, tuple(a)) for d, a in rows.items()), periodic=True, slots=flow.slots)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_deadlock_is_found_just_where_a_long_run_has_one(data: st.DataObject) -> None:
+    flow = data.draw(flows())
+    schedule = data.draw(rows_of(flow))
+    found = faults(schedule, flow)
+    event("deadlock" if found else "runs")
+    assert bool(left_over(schedule, flow, LONG)) == bool(found)
+    if not found:
+        for microbatches in (1, 2, 3):
+            assert not left_over(schedule, flow, microbatches), "what runs for ever runs for a while"
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_an_action_that_lacks_or_stands_twice_is_named(data: st.DataObject) -> None:
+    flow = data.draw(flows())
+    schedule = data.draw(rows_of(flow))
+    rows = [(device, list(actions)) for device, actions in schedule.rows]
+    device, actions = data.draw(st.sampled_from(rows))
+    position = data.draw(st.integers(0, len(actions) - 1))
+    action = actions.pop(position)
+    assert any(
+        f"'{device}' lacks {action.kind} of stage {action.stage}" in fault for fault in faults(_with(schedule, rows), flow)
+    )
+    actions += [action, replace(action, microbatch=(action.microbatch or 0) + 1)]
+    assert any(
+        f"'{device}' has {action.kind} of stage {action.stage}" in fault for fault in faults(_with(schedule, rows), flow)
+    )
+
+
+def _with(schedule: Schedule, rows: list[tuple[str, list[Action]]]) -> Schedule:
+    return replace(schedule, rows=tuple((device, tuple(actions)) for device, actions in rows))
+
+
+def two(*rows: tuple[str, list[Action]], **more: object) -> Iterator[str]:
+    flow = Flow((("a",), ("b",)), {0: Channel(0, 1)})
+    yield from faults(replace(_with(Schedule("@s", "stream", (), periodic=True), list(rows)), **more), flow)  # type: ignore[arg-type]
+
+
+def test_what_does_not_belong_into_a_row_is_named() -> None:
+    first, second = ("a", [Action("F", 0, 0), Action("send", 0, 0, 0)]), ("b", [Action("recv", 1, 0, 0), Action("F", 1, 0)])
+    assert not list(two(first, second))
+    assert list(two(("a", [*first[1], Action("F", 7, 0)]), second)) == ["the row of 'a' has F(7, 0), but there is no stage 7"]
+    assert list(two(("a", [*first[1], Action("F", 1, 0)]), second)) == ["the row of 'a' has F(1, 0), but stage 1 is on b"]
+    assert list(two(("a", [*first[1], Action("recv", 0, 0, 0)]), second)) == [
+        "the row of 'a' has recv(0, 0, 0), which stage 0 does not do; it does F, send of channel 0"
+    ]
+    assert list(two(first, ("b", [Action("recv", 1, None, 0), second[1][1]]))) == [
+        "the row of 'b' has recv(1, _, 0) without a microbatch"
+    ]
+
+
+def test_rows_that_are_not_periodic_hold_every_microbatch_once() -> None:
+    made = [Action(kind, 0, m, c) for m in range(2) for kind, c in (("F", None), ("send", 0))]
+    read = [Action(kind, 1, m, c) for m in range(2) for kind, c in (("recv", 0), ("F", None))]
+    assert not list(two(("a", made), ("b", read), periodic=False, microbatches=2))
+    assert list(two(("a", made[:-1]), ("b", read), periodic=False, microbatches=2)) == [
+        "the row of 'a' lacks send of stage 0 for channel 0 and microbatch 1"
+    ]
+    turned = [made[1], made[0], *made[2:]]
+    assert list(two(("a", turned), ("b", read), periodic=False, microbatches=2)) == [
+        "the rows wait for each other in a circle: on a, F(0, 0) stands behind send(0, 0, 0), which waits for F(0, 0)"
+    ]
+
+
+def test_many_stages_are_followed_in_little_time() -> None:
+    """A thousand stages, of which several share a device: paths are found at the first visit of each action."""
+    count = 1000
+    devices = tuple((f"d{stage % 250}",) for stage in range(count))
+    flow = Flow(devices, {stage: Channel(stage, stage + 1) for stage in range(count - 1)})
+    rows: dict[str, list[Action]] = {}
+    for stage, (device,) in enumerate(devices):
+        own = [Action(kind, stage, count - stage, channel) for kind, channel in flow.actions(stage)]
+        rows.setdefault(device, []).extend(own)
+    schedule = Schedule("@s", "stream", tuple((d, tuple(a)) for d, a in rows.items()), periodic=True)
+    assert faults(schedule, flow) == []
+
+
+def test_an_edge_that_passes_over_stages_has_more_buffers() -> None:
+    assert [edge_slots("sum", 0, target) for target in (1, 2, 4)] == [2, 3, 5]
+    assert [edge_slots("duplex", 0, target) for target in (1, 2)] == [4, 7]
