@@ -292,7 +292,7 @@ def _deadlock(schedule: Schedule, flow: Flow) -> list[str]:
 def _phrases(cells: Sequence[_Cell], waits: Sequence[Sequence[_Wait]], circle: Sequence[int]) -> Iterator[str]:
     """The waits of a circle: where it enters a device, behind what that stands, and what that waits for."""
     steps = [
-        (cell, on, min((wait.turns, wait.order) for wait in waits[cell] if wait.on == on)[1])
+        (cell, on, min((w for w in waits[cell] if w.on == on), key=lambda w: (w.turns, not w.order)).order)
         for cell, on in zip(circle, (*circle[1:], circle[0]), strict=True)
     ]
     begin = next(n for n in range(len(steps)) if not steps[n - 1][2])  # not in the middle of a lane

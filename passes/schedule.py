@@ -57,7 +57,8 @@ class SchedulePass(Pass):
         if (stated.rows, stated.slots, stated.periodic) == (own.rows, own.slots, own.periodic):
             return own
         where = ": ".join(filter(None, (self.source, stated.name)))
-        flow = replace(load, slots=stated.slots).flow
+        load = replace(load, slots=stated.slots)
+        flow = load.flow
         problems = faults(stated, flow)
         if (stated.periodic, stated.microbatches) != (own.periodic, own.microbatches):
             wanted = "one period of a stream" if own.periodic else f"a training step of {own.microbatches} microbatches"

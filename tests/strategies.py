@@ -47,6 +47,7 @@ from ir.module import (
     Symbol,
     View,
 )
+from ir.objectives import OBJECTIVES
 from ir.ops import Location, Op, Region, Value
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.types import (
@@ -477,7 +478,7 @@ def plans(draw: st.DrawFn, topology: Topology, stages: int, name: str = "@plan")
         )
     return Plan(
         name=name,
-        objective=draw(words),
+        objective=draw(st.sampled_from([objective.name for objective in OBJECTIVES])),
         comm=draw(st.sampled_from(["sum", "overlap", "duplex"])),
         value=value,
         port_value=draw(seconds),
@@ -517,7 +518,10 @@ def schedules(draw: st.DrawFn, topology: Topology, stages: int, name: str = "@sc
 
 @st.composite
 def orders(draw: st.DrawFn, plan: Plan, name: str = "@schedule") -> Schedule | None:
-    """Rows that the programs of ``stage_chain`` follow; None where stages share some of their devices, or have none."""
+    """Rows that the programs of ``stage_chain`` follow; None for training, and where stages share some of their devices or have
+    none."""
+    if plan.minimises.trains:
+        return None
     devices = [stage.devices for stage in plan.stages]
     if any(not on or any(set(on) & set(other) and on != other for other in devices) for on in devices):
         return None
