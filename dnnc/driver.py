@@ -23,7 +23,7 @@ from dnnc.providers import ON_CPU, Provider
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
-from ir.objectives import TRAINING, Planned, names, objective_of, offered
+from ir.objectives import THROUGHPUT, TRAINING, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 
@@ -47,10 +47,13 @@ PIPELINE = "default-inference"
 SHARDED_PIPELINE = "sharded-inference"
 """The one that it runs with a mesh."""
 
+PROFILE_PIPELINE = "profiled"
+"""The one of a profiled workload, which has seconds in place of operators."""
+
 NO_TRAINING = "--objective training plans the backward pass too, and programs for training are not generated yet"
 
-PROGRAM_PASSES = ("schedule", "lower")
-"""What comes after the plan: a plan alone does not need these."""
+PROGRAM_PASSES = ("lower",)
+"""What makes programs of a scheduled plan: a plan alone does not need it."""
 
 Progress = Callable[[str, float | None], None]
 
@@ -168,14 +171,15 @@ def compile_model(
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.backend import check_target, write_build, write_plan
-    from dnnc.frontends import free_symbols, load_model, load_topology, require_static
+    from dnnc.frontends import free_symbols, load_model, load_topology, may_be_profile, require_static
+    from dnnc.frontends.workloads.fitted import fitted, is_profile
     from dnnc.given import GivenInputs
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import made_by, pipeline_text
     from passes.model.folding import expand
 
     sink = sink if sink is not None else DiagnosticSink()
-    pipeline = build_pipeline(options)
+    pipeline = () if may_be_profile(options.model) else build_pipeline(options)  # faults of options before a long read
     check_target(options.out)
     with clock.step("load"):
         progress("load the model", None)
@@ -192,9 +196,13 @@ def compile_model(
             limits=options.limits,
         )
         module = with_topology(expand(imported.module), topology)
-        if any(op.name == "dnnc.work" for op in module.entry.ops):
-            message = "a profiled workload has seconds in place of operators: there is no program to make of it"
-            raise UsageError(message, where=options.model, hint=f"'dnnc solve {options.model}' plans it on its own machines")
+        note = ""
+        if profiled := is_profile(module):
+            options = _of_profile(options, module)
+        pipeline = pipeline or build_pipeline(options, profiled=profiled)
+        if profiled:
+            training = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
+            module, note = fitted(module, topology, training=training, sink=sink, where=options.model)
         weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)
@@ -215,7 +223,7 @@ def compile_model(
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
-    module = module.replace(plan, plan := with_cores(plan, options.topology))
+    module = module.replace(plan, plan := with_cores(_noted(plan, note), options.topology))
 
     def tested(models: Iterable[Path]) -> None:
         from dnnc.runtime.load_test import load_test
@@ -249,6 +257,35 @@ def compile_model(
     return CompileResult(
         module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
     )
+
+
+def _of_profile(options: CompileOptions, module: Module) -> CompileOptions:
+    """The options of a compile of a profiled workload: of its plan alone, for training where it has backward times and nothing
+    else is asked for. Raises UsageError for options of tensors."""
+    from dnnc.frontends.workloads.fitted import has_backward
+
+    given = {
+        "--mesh": options.mesh,
+        "--strategy": options.strategy,
+        "--uneven": options.uneven,
+        "--shares": options.shares,
+        "--microbatches": options.microbatches,
+        "--explain": options.explain,
+        "--inputs": options.inputs,
+    }
+    if clash := [flag for flag, value in given.items() if value]:
+        raise UsageError(f"{', '.join(clash)}: a profile has no tensors", where=options.model, hint="leave it out")
+    objective = options.objective
+    if not (objective or options.plan or options.pipeline) and has_backward(module):
+        objective = TRAINING.name
+    return replace(options, plan_only=True, objective=objective, pipeline=options.pipeline or PROFILE_PIPELINE)
+
+
+def _noted(plan: Plan, note: str) -> Plan:
+    """The plan, which says whose seconds of a profile its devices have."""
+    if not note:
+        return plan
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "profile": note}.items())))
 
 
 def with_cores(plan: Plan, spec: str) -> Plan:
@@ -306,9 +343,9 @@ def check_time_limit(seconds: float | None) -> None:
         raise UsageError(f"--time-limit {seconds}: expected a number of seconds", hint="leave it out for the default")
 
 
-def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
-    """The passes that the options ask for. Raises UsageError for options that contradict each other or need a pass that is
-    not there."""
+def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[Pass, ...]:
+    """The passes that the options ask for, of a model or of a ``profiled`` workload. Raises UsageError for options that
+    contradict each other or need a pass that is not there."""
     from passes.framework.pipeline import parse_pipeline
 
     check_time_limit(options.time_limit)
@@ -336,7 +373,7 @@ def build_pipeline(options: CompileOptions) -> tuple[Pass, ...]:
     for name in ("objective", "split"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
-    if options.objective and objective_of(options.objective).trains:
+    if options.objective and objective_of(options.objective).trains and not profiled:
         raise UsageError(
             f"--objective {options.objective} without --mesh needs backward times, and an ONNX model has none",
             hint="add --mesh auto and --plan-only, or give a profiled workload",
@@ -411,13 +448,12 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
         if getattr(options, name):
             changes[name] = getattr(options, name)
     if options.plan_only:
-        pipeline = _plan_alone(pipeline, training)
+        pipeline = _plan_alone(pipeline)
     return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
 
 
-def _plan_alone(pipeline: tuple[Pass, ...], training: bool = False) -> tuple[Pass, ...]:
-    kept = ("schedule",) if training else ()  # nothing else shows a training step
-    return tuple(step for step in pipeline if step.name in kept or step.name not in PROGRAM_PASSES)
+def _plan_alone(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    return tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
 
 
 def _with_comm(step: Pass, comm: str) -> Pass:
@@ -485,7 +521,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     rows: dict[str, Any] = {"stated": schedule, "source": str(options.plan)} if schedule else {}
     pipeline = tuple(replace(step, **rows) if step.name == "schedule" else step for step in pipeline)
     if options.plan_only:
-        pipeline = _plan_alone(pipeline, stated.training)
+        pipeline = _plan_alone(pipeline)
     return tuple(_with_comm(step, options.comm) for step in pipeline) if options.comm else pipeline
 
 

@@ -227,7 +227,8 @@ class Plan:
     port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals bound), ``feasible``,
     ``infeasible``, or ``uncertain`` (it was made with sizes that are unknown, as the certificate says); ``single``: the best
     single device's value, or inf when the model fits none. ``certificate``: how the bound was reached, as sorted (key, text)
-    pairs. ``microbatches``: of a training step."""
+    pairs. ``microbatches``: of a training step; 0 where training is a stream of samples, without a flush behind each step: the
+    value is then the time between two."""
 
     name: str
     objective: str
@@ -245,6 +246,11 @@ class Plan:
     def minimises(self) -> Objective:
         """What ``objective`` names. Raises UsageError for a name that none has, which the verifier refuses."""
         return objective_of(self.objective)
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the value is of a training step of ``microbatches``, behind which the pipeline is empty."""
+        return self.minimises.trains and self.microbatches > 0
 
     @property
     def gap(self) -> float:

@@ -42,7 +42,7 @@ class SchedulePass(Pass):
         """Raises InvalidInput when the module has no plan on devices, and for stated rows that do not fit its stages."""
         load, plan = workload(module), module.first(Plan)
         assert plan is not None, "a workload is a plan's"
-        training = plan.minimises.trains
+        training = plan.flushes
         schedule = step(load, plan.microbatches) if training else stream(load, largest_load(load))
         if self.stated:
             schedule = self._kept(load, schedule, context)

@@ -103,16 +103,15 @@ def write_build(
     return manifest
 
 
-def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
-    """Writes the plan alone, ``plan.json`` and ``plan.ir`` (and ``trace.json`` of a training step that is scheduled), with a
-    manifest without stages, and returns that. Such a directory is replaced like a build but cannot be run. Raises as
-    ``write_build``."""
+def write_plan(module: Module, out: Path, made_by: str = "", *, microbatches: int = 8) -> dict[str, Any]:
+    """Writes the plan alone: ``plan.json``, ``plan.ir`` and, where it is scheduled, ``trace.json`` of ``microbatches`` or of
+    its training step, with a manifest without stages, and returns that. Such a directory is replaced like a build but cannot
+    be run. Raises as ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         _write_plan(module, target, made_by)
-        schedule = module.first(Schedule)
-        if schedule is not None and not schedule.periodic:
-            _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, schedule.microbatches)}), compact=True)
+        if module.first(Schedule) is not None:
+            _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
         manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""}, {})
         _write_json(target / MANIFEST, manifest)
     return manifest

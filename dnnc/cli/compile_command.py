@@ -227,7 +227,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
         "gap": plan.gap,
         "status": plan.status,
         "single": plan.single,
-        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.minimises.trains else {}),
+        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.flushes else {}),
         "stages": [
             {
                 "index": stage.index,
@@ -310,6 +310,7 @@ def _is_split(op: Op) -> bool:
 
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
+    from dnnc.frontends.workloads.fitted import is_profile
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
 
     if options.explain:
@@ -328,6 +329,10 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))
+    if is_profile(result.module):
+        put(f"wrote the plan to {folder}, and no programs: a profile has seconds in place of operators")
+        put(f"next: dnnc simulate {folder}")
+        return
     if options.plan_only and result.plan.minimises.trains:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan --plan-only")
     elif options.plan_only:

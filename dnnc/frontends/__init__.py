@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from dnnc.frontends.load import load_model
+from dnnc.frontends.load import load_model, may_be_profile
 from dnnc.frontends.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, require_static
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.frontends.topology import load_topology, read_topology
@@ -41,6 +41,7 @@ __all__ = [
     "import_model",
     "load_model",
     "load_topology",
+    "may_be_profile",
     "read_topology",
     "require_static",
     "topology_to_toml",

@@ -39,10 +39,15 @@ def load_model(
     if path.suffix == IR_SUFFIX:
         return _load_text(path, spec, dims, arrays)
     if path.suffix in WORKLOAD_SUFFIXES:
-        return _load_workload(path, spec, sink)
+        return _load_workload(path, spec, dims, sink)
     from dnnc.frontends.onnx_import import import_model
 
     return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays)
+
+
+def may_be_profile(spec: str) -> bool:
+    """Whether ``spec`` names a file that can hold a profiled workload, by its spelling."""
+    return not spec.startswith("zoo:") and Path(spec).suffix in (IR_SUFFIX, *WORKLOAD_SUFFIXES)
 
 
 def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, arrays: Arrays | None) -> ImportedModel:
@@ -52,11 +57,11 @@ def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, ar
     return ImportedModel(bind_module(module, dims, arrays), Path(), spec)
 
 
-def _load_workload(path: Path, spec: str, sink: DiagnosticSink) -> ImportedModel:
+def _load_workload(path: Path, spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) -> ImportedModel:
     from dnnc.frontends.workloads import Machines, lower, read_profile
 
     module = lower(read_profile(path, sink=sink), Machines(), backward=True, sink=sink)
-    return ImportedModel(module, path.parent, spec)
+    return ImportedModel(bind_module(module, dims, None), path.parent, spec)
 
 
 def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arrays | None) -> ImportedModel:
@@ -65,4 +70,4 @@ def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arr
     return ImportedModel(bind_module(load_module(read_text(path), spec, dialects=DIALECTS), dims, arrays), path.parent, spec)
 
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "may_be_profile"]

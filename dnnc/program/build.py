@@ -240,6 +240,8 @@ def _programs_hint(files: Snapshot) -> str:
         plan = plan_from_json(files.json(PLAN), files.where(PLAN))
     except InvalidInput:
         return REBUILD
+    if "profile" in dict(plan.certificate):
+        return "its plan is of a profiled workload, which has seconds in place of operators; 'dnnc simulate' shows its timeline"
     if plan.minimises.trains:
         return "programs for training are not generated yet; compile again without --objective training and --plan-only"
     return f"compile again without --plan-only; --plan {files.where(PLAN)} keeps this plan"

@@ -18,7 +18,8 @@ in several stages is listed in each.
 
 A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whether shards may differ in length, and ``"memory"``
 where there was another limit per device than the topology's (bytes; -1: none). One of training
-says how many ``"microbatches"`` a step has, which ``value``, ``bound`` and ``single`` are seconds of, of each stage's seconds
+says how many ``"microbatches"`` a step has, which ``value``, ``bound`` and ``single`` are seconds of (0: there are no steps but
+a stream, and they are seconds per microbatch), of each stage's seconds
 (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of weights are synchronised
 once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row by row::
 
@@ -114,8 +115,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "status": plan.status,
         "single": _number(plan.single),
         "stages": [
-            {**_stage(stage, members[stage.index], plan.minimises.trains), **decisions.get(stage.index, {})}
-            for stage in plan.stages
+            {**_stage(stage, members[stage.index], plan.flushes), **decisions.get(stage.index, {})} for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
         "certificate": dict(plan.certificate),
@@ -468,10 +468,10 @@ class _Reader:
         return name
 
     def microbatches(self, parent: Mapping[str, Any]) -> int:
-        """Microbatches of a training step; 1 where nothing is said."""
+        """Microbatches of a training step, 0 of a stream; 1 where nothing is said."""
         value = self.integer(parent, "microbatches", "", 1)
-        if not 1 <= value <= MOST_MICROBATCHES:
-            self.fail(f"expected 'microbatches' from 1 to {MOST_MICROBATCHES}, found {value}", "microbatches")
+        if not 0 <= value <= MOST_MICROBATCHES:
+            self.fail(f"expected 'microbatches' from 0 to {MOST_MICROBATCHES}, found {value}", "microbatches")
         return value
 
     def limit(self, parent: Mapping[str, Any], key: str, at: str) -> int:

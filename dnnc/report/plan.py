@@ -47,10 +47,11 @@ def plan_headline(plan: Plan) -> str:
     """The objective against one device and against the bound, a line each, and among which shares the plan is the best."""
     count = len(plan.stages)
     rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.minimises.streams else ""
-    lines = [
-        f"{plan.objective}: {seconds_text(plan.value)} {plan.minimises.per}{rate}, {count} stage{'s' if count != 1 else ''}"
-    ]
-    if plan.microbatches > 1 or (plan.minimises.trains and count > 1):
+    used = len({device for stage in plan.stages for device in stage.devices})
+    on = f" on {used} device{'s' if used != 1 else ''}" if 0 < used < count else ""
+    stages = f"{count} stage{'s' if count != 1 else ''}{on}"
+    lines = [f"{plan.objective}: {seconds_text(plan.value)} {plan.minimises.per}{rate}, {stages}"]
+    if plan.microbatches > 1 or (plan.flushes and count > 1):
         period = seconds_text(step_period(plan))
         lines.append(f"  {plan.microbatches} microbatches a step, one every {period}, and {count - 1} more to fill and drain")
     if math.isfinite(plan.single):
@@ -58,6 +59,8 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
     else:
         lines.append("  the model fits no single device")
+    if seconds := dict(plan.certificate).get("profile"):
+        lines.append(f"  of a profile: {seconds}")
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")

@@ -155,6 +155,9 @@ def _schedule_faults(schedule: Schedule, findings: Findings) -> Iterable[str]:
                 yield f"the row of '{device}' has microbatch {number}, not from {-MOST_MICROBATCHES} to {MOST_MICROBATCHES}"
 
 
+_TRAIN = tuple(objective.name for objective in OBJECTIVES if objective.trains)
+
+
 def _plan_faults(plan: Plan) -> Iterable[str]:
     if plan.objective not in (objective.name for objective in OBJECTIVES):
         yield f"unknown objective '{plan.objective}'; expected one of {', '.join(o.name for o in OBJECTIVES)}"
@@ -167,7 +170,7 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
             yield f"{what} is {value}, not from 0 to {MOST_SECONDS:g} seconds, or inf"
     if plan.bound > plan.value * (1 + SLACK):
         yield f"the bound {plan.bound} is greater than the value {plan.value}"
-    if not 1 <= plan.microbatches <= MOST_MICROBATCHES:
+    if not 1 <= plan.microbatches <= MOST_MICROBATCHES and (plan.microbatches or plan.objective not in _TRAIN):
         yield f"a training step has {plan.microbatches} microbatches, not from 1 to {MOST_MICROBATCHES}"
     for stage in plan.stages:
         if stage.backward + stage.sync / max(1, plan.microbatches) > stage.working * (1 + SLACK):

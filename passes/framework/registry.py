@@ -35,6 +35,7 @@ _WHERE: dict[str, str] = {
 
 PIPELINES: dict[str, str] = {
     "default-inference": "canonicalize,cost,contract,partition,place,schedule,lower",
+    "profiled": "partition,place,schedule",
     "sharded-inference": "canonicalize,unfuse,cost,shard,schedule,lower",
 }
 """Pipeline text by name; a name stands for its passes wherever pipeline text is read."""

@@ -24,7 +24,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
-from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, Objective, Planned, names, objective_of, offered
+from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
@@ -45,6 +45,7 @@ from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotien
 from passes.partition.any_split import AnySolution, solve_any
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
+from passes.partition.from_workload import training_graph_of
 from passes.partition.handover import whole_model, with_handover
 from passes.partition.latency.liveness import liveness
 from passes.partition.latency.split import PieceSolution, solve_pieces
@@ -53,11 +54,12 @@ from passes.partition.on_links import PlacedSolution, best_on_links, link_value
 from passes.partition.pieces import pieces
 from passes.partition.replicas import MOST_REPLICAS, replicate
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
+from passes.partition.training import solve_training
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: position in the solution's, nodes."""
 Solver: TypeAlias = Callable[..., Solution]
-"""A function of (problem, budget, progress); that of latency takes ``pieces`` as well."""
+"""A function of (problem, budget, progress); that of latency takes ``pieces`` as well, that of training a graph of its own."""
 _ROUNDS = 4
 FIRST_SHARE = 0.6
 """Of the time of any split where memory may bind: the rest is for a bound of all plans."""
@@ -65,6 +67,7 @@ SOLVERS: dict[tuple[str, str], Solver] = {
     (THROUGHPUT.name, CONTIGUOUS): solve,
     (THROUGHPUT.name, ANY): solve_any,
     (LATENCY.name, CONTIGUOUS): solve_pieces,
+    (TRAINING.name, CONTIGUOUS): solve_training,
 }
 """How to solve, by objective and split."""
 SPLITS = (CONTIGUOUS, ANY)
@@ -77,10 +80,12 @@ OVERCOUNTED = "plans that fit only because the pieces on a device run one after 
 class PartitionPass(Pass):
     """Split the model into stages, one per device, by dynamic programming over the lattice of ideals.
 
-    ``objective``: ``throughput`` (least largest load per sample) or ``latency`` (least time of one sample alone; a device runs
-    up to ``pieces`` stages, one after another). ``split``: ``contiguous`` (data flows forward only between devices) or ``any``
-    (back and forth; several stages on a device). ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``,
-    ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``: ``NODE=DEVICE``. ``stages``:
+    ``objective``: ``throughput`` (least largest load per sample), ``latency`` (least time of one sample alone; a device runs
+    up to ``pieces`` stages, one after another) or ``training`` (of a profile: least largest load of forward and backward nodes,
+    a colour on one device, which runs a stage forward and one backward). ``split``: ``contiguous`` (data flows forward only
+    between devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute and transfers of a device
+    add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
+    ``NODE=DEVICE``. ``stages``:
     exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run on, each handling every
     so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested before the search turns to
     those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from
@@ -111,9 +116,9 @@ class PartitionPass(Pass):
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
-        self._check(topology)
         module = undecided(module)
         func = module.entry
+        self._check(topology, Planned.PROFILE if states_bytes(func) else Planned.OPS)
         net = context.analyses.get(network, topology)
         cuts = read_cuts(func, self.cuts)
         pins = read_pins(func, topology, self.pins)
@@ -124,7 +129,7 @@ class PartitionPass(Pass):
         overcounts = self.split == ANY and memory_can_bind(fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds)
-        search = self._solver(topology, func, groups)
+        search = self._solver(module, topology, net, groups)
         solution = at_least_a_plan(lambda given: search(problem, given, context.progress), budget)
         if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
@@ -178,13 +183,13 @@ class PartitionPass(Pass):
         """Whether samples stream through stages that data leaves forward only: what most options are of."""
         return self._minimises.streams and self.split == CONTIGUOUS
 
-    def _check(self, topology: Topology) -> None:
-        known = offered(Planned.OPS)
+    def _check(self, topology: Topology, planned: Planned) -> None:
+        known = offered(planned)
         if self.objective not in (objective.name for objective in known):
             raise InvalidInput(f"objective is '{self.objective}', expected {names(known)}", where=self.name)
         if self.split not in SPLITS:
             raise InvalidInput(f"split is '{self.split}', expected {', '.join(SPLITS)}", where=self.name)
-        if (self.objective, self.split) not in SOLVERS:
+        if self.split not in self._minimises.splits_of(planned):
             raise UsageError(f"there is no split={self.split} of objective={self.objective}", where=self.name)
         self._check_together()
         if self.comm not in COMM:
@@ -200,24 +205,29 @@ class PartitionPass(Pass):
 
     def _check_together(self) -> None:
         """Raises UsageError for options that the objective or the split has no use for."""
-        latency, pipeline = self._minimises.alone, self._pipeline
+        latency, training, pipeline = self._minimises.alone, self._minimises.trains, self._pipeline
         refused = {
             "--stages": self.stages > 0 and not pipeline,
             "--replicas": self.replicas > 1 and not pipeline,
-            "--cut": bool(self.cuts) and latency,
-            "--comm": self.comm != "sum" and latency,
+            "--cut": bool(self.cuts) and (latency or training),
+            "--pin": bool(self.pins) and training,
+            "--comm": self.comm != "sum" and (latency or training),
             "--pieces": self.pieces != 1 and not latency,
         }
         if any(refused.values()):
             flags = ", ".join(flag for flag, wrong in refused.items() if wrong)
-            chosen = f"objective={self.objective}" if latency or refused["--pieces"] else f"split={self.split}"
+            chosen = f"objective={self.objective}" if latency or training or refused["--pieces"] else f"split={self.split}"
             raise UsageError(f"{flags}: not an option of {chosen}", where=self.name, hint="leave it out")
         if self.pieces < 1:
             raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
 
-    def _solver(self, topology: Topology, func: Func, groups: Groups) -> Solver:
+    def _solver(self, module: Module, topology: Topology, net: Network, groups: Groups) -> Solver:
+        func, solver = module.entry, SOLVERS[self.objective, self.split]
+        if self._minimises.trains:
+            graph = training_graph_of(module, topology, net)
+            return lambda problem, budget, progress: solver(graph, "sum", budget, progress)
         if not self._minimises.alone:
-            return SOLVERS[self.objective, self.split]
+            return solver
         free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
         if free:
             raise UsageError(
@@ -226,7 +236,7 @@ class PartitionPass(Pass):
                 hint="give the type no free transfers; 'dnnc solve' takes the CPUs of profiles",
             )
         alive = None if states_bytes(func) else liveness(func, groups)
-        return partial(solve_pieces, pieces=self.pieces, liveness=alive)
+        return partial(solver, pieces=self.pieces, liveness=alive)
 
     def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> tuple[Groups, Problem]:
         """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
@@ -235,6 +245,8 @@ class PartitionPass(Pass):
         func = module.entry
         labels = [op.facet(Group) for op in func.ops]
         usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
+        if self._minimises.trains:  # its reductions are of the training graph
+            return self._over(fine, tuple((op,) for op in range(fine.size)))
         # What contract joins is for throughput and contiguous splits; others have reductions of their own.
         if self.stages or not self._pipeline:
             return self._over(fine, ordered(fine, classes))
@@ -361,7 +373,8 @@ class PartitionPass(Pass):
         stages = solution.stages or ()
         if isinstance(solution, PieceSolution):
             return solution.parts
-        return pieces(problem, [nodes for _, nodes in stages]) if self.split == ANY else _in_order(stages)
+        apart = self.split == ANY or self._minimises.trains
+        return pieces(problem, [nodes for _, nodes in stages]) if apart else _in_order(stages)
 
     def _plan(
         self,
@@ -427,6 +440,7 @@ class PartitionPass(Pass):
             single=single_device(free),
             stages=tuple(stages),
             certificate=tuple(sorted(certificate.items())),
+            microbatches=0 if self._minimises.trains else 1,
         )
         return plan
 

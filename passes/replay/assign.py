@@ -27,6 +27,7 @@ from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.graph import listing, stage_members
+from passes.model.liveness import states_bytes
 from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
 from passes.model.stages.load import COMM
@@ -55,9 +56,9 @@ class AssignPass(StatedPass):
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         if self.comm not in COMM:
             raise InvalidInput(f"comm is '{self.comm}', expected one of {', '.join(COMM)}", where=self.source)
-        self._check_objective(Planned.OPS)
         module = undecided(module)
         entry = module.entry
+        self._check_objective(Planned.PROFILE if states_bytes(entry) else Planned.OPS)
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
         net = context.analyses.get(network, topology)
@@ -103,6 +104,7 @@ class AssignPass(StatedPass):
                 for index in range(count)
             ),
             certificate=tuple(sorted(certificate.items())),
+            microbatches=0 if self.training else 1,
         )
         context.count(self.name, ops=len(stages), stages=count)
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))

@@ -35,7 +35,7 @@ def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
 
 def test_a_plan_alone_needs_no_programs(tmp_path: Path) -> None:
     names = [step.name for step in build_pipeline(options(tmp_path, plan_only=True))]
-    assert names[-1] == "place"
+    assert names[-1] == "schedule"  # which the predicted timeline is of
 
 
 @pytest.mark.parametrize(

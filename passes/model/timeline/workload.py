@@ -67,7 +67,7 @@ def workload(module: Module) -> Workload:
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
         raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
-    if plan.minimises.trains or any(stage.mesh for stage in plan.stages):
+    if plan.flushes or any(stage.mesh for stage in plan.stages):
         return sharded_workload(module, plan, topology)
     cuts = cuts_of(module.entry)
     chosen = fixed_devices(plan, topology, len(plan.stages))
@@ -117,7 +117,7 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
     """What the simulator runs of a plan in which stages are meshes, or of a training step (``workload`` for any)."""
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     crossing = Crossing(topology, network(topology))
-    training = plan.minimises.trains
+    training = plan.flushes
     later = [stage.backward + stage.sync / plan.microbatches for stage in plan.stages]
     return Workload(
         compute=tuple(max(0.0, stage.working - behind) for stage, behind in zip(plan.stages, later, strict=True)),

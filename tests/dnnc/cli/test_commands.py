@@ -480,13 +480,3 @@ def test_opt_without_passes_reads_and_prints(tmp_path: Path, capsys: pytest.Capt
     text = "module @m {\n  func @main(%x : tensor<4xf32>) -> (%x : tensor<4xf32>) {\n  }\n}\n"
     (tmp_path / "m.ir").write_text(text)
     assert parse_module(dnnc(capsys, "opt", tmp_path / "m.ir")) == parse_module(text)
-
-
-def test_a_profiled_workload_is_no_model_to_compile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is called an optimal plan of no ops."""
-    path = tmp_path / "chain.txt"
-    path.write_text(
-        "node1 -- a -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=8.0, parameter_size=4.0\n"
-    )
-    assert main(["compile", str(path), "-t", "preset:cpu-2", "-o", str(tmp_path / "b"), "--plan-only"]) == 2
-    assert "'dnnc solve" in capsys.readouterr().err

@@ -102,7 +102,7 @@ def test_json_tells_meshes_and_collectives(tmp_path: Path, capsys: pytest.Captur
     assert data["certificate"]["strategy"] == "megatron"
     assert data["bound"] <= data["objective"]
     assert data["seconds"]["search"] > 0
-    assert data["pipeline"] == "canonicalize,unfuse,cost,shard{mesh=2x2,strategy=megatron}"
+    assert data["pipeline"] == "canonicalize,unfuse,cost,shard{mesh=2x2,strategy=megatron},schedule"
     staged = compiled(capsys, *common, "--mesh", "2", "--stages", "2")
     assert [stage["mesh"] for stage in staged["stages"]] == [[2], [2]]
 
