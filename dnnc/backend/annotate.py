@@ -2,7 +2,8 @@
 
 One configuration ``dnnc`` lists the devices: the (first) device of each stage or, of a stage on a mesh, all of them row by row.
 Every node of the graph states its pipeline stage in it. Viewers show metadata, so each node has ``dnnc.stage`` and
-``dnnc.device`` as well, with all stages of a replicated op; nodes inside If, Loop and Scan run where their parent runs.
+``dnnc.device`` as well, with all stages of a replicated op; nodes inside If, Loop and Scan run where their parent runs. The
+label ``layer_ann`` is ONNX Runtime's own (``one_session.py``).
 
 A node on a mesh states how each of its inputs is cut when it runs, and how its outputs lie then (``ShardingSpecProto``, and the
 proposal "ONNX Multi-Device" behind it): shards are counted row by row over the sharded axes, shard i is on ``device[i]``, and
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dnnc.backend.one_session import LABEL, label
 from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Resource, Stage
 from ir.types import DType, Replicate, Shard, TensorType, Type
@@ -56,6 +58,7 @@ def annotate(model: onnx_ir.Model, func: Func, stages: tuple[Stage, ...], module
             sharding.state(node)
         for inner in _with_bodies(node):
             inner.metadata_props["dnnc.stage"] = ",".join(map(str, held))
+            inner.metadata_props[LABEL] = label(held[0])
             inner.metadata_props["dnnc.device"] = ",".join(name for index in held for name in own[index])
 
 

@@ -7,6 +7,7 @@ What is in it (``dnnc/program/build.py`` reads it back)::
     plan.ir          the whole final module as text, what repeats in it folded
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
     annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
+    session.json     how one ONNX Runtime session runs that as the plan says, where one session can (``one_session.py``)
     stages/          stageK.onnx, and weights.data (``shared``) or stageK.data (``per-stage``)
 
 A stage on a mesh has a model for each segment of each member in the place of one (``segments.py``); ``stages/`` then also holds
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.branches import forget_shapes
+from dnnc.backend.one_session import SESSION, session_settings
 from dnnc.backend.timeline import predicted
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
 from dnnc.program.build import ANNOTATED, PLAN, PROGRAM, Channel, Port
@@ -93,6 +95,9 @@ def write_build(
         _write_plan(module, target, made_by)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
         cut = _write_models(module, stages, folder, target, weights, progress)
+        topology = module.first(Topology)
+        if topology is not None and (settings := session_settings(stages, topology, ANNOTATED)) is not None:
+            _write_json(target / SESSION, settings)
         if test is not None and weights != "none":
             progress("load the programs", None)
             test(sorted((target / "stages").glob("*.onnx")))

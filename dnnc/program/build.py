@@ -16,7 +16,7 @@ Invariants that ``open`` guarantees, or InvalidInput says which one fails and wh
 A stage on a mesh has the programs of its members in the place of one model (``dnnc/program/members.py``), which say besides:
 5. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
 
-Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``trace.json``,
+Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
 ``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
 ``stages/weights.data`` and ``parts.data`` (shared) or ``stageK.data``, ``stageK.memberI.data`` and ``whole.data`` (per stage).
 """
