@@ -15,6 +15,8 @@ from __future__ import annotations
 from mmap import mmap
 from typing import TypeAlias
 
+from dnnc.varint import VarintError, read_varint, varint
+
 Buffer: TypeAlias = bytes | mmap
 
 SELF = "\x00self"
@@ -79,29 +81,12 @@ def skeleton(buffer: Buffer) -> bytes:
     return b"".join(pieces)
 
 
-def varint(value: int) -> bytes:
-    """``value`` (>= 0) as a base-128 number."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _read_varint(buffer: Buffer, at: int, end: int, where: str) -> tuple[int, int]:
-    value = shift = 0
-    start = at
-    while at < end:
-        byte = buffer[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift >= 70:
-            raise WireError(f"a number of more than 10 bytes in '{where}'", start)
-    raise WireError(f"the data ends inside a number of '{where}'", start, truncated=True)
+def _read(buffer: Buffer, at: int, end: int, where: str) -> tuple[int, int]:
+    try:
+        return read_varint(buffer, at, end)
+    except VarintError as error:
+        found = "the data ends inside a number of" if error.truncated else "a number of more than 10 bytes in"
+        raise WireError(f"{found} '{where}'", error.at, truncated=error.truncated) from None
 
 
 def _walk(buffer: Buffer, start: int, end: int, message: str, where: str, out: list[bytes], depth: int) -> int:
@@ -117,21 +102,21 @@ def _walk(buffer: Buffer, start: int, end: int, message: str, where: str, out: l
     graphs = 0
     while at < end:
         field_start = at
-        key, at = _read_varint(buffer, at, end, where)
+        key, at = _read(buffer, at, end, where)
         number, wire = key >> 3, key & 7
         if number == 0 or wire in (3, 4, 6, 7):
             raise WireError(f"field {number} of '{where}' has wire type {wire}", field_start)
         if is_model and (number not in _MODEL_FIELDS or wire != (0 if number in _MODEL_VARINTS else 2)):
             raise WireError(f"a model has no field {number} of wire type {wire}", field_start)
         if wire == 0:
-            value, at = _read_varint(buffer, at, end, where)
+            value, at = _read(buffer, at, end, where)
             if is_tensor and number == _TYPE:
                 element_type = value
             continue
         if wire in (1, 5):
             length, body = (8 if wire == 1 else 4), at
         else:
-            length, body = _read_varint(buffer, at, end, where)
+            length, body = _read(buffer, at, end, where)
         at = body + length
         child = children.get(number)
         if at > end:
@@ -176,4 +161,4 @@ def _reference(offset: int, length: int) -> bytes:
     return b"".join(parts) + b"\x70\x01"
 
 
-__all__ = ["INLINE_LIMIT", "SELF", "Buffer", "WireError", "skeleton", "varint"]
+__all__ = ["INLINE_LIMIT", "SELF", "Buffer", "WireError", "skeleton"]

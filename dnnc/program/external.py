@@ -10,6 +10,8 @@ import bisect
 import re
 from collections.abc import Callable
 
+from dnnc.varint import read_varint, varint
+
 _MARK = re.compile(rb"\x0a\x08location")
 """How the key of an external location is written; messages without one are copied as they are."""
 # message -> {field number: the message it holds}: the ways that lead to a location.
@@ -64,7 +66,7 @@ def _rewritten(
         child = children.get(number) if body >= 0 else None
         if child and (first := bisect.bisect_left(marks, body)) < len(marks) and marks[first] < at:
             inner = _rewritten(data, body, at, child, marks, place, depth + 1)
-            pieces += (data[kept_from:field_start], _varint(number << 3 | 2), _varint(len(inner)), inner)
+            pieces += (data[kept_from:field_start], varint(number << 3 | 2), varint(len(inner)), inner)
             kept_from = at
     pieces.append(data[kept_from:end])
     return b"".join(pieces)
@@ -80,20 +82,20 @@ def _rewritten_entry(data: bytes, start: int, end: int, place: Callable[[str], s
     if fields.get(1) != b"location":
         return data[start:end]
     value = place(fields.get(2, b"").decode()).encode()
-    return b"\x0a\x08location\x12" + _varint(len(value)) + value
+    return b"\x0a\x08location\x12" + varint(len(value)) + value
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[int, int, int]:
     """The field at ``at``: its number, where its bytes start (-1: it is a number, no bytes) and where it ends."""
-    key, at = _read_varint(data, at, end)
+    key, at = read_varint(data, at, end)
     body = -1
     match key & 7:
         case 0:
-            _, at = _read_varint(data, at, end)
+            _, at = read_varint(data, at, end)
         case 1:
             at += 8
         case 2:
-            length, body = _read_varint(data, at, end)
+            length, body = read_varint(data, at, end)
             at = body + length
         case 5:
             at += 4
@@ -102,27 +104,6 @@ def _field(data: bytes, at: int, end: int) -> tuple[int, int, int]:
     if at > end:
         raise ValueError(f"a field ends at byte {at}, its message at byte {end}")
     return key >> 3, body, at
-
-
-def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError(f"a number ends nowhere at byte {at}")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 __all__ = ["locations", "relocated"]

@@ -20,7 +20,7 @@ from typing import TypedDict
 from ir.facets import ShardRule, StageSet
 from ir.layout_rules import rules
 from ir.module import Func, Mesh, Module, Plan, PlanStage
-from ir.ops import Op, Value
+from ir.ops import Op
 from ir.topology import Topology
 from ir.types import Replicate, TensorType, Type
 from passes.model.folding import Folding, folding
@@ -32,7 +32,7 @@ from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
 from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.model.spmd.price import Bill, Collective, Decisions, price
-from passes.model.spmd.reshard_ops import bare, keeps, without_reshards
+from passes.model.spmd.reshard_ops import bare_value, keeps, without_reshards
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.undecided import undecided
 from passes.shard.build import build
@@ -238,11 +238,11 @@ class _Stages:
         for name in entering:
             if self.sides[self.home[name]].matches(self.sides[stage.index]):
                 entering[name] = self.lies(name, whole)
-        given = {arg.name: arg for arg in self.func.args} | {name: _bare(self.values[name]) for name in entering}
+        given = {arg.name: arg for arg in self.func.args} | {name: bare_value(self.values[name]) for name in entering}
         part = replace(
             self.func,
             args=tuple(value for name, value in given.items() if name in wanted),
-            results=tuple(_bare(value) for value in self.func.results if self.home.get(value.name) == stage.index),
+            results=tuple(bare_value(value) for value in self.func.results if self.home.get(value.name) == stage.index),
             ops=tuple(self.bare[op.id] for op in ops),
             attributes=(),
         )
@@ -283,11 +283,6 @@ class _Stages:
         """How results of the model leave."""
         types = {value.name: value.type for value in self.func.results} | dict(self.told.outputs)
         return {value.name: self.placed(types[value.name], whole) for value in part.results}
-
-
-def _bare(value: Value) -> Value:
-    """Without a layout."""
-    return Value(value.name, bare(value.type))
 
 
 def _options(module: Module) -> _Options:

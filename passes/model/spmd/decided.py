@@ -20,13 +20,23 @@ from ir.facets import ShardRule
 from ir.layout_rules import LayoutRule, Strategy, Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.opdefs import RESHARD, module_opsets
-from ir.ops import Op, Value
+from ir.ops import Op
 from ir.shares import Shares, none_empty, proportional
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import describe, reads, stage_members
 from passes.model.spmd.boxes import Placements, placements_of, reduction_of, shape_of
 from passes.model.spmd.notation import SEPARATOR, WHOLE
-from passes.model.spmd.reshard_ops import Decided, Plain, bare, keeps, laid, same_shape, with_reshards, without_reshards
+from passes.model.spmd.reshard_ops import (
+    Decided,
+    Plain,
+    bare,
+    bare_value,
+    keeps,
+    laid,
+    same_shape,
+    with_reshards,
+    without_reshards,
+)
 
 
 def decided(module: Module) -> Decided:
@@ -319,8 +329,7 @@ def bare_results(op: Op) -> Op:
     """The op with results that have no layouts; the op itself where none has."""
     if not any(isinstance(value.type, TensorType) and value.type.layout is not None for value in op.results):
         return op
-    results = tuple([Value(value.name, bare(value.type)) for value in op.results])
-    return replace(op, results=results)
+    return replace(op, results=tuple(map(bare_value, op.results)))
 
 
 __all__ = ["Decided", "bare_results", "decided", "meshes_of", "odd_reshard"]

@@ -60,6 +60,12 @@ def bare(type_: Type) -> Type:
     return type_
 
 
+def bare_value(value: Value) -> Value:
+    """The value without a layout; the value itself where it has none."""
+    type_ = bare(value.type)
+    return value if type_ is value.type else Value(value.name, type_)
+
+
 def laid(type_: Type, mesh: Mesh, lies: Placements) -> Type:
     """The bare type with a layout, where it is not whole on all of ``mesh``."""
     if not isinstance(type_, TensorType) or all(isinstance(p, Replicate) for p in lies):
@@ -273,6 +279,7 @@ __all__ = [
     "Decided",
     "Plain",
     "bare",
+    "bare_value",
     "defined",
     "fresh",
     "keeps",

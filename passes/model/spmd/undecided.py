@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
-from ir.ops import Op, Value
+from ir.ops import Op
 from passes.model.graph import renamed
-from passes.model.spmd.reshard_ops import bare, plain
+from passes.model.spmd.reshard_ops import bare, bare_value, plain
 
 
 def undecided(module: Module, *, copies: bool = False) -> Module:
@@ -22,7 +22,7 @@ def undecided(module: Module, *, copies: bool = False) -> Module:
     func = replace(
         func,
         ops=tuple(map(_op, func.ops)),
-        results=tuple(map(_value, func.results)),
+        results=tuple(map(bare_value, func.results)),
         attributes=tuple((key, value) for key, value in func.attributes if not key.startswith("shard.")),
     )
     symbols = tuple(
@@ -60,14 +60,9 @@ def _originals(func: Func) -> Func:
 
 def _op(op: Op) -> Op:
     facets = tuple([facet for facet in op.facets if not isinstance(facet, ShardRule | StageSet)])
-    results = tuple([_value(value) for value in op.results])
+    results = tuple([bare_value(value) for value in op.results])
     unchanged = len(facets) == len(op.facets) and all(one is other for one, other in zip(results, op.results, strict=True))
     return op if unchanged else replace(op, facets=facets, results=results)
-
-
-def _value(value: Value) -> Value:
-    type_ = bare(value.type)
-    return value if type_ is value.type else Value(value.name, type_)
 
 
 __all__ = ["copied", "undecided"]

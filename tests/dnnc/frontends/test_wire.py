@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from dnnc.frontends.wire import INLINE_LIMIT, SELF, WireError, skeleton
+from dnnc.varint import varint
 
 
 def _model(tensors: list[onnx.TensorProto], nodes: list[onnx.NodeProto] | None = None) -> onnx.ModelProto:
@@ -129,12 +130,6 @@ def test_nesting_is_bounded() -> None:
     for _ in range(150):
         for tag in (0x32, 0x2A, 0x0A):  # graph in attribute in node in graph
             size = len(data)
-            data = bytes([tag]) + _varint(size) + data
+            data = bytes([tag]) + varint(size) + data
     with pytest.raises(WireError, match=r"nested|wire type"):
-        skeleton(b"\x3a" + _varint(len(data)) + data)
-
-
-def _varint(value: int) -> bytes:
-    from dnnc.frontends.wire import varint
-
-    return varint(value)
+        skeleton(b"\x3a" + varint(len(data)) + data)

@@ -32,6 +32,21 @@ from passes.shard.written import Staged, written
 from tests.passes.model.spmd.interpreter import run_lowered
 from tests.passes.running import run
 
+TWO_MESHES = """\
+  topology @top {
+    type core {rates = {f32 = 1e9}, memory_bandwidth = 1e9}
+    host h
+    device a {type = core, host = h}
+    device b {type = core, host = h}
+    device c {type = core, host = h}
+    device d {type = core, host = h}
+    link bus {ends = [a, b, c, d], bandwidth = 1e9}
+  }
+  mesh @mesh0 [x = 2] on [a, b]
+  mesh @mesh1 [x = 2] on [c, d]
+"""
+"""Four cores on one bus, and a mesh of each two, as the text of a module."""
+
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -12,7 +12,7 @@ from dnnc.frontends import DIALECTS
 from ir.diagnostics import InvalidInput
 from passes.model.spmd.undecided import undecided
 from tests.passes.model.spmd.interpreter import run_lowered
-from tests.passes.model.spmd.planning import inputs_of, lowered
+from tests.passes.model.spmd.planning import TWO_MESHES, inputs_of, lowered
 
 TWO_LAYOUTS_CROSS = """
     %h = onnx.Relu(%x.1) : tensor<8x64xf32, @mesh0[S(0)]> shard<"d0"> stage<0>
@@ -28,22 +28,15 @@ A_RESULT_LEAVES_ANOTHER_STAGE = """
     %h.1 = comm.reshard(%h) : tensor<8x64xf32> stage<1>
     %z = onnx.Exp(%h.1) : tensor<8x64xf32> shard<"replicate"> stage<1>
 """
-MODULE = """
+MODULE = (
+    """
 module @m {opset.onnx = 20} {
   func @main(%%x : tensor<8x64xf32>) -> (%%y : tensor<8x64xf32, @mesh1[S(0)]>, %%z : tensor<8x64xf32>) {shard.uneven = 0} {
     %%x.1 = comm.reshard(%%x) : tensor<8x64xf32, @mesh0[S(0)]> stage<0>%s
   }
-  topology @top {
-    type chip {rates = {f32 = 1e9}, memory_bandwidth = 1e9}
-    host h
-    device d0 {type = chip, host = h}
-    device d1 {type = chip, host = h}
-    device d2 {type = chip, host = h}
-    device d3 {type = chip, host = h}
-    link bus {ends = [d0, d1, d2, d3], bandwidth = 1e9}
-  }
-  mesh @mesh0 [x = 2] on [d0, d1]
-  mesh @mesh1 [x = 2] on [d2, d3]
+"""
+    + TWO_MESHES
+    + """\
   plan @plan {
     objective = throughput
     comm = sum
@@ -52,11 +45,12 @@ module @m {opset.onnx = 20} {
     bound = 0.0
     status = feasible
     single = inf
-    stage {index = 0, device_type = chip, devices = [d0, d1], ops = 1, compute = 1.0, weights = 0, workspace = 0, mesh = @mesh0}
-    stage {index = 1, device_type = chip, devices = [d2, d3], ops = 2, compute = 1.0, weights = 0, workspace = 0, mesh = @mesh1}
+    stage {index = 0, device_type = core, devices = [a, b], ops = 1, compute = 1.0, weights = 0, workspace = 0, mesh = @mesh0}
+    stage {index = 1, device_type = core, devices = [c, d], ops = 2, compute = 1.0, weights = 0, workspace = 0, mesh = @mesh1}
   }
 }
 """
+)
 
 
 def test_two_layouts_of_a_value_cross() -> None:

@@ -8,9 +8,10 @@ import ir
 from dnnc.frontends import DIALECTS
 from ir.diagnostics import InvalidInput
 from passes.lower import LowerPass
-from tests.passes.model.spmd.planning import through
+from tests.passes.model.spmd.planning import TWO_MESHES, through
 
-TEXT = """
+TEXT = (
+    """
 module @m {opset.onnx = 20} {
   resource @up : tensor<64x256xf32, @mesh0[S(1)]> = declared
   resource @down : tensor<256x64xf32, @mesh0[S(0)]> = declared
@@ -23,17 +24,9 @@ module @m {opset.onnx = 20} {
     %down.1 = comm.reshard(@down) {once = 1} : tensor<256x64xf32, @mesh1[S(1)]> stage<1>
     %s = onnx.Relu(%down.1) : tensor<256x64xf32, @mesh1[S(1)]> shard<"d1"> stage<1>
   }
-  topology @top {
-    type core {rates = {f32 = 1e9}, memory_bandwidth = 1e9}
-    host h
-    device a {type = core, host = h}
-    device b {type = core, host = h}
-    device c {type = core, host = h}
-    device d {type = core, host = h}
-    link bus {ends = [a, b, c, d], bandwidth = 1e9}
-  }
-  mesh @mesh0 [x = 2] on [a, b]
-  mesh @mesh1 [x = 2] on [c, d]
+"""
+    + TWO_MESHES
+    + """\
   plan @plan {
     objective = throughput
     comm = sum
@@ -47,9 +40,10 @@ module @m {opset.onnx = 20} {
   }
 }
 """
+)
 RESHARD = "%y.1 = comm.reshard(%y.0) : tensor<8x64xf32>"
 PLAN = TEXT[TEXT.index("  plan @plan") : TEXT.rindex("}")]
-TOPOLOGY = TEXT[TEXT.index("  topology") : TEXT.index("  mesh @mesh0")]
+TOPOLOGY = TWO_MESHES[: TWO_MESHES.index("  mesh @mesh0")]
 
 
 def faults(text: str) -> list[tuple[str, str]]:

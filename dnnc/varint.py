@@ -1,0 +1,46 @@
+"""Base-128 numbers, in which protobuf writes keys, lengths and integers (https://protobuf.dev/programming-guides/encoding)."""
+
+from __future__ import annotations
+
+from mmap import mmap
+
+_MOST_BYTES = 10
+
+
+class VarintError(ValueError):
+    """There is no number here. ``at``: where the reader began; ``truncated``: the data ends inside it, else it has too many
+    bytes."""
+
+    def __init__(self, at: int, truncated: bool) -> None:
+        super().__init__(f"a number that {'ends nowhere' if truncated else f'has more than {_MOST_BYTES} bytes'} at byte {at}")
+        self.at = at
+        self.truncated = truncated
+
+
+def read_varint(data: bytes | mmap, at: int, end: int) -> tuple[int, int]:
+    """The number at ``at``, and where it ends. Raises VarintError."""
+    value = shift = 0
+    start = at
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift >= 7 * _MOST_BYTES:
+            raise VarintError(start, truncated=False)
+    raise VarintError(start, truncated=True)
+
+
+def varint(value: int) -> bytes:
+    """``value`` (>= 0) as a base-128 number."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+__all__ = ["VarintError", "read_varint", "varint"]
