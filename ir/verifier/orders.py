@@ -22,7 +22,7 @@ def check_orders(findings: Findings) -> None:
 def flow_of(findings: Findings, schedule: Schedule) -> Flow:
     """What the schedule is about, by the stage programs of the module."""
     plan = findings.plan
-    training = plan is not None and plan.minimises.trains
+    training = plan is not None and plan.flushes
     planned = plan.stages if plan is not None else ()
     learning = {stage.index: stage.learning for stage in planned}
     channels = {
