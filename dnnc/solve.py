@@ -73,7 +73,7 @@ class SolveResult:
     """``method``: exact, or a baseline; ``compare``: every method, where asked for; ``boundaries``: of any split, what it
     costs to run.
     ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
-    ``forward``: backward nodes were left out, as asked;
+    ``forward``: backward nodes were left out, as asked; ``machines``: how many there are, and of what memory and bandwidth;
     ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase (``load``: of the
     compiled search). ``reason``: how the bound was reached; ``interrupted``: the search was, from the
     keyboard."""
@@ -101,16 +101,25 @@ class SolveResult:
     boundaries: Boundaries | None = None
     interrupted: bool = False
     forward: bool = False
+    machines: dict[str, Any] = field(default_factory=dict)
 
     def statement(self) -> dict[str, Any]:
-        """What was minimised, in fields of ``dnnc.solve/1``: what a verifier needs beside the workload and its machines."""
-        names = ("unit", "kind", "split", "comm", "options", "forward")
+        """What was minimised and of what, in fields of ``dnnc.solve/1``: what a verifier or a timeline needs besides."""
+        names = ("workload", "machines", "unit", "kind", "split", "comm", "options", "forward")
         return {name: getattr(self, name) for name in names}
+
+    def stages(self) -> list[dict[str, Any]]:
+        """Devices and ids of nodes of each stage, in pipeline order."""
+        found: dict[int, dict[str, Any]] = {}
+        for device in self.devices:
+            if device.stage is not None:
+                row = found.setdefault(device.stage, {"index": device.stage, "devices": [], "ops": list(device.nodes)})
+                row["devices"].append(device.name)
+        return [found[index] for index in sorted(found)]
 
     def to_json(self) -> dict[str, Any]:
         """The fields of ``dnnc.solve/1``."""
         return {
-            "workload": self.workload,
             "format": self.format,
             **self.statement(),
             "method": self.method,
@@ -124,6 +133,7 @@ class SolveResult:
             "transitions": self.transitions,
             "nodes": self.nodes,
             "seconds": self.seconds,
+            "stages": self.stages(),
             "devices": [
                 {
                     "kind": device.kind,
@@ -187,6 +197,7 @@ def solve_file(
         nodes=len(module.entry.ops),
         method=options.method,
         forward=options.forward,
+        machines=asdict(machines.over(profile.machines)),
     )
     progress("load the search", None)
     import_module("passes.model.stages.lattice.walk_kernels")  # half a second, of numba: no part of any search

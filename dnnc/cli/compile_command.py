@@ -200,7 +200,7 @@ def compile_(
     if statistics:
         talk(statistics_text(result.statistics))
     if json:
-        put_json("compile", result_json(result, options))
+        put_json("compile", result_json(result, options), version=2)
     elif not quiet:
         _print_result(result, options)
     if result.interrupted:
@@ -210,11 +210,13 @@ def compile_(
 
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:
     """``--json``: the objective is in seconds per sample (of training, per step; ``period`` is that of a microbatch), memory in
-    bytes; null stands for infinite."""
+    bytes; null stands for infinite. ``ops`` of a stage are names, in the model's order (``dnnc.compile/1`` counted them)."""
+    from dnnc.program.plan_json import ops_of_stages
     from dnnc.report import idle_devices, mesh_axes, mesh_shares
     from passes.model.stages.load import stage_seconds, step_period
 
     plan, axes, shares = result.plan, mesh_axes(result.module), mesh_shares(result.module)
+    members = ops_of_stages(result.module, plan)
     return {
         "model": options.model,
         "topology": options.topology,
@@ -233,7 +235,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
                 "index": stage.index,
                 "devices": list(stage.devices),
                 "device_type": stage.device_type,
-                "ops": stage.ops,
+                "ops": members[stage.index],
                 "seconds": stage_seconds(stage, plan.comm),
                 "compute": stage.compute,
                 "mesh": axes.get(stage.index),

@@ -29,9 +29,9 @@ def put(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
-def put_json(command: str, fields: dict[str, Any]) -> None:
-    """One JSON object with the schema of ``command``. JSON has no infinity: it is written as null."""
-    data = finite({"schema": f"dnnc.{command}/1", **fields})
+def put_json(command: str, fields: dict[str, Any], version: int = 1) -> None:
+    """One JSON object with the schema of ``command``, in its ``version``. JSON has no infinity: it is written as null."""
+    data = finite({"schema": f"dnnc.{command}/{version}", **fields})
     put(visible_json(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)))
 
 

@@ -10,7 +10,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from ir.diagnostics import InvalidInput
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
@@ -196,25 +196,61 @@ def _print_check(found: CheckReport) -> None:
 
 
 def simulate(
-    build: opt.BuildArgument,
+    subject: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|RESULT", help="A directory that 'dnnc compile' wrote, or a split that 'dnnc solve' wrote (-o, --json)."
+        ),
+    ],
     microbatches: Annotated[
-        int, typer.Option("--microbatches", "-m", min=1, max=MOST_MICROBATCHES, metavar="M", help="Samples to follow.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            "--microbatches",
+            "-m",
+            min=1,
+            max=MOST_MICROBATCHES,
+            metavar="M",
+            help="Samples to follow (default: 8; of a training step with a flush all that it has).",
+            show_default=False,
+        ),
+    ] = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option("--workload", metavar="FILE", help="The workload of RESULT, in place of the file that it names."),
+    ] = None,
     json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
 ) -> None:
-    """Predict the timeline of DIR: how long each device is busy while M microbatches flow through."""
+    """Predict the timeline of a build, of a plan alone or of a solved workload: how long each device is busy while M
+    microbatches flow through."""
     from dnnc.backend.timeline import predicted
-    from dnnc.program.build import Build
     from dnnc.report import print_table, seconds_text, summarize_timeline, timeline_table
+    from dnnc.scheduled import scheduled
+    from ir.module import Schedule
 
-    events = predicted(Build.open(build).program(), microbatches)
-    summary = summarize_timeline(events, microbatches)
+    if workload is not None and not subject.is_file():
+        raise UsageError("--workload is of a split that 'dnnc solve' wrote", where=str(subject), hint="leave it out")
+    sink = DiagnosticSink()
+    try:
+        module = scheduled(subject, str(workload or ""), sink)
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    schedule = module.first(Schedule)
+    step = schedule.microbatches if schedule is not None and not schedule.periodic else None
+    if step is not None and microbatches not in (None, step):
+        message = f"the schedule is of a training step of {step} microbatches, and --microbatches is {microbatches}"
+        raise UsageError(message, where=str(subject), hint="leave it out, or compile with as many")
+    count = step or microbatches or 8
+    summary = summarize_timeline(predicted(module, count), count)
     if json:
         from dataclasses import asdict
 
-        put_json("simulate", {"build": str(build), **asdict(summary)})
+        put_json("simulate", {"build": str(subject), **asdict(summary)})
+        return
+    if quiet:
         return
     print_table(timeline_table(summary))
     put("")
     total, first = seconds_text(summary.makespan), seconds_text(summary.first)
-    put(f"{microbatches} microbatches in {total}: the first after {first}, then one every {seconds_text(summary.interval)}")
+    then = f", then one every {seconds_text(summary.interval)}" if count > 1 else ""
+    put(f"{count} microbatch{'es' if count != 1 else ''} in {total}: the first after {first}{then}")

@@ -86,12 +86,9 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     if plan is None:
         raise ValueError(f"module {module.name} has no plan")
     topology = module.first(Topology)
-    members: dict[int, list[str]] = {stage.index: [] for stage in plan.stages}
+    members = ops_of_stages(module, plan)
     attributes = {key: attribute.value for key, attribute in module.entry.attributes}
-    original = copied(module.entry)  # a stage's own copy of an op is listed by the op's name
-    for op in plain(module).entry.ops:
-        for index in op.facet(StageSet, StageSet(())).stages:
-            members.setdefault(index, []).append(bare(original.get(op.id, op.id)))
+    original = copied(module.entry)
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
     if "shard.uneven" in attributes:
@@ -121,6 +118,16 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "certificate": dict(plan.certificate),
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
     }
+
+
+def ops_of_stages(module: Module, plan: Plan) -> dict[int, list[str]]:
+    """The ops of each stage by their names, in the order in which they stand; one that runs in several stages is in each."""
+    members: dict[int, list[str]] = {stage.index: [] for stage in plan.stages}
+    original = copied(module.entry)  # a stage's own copy of an op is listed by the op's name
+    for op in plain(module).entry.ops:
+        for index in op.facet(StageSet, StageSet(())).stages:
+            members.setdefault(index, []).append(bare(original.get(op.id, op.id)))
+    return members
 
 
 def plan_text(data: Any, indent: str = "\n") -> str:

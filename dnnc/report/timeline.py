@@ -10,7 +10,9 @@ from dnnc.program.trace import TraceEvent
 from dnnc.report.tables import Table, columns
 from dnnc.report.units import percent_text, seconds_text
 
-COMPUTE = "F"
+SYNC = "sync"
+TRANSFERS = ("send", "recv", "collective", SYNC)
+"""Kinds of bars in which a device moves data; in all others it computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,20 @@ def summarize_timeline(events: Iterable[TraceEvent], microbatches: int) -> Timel
     """The numbers of a timeline whose events carry their microbatch in ``args``; devices in the order of the events."""
     compute: dict[str, float] = {}
     transfers: dict[str, float] = {}
-    done = [0.0] * microbatches
+    done, end = [0.0] * microbatches, 0.0
     for event in events:
-        spent = compute if event.kind == COMPUTE else transfers
+        spent = transfers if event.kind in TRANSFERS else compute
         compute.setdefault(event.track, 0.0)
         transfers.setdefault(event.track, 0.0)
         spent[event.track] += event.end - event.start
-        number = int(dict(event.args)["microbatch"])
-        done[number] = max(done[number], event.end)
+        end = max(end, event.end)
+        if event.kind != SYNC:  # of all microbatches
+            number = int(dict(event.args)["microbatch"])
+            done[number] = max(done[number], event.end)
     ends = sorted(done)
     interval = (ends[-1] - ends[0]) / (microbatches - 1) if microbatches > 1 else ends[-1]
     devices = tuple(DeviceTime(device, compute[device], transfers[device]) for device in compute)
-    return TimelineSummary(microbatches, ends[-1], interval, ends[0], devices)
+    return TimelineSummary(microbatches, end, interval, ends[0], devices)
 
 
 def timeline_table(summary: TimelineSummary) -> Table:

@@ -347,6 +347,14 @@ def test_replicas_that_never_meet_cost_no_route() -> None:
     assert problem.busy(crossed) == {"net from a": 0.5, "net from b": 0.5}
 
 
+def test_what_passes_between_stages_on_the_same_replicas_costs_nothing() -> None:
+    """Sample m is on replica m mod 2 for both of them."""
+    problem = replicated(2, (0, 1), (0, 2), (1, 2))
+    here = (problem.fixed[0], problem.fixed[1], problem.fixed[0])
+    assert problem.parts(0, here)[2] == problem.send_seconds([0], here[0][0], here[1][1:])[0]
+    assert problem.parts(2, here)[1] == problem.receive_seconds(2, here[1][0], here[0][0])
+
+
 def test_one_tensor_to_many_replicated_stages_is_priced_at_once() -> None:
     """Sixteen readers of four replicas each are 4 ** 16 combinations: none of them is asked for."""
     problem = replicated(4, *((0, target) for target in range(1, 17)))

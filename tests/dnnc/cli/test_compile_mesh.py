@@ -60,7 +60,7 @@ def dnnc(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
 def compiled(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
     data = json.loads(dnnc(capsys, "compile", *arguments, "--json"))
-    assert data["schema"] == "dnnc.compile/1"
+    assert data["schema"] == "dnnc.compile/2"
     assert isinstance(data, dict)
     return data
 

@@ -57,6 +57,8 @@ def test_json_and_the_reference_format(file: Path, tmp_path: Path, capsys: pytes
         "fpgas": [{"load": 4.25, "nodes": [0, 1, 2]}, {"load": 3.25, "nodes": [3]}],
         "cpus": [],
         "dnnc": {
+            "workload": str(file),
+            "machines": {"accelerators": 2, "cpus": 1, "memory": 1000000000, "bandwidth": None},
             "unit": "ms",
             "kind": "throughput",
             "split": "contiguous",

@@ -1,0 +1,182 @@
+"""What ``dnnc simulate`` follows: the schedule of a build, of a plan alone, or of a split that ``dnnc solve`` found.
+
+A split says which nodes of a workload are on which device. Together with the workload's file, which it names, that is a plan
+like one that was edited: stages are the pieces that a device runs at one go (``passes.partition.pieces``), ``assign`` gives
+them their devices, ``place`` counts them, ``schedule`` orders them. PipeDream's objective is simulated as what it is of: the
+forward and backward pass of each stage, its transfers beside compute; its averaging of weights is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.files import read_input_text
+from ir.json_text import parse_json
+from ir.limits import LIMITS
+from ir.module import Module, Plan, Schedule
+from ir.objectives import PIPEDREAM, TRAINING, objective_of
+from ir.ops import Op
+from ir.topology import Topology
+
+MADE = "make it again with 'dnnc solve'"
+
+
+def scheduled(subject: Path, workload: str, sink: DiagnosticSink) -> Module:
+    """The module with a plan and a schedule that ``subject`` is of: a directory that ``dnnc compile`` wrote, or a file of
+    ``dnnc solve`` (``--json`` or ``-o``). ``workload`` stands over the one that the file names. Raises InvalidInput."""
+    if not subject.is_file():
+        return _of_folder(subject, sink)
+    return _with_schedule(_of_split(subject, workload, sink), sink)
+
+
+def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
+    from dnnc.frontends import DIALECTS
+    from dnnc.program.build import PROGRAM, Build
+    from dnnc.program.snapshot import Snapshot
+    from ir import load_module
+    from passes.model.folding import expand
+
+    files = Snapshot.open(folder)
+    if files.manifest.get("stages") != []:
+        return Build.of(files).program()
+    module = expand(load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS))
+    if module.first(Plan) is None:
+        hint = "make it again with 'dnnc compile --plan-only'"
+        raise InvalidInput("the module has no plan", where=files.where(PROGRAM), hint=hint)
+    return _with_schedule(module, sink)
+
+
+def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
+    from dnnc.driver import pass_context
+    from passes.framework.manager import PassManager
+    from passes.framework.pipeline import parse_pipeline
+
+    if module.first(Schedule) is not None:
+        return module
+    return PassManager(parse_pipeline("schedule")).run(module, pass_context(sink))
+
+
+def _of_split(path: Path, workload: str, sink: DiagnosticSink) -> Module:
+    """The placed plan of a split."""
+    from dnnc.driver import pass_context
+    from passes.framework.manager import PassManager
+    from passes.framework.pipeline import parse_pipeline
+    from passes.model.network import network
+    from passes.model.stages.from_ir import problem_of
+    from passes.partition.pieces import pieces
+    from passes.replay.assign import AssignPass
+
+    claimed = parse_json(read_input_text(path, "a split of 'dnnc solve'", LIMITS.text_bytes), str(path))
+    stated = _stated(claimed, path)
+    objective = objective_of(str(stated["kind"]), str(path))
+    module = _workload(stated, path, workload, objective.trains, sink)
+    topology = module.first(Topology)
+    assert topology is not None, "machines are stated"
+    rows = _rows(claimed, stated, path, topology)
+    sets = _positions(module.entry.ops, [nodes for _, nodes in rows], path)
+    parts = pieces(problem_of(module, topology, network(topology)), sets)
+    stated_plan = AssignPass(
+        ops=tuple(f"{index}:{module.entry.ops[v].id[1:]}" for index, (_, ops) in enumerate(parts) for v in ops),
+        devices=tuple(f"{index}:{name}" for index, (owner, _) in enumerate(parts) for name in rows[owner][0]),
+        objective=(TRAINING if objective.trains else objective).name,
+        comm="duplex" if objective is PIPEDREAM else str(stated.get("comm", "sum")),
+        source=str(path),
+    )
+    return PassManager((stated_plan, *parse_pipeline("place"))).run(module, pass_context(sink))
+
+
+def _stated(claimed: Any, path: Path) -> Mapping[str, Any]:
+    """What the split says of itself. Raises InvalidInput where it lacks what a timeline needs."""
+    stated = claimed.get("dnnc", claimed) if isinstance(claimed, dict) else None
+    if not isinstance(stated, dict) or not all(isinstance(stated.get(key), str) for key in ("kind", "workload")):
+        message = "it is no split that says what it is of: 'kind' and 'workload' are expected"
+        raise InvalidInput(message, where=str(path), hint=MADE)
+    if not isinstance(stated.get("machines"), dict) or not isinstance(stated.get("options", {}), dict):
+        raise InvalidInput("'machines' and 'options' are expected as objects", where=str(path), hint=MADE)
+    if stated.get("options", {}).get("hierarchy"):
+        raise InvalidInput("accelerators in groups have two speeds, which no timeline is made for", where=str(path))
+    return stated
+
+
+def _workload(stated: Mapping[str, Any], path: Path, workload: str, training: bool, sink: DiagnosticSink) -> Module:
+    """The workload on the machines of the split."""
+    from dnnc.frontends.workloads import Machines, lower, read_profile
+    from dnnc.frontends.workloads.fitted import fitted
+
+    file = Path(workload or stated["workload"])
+    if not workload and not file.exists():
+        file = path.parent / file
+    machines = {key: value for key, value in stated["machines"].items() if value is not None}
+    try:
+        known = Machines(**machines)
+    except TypeError:
+        raise InvalidInput(f"'machines' has {', '.join(sorted(machines))}", where=str(path), hint=MADE) from None
+    module = lower(read_profile(file, sink=sink), known, backward=training, sink=DiagnosticSink())
+    topology = module.first(Topology)
+    if topology is None:
+        raise InvalidInput("'machines' does not say how many accelerators there are", where=str(path), hint=MADE)
+    return fitted(module, topology, training=training, sink=DiagnosticSink(), where=str(file))[0]
+
+
+def _rows(
+    claimed: Mapping[str, Any], stated: Mapping[str, Any], path: Path, topology: Topology
+) -> list[tuple[list[str], Sequence[int | str]]]:
+    """Devices and nodes of each stage; replicas are several devices of one. Raises InvalidInput."""
+    from dnnc.verify_plan.claims import claims_of
+    from dnnc.verify_plan.numbers import Malformed
+
+    try:
+        devices, _ = claims_of(claimed)
+    except Malformed as error:
+        raise InvalidInput(str(error), where=str(path), hint=MADE) from None
+    alone = objective_of(str(stated["kind"])).alone
+    of_kind = {kind: [device.name for device in topology.devices if device.type == kind] for kind in ("accelerator", "cpu")}
+    if alone and any(device.kind == "cpu" and device.nodes for device in devices):
+        raise InvalidInput("nodes on CPUs, each on one of its own, are in no row of a schedule", where=str(path))
+    pieces_of = int(stated.get("options", {}).get("pieces", 1)) if alone and "devices" not in claimed else 1
+    rows: dict[object, tuple[list[str], Sequence[int | str]]] = {}
+    for number, device in enumerate(device for device in devices if device.nodes):
+        if device.name in of_kind[device.kind]:
+            name = device.name
+        else:
+            place = int(device.name.partition("[")[2].rstrip("]")) // pieces_of
+            name = of_kind[device.kind][place] if place < len(of_kind[device.kind]) else device.name
+        key = (device.kind, device.stage) if isinstance(device.stage, int) else number
+        names, nodes = rows.setdefault(key, ([], device.nodes))
+        if name not in names:
+            names.append(name)
+        if nodes is not device.nodes and sorted(map(str, nodes)) != sorted(map(str, device.nodes)):
+            raise InvalidInput(f"{name} and {names[0]} are of one stage and hold different nodes", where=str(path))
+    return list(rows.values())
+
+
+def _positions(ops: Sequence[Op], rows: Iterable[Sequence[int | str]], path: Path) -> list[list[int]]:
+    """Positions of the ops of each row; an op that the file does not have, a backward one, is with the one of its colour."""
+    from ir.facets import Color
+
+    place = {op.get("id"): v for v, op in enumerate(ops) if op.get("id") is not None}
+    mates: dict[int, list[int]] = {}
+    for v, op in enumerate(ops):
+        color = op.facet(Color)
+        if op.get("id") is None and color is not None:
+            mates.setdefault(color.color, []).append(v)
+    sets, seen = [], set()
+    for row in rows:
+        found = set()
+        for id_ in row:
+            if id_ not in place or place[id_] in seen:
+                what = "twice" if id_ in place else "and not in the workload"
+                raise InvalidInput(f"node {id_} is in the split {what}", where=str(path), hint="'dnnc verify-plan' tells all")
+            seen.add(place[id_])
+            color = ops[place[id_]].facet(Color)
+            found |= {place[id_], *(mates.get(color.color, ()) if color is not None else ())}
+        sets.append(sorted(found))
+    if missing := [id_ for id_, v in place.items() if v not in seen]:
+        raise InvalidInput(f"node {missing[0]} is on no device", where=str(path), hint="'dnnc verify-plan' tells all")
+    return sets
+
+
+__all__ = ["scheduled"]
