@@ -34,10 +34,9 @@ from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.inputs import read_inputs
 from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
-from dnnc.runtime.needs import require_providers
+from dnnc.runtime.needs import executor_of, require_providers
 from dnnc.runtime.noise import QUIET, Meter, Noise
-from dnnc.runtime.program import Program
-from dnnc.runtime.session import Settings, refuse_idle
+from dnnc.runtime.session import refuse_idle
 from dnnc.runtime.unsplit import Unsplit, one_line, read_by
 from dnnc.runtime.verdict import CheckReport, Comparison, judge
 from dnnc.runtime.wiring import output_specs
@@ -168,10 +167,9 @@ class _State:
     ) -> None:
         """Runs a stage that is one model, and collects how far its outputs are off."""
         model, weights = self.build.model(stage.model or "")
-        provider = self.build.provider(stage.device)
-        settings = Settings(threads=self.options.threads, optimize=self.options.optimize, provider=provider)
-        program = Program(model, specs, settings, weights)
-        refuse_idle([program.session], provider.name)
+        executor = executor_of(self.build, stage.device, self.options.threads, self.options.optimize)
+        program = executor.load(model, specs, weights)
+        refuse_idle([program], self.build.provider(stage.device).name)
         for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True):
             right = {name: expected.get(name, sample.get(name, made.get(name))) for name in program.input_names}
             real = {name: made[name] for name in program.input_names}

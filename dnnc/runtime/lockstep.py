@@ -18,9 +18,8 @@ from dnnc.program.members import Local, MemberProgram, Part
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.collectives import combine
 from dnnc.runtime.edges import ValueSpec
+from dnnc.runtime.needs import executor_of
 from dnnc.runtime.parts import assemble, neutral, part_of
-from dnnc.runtime.program import Program
-from dnnc.runtime.session import Settings
 
 Values = dict[str, Any]
 """Values of one member by its names."""
@@ -48,8 +47,7 @@ def run_members(
                 try:
                     outputs = tuple(map(_spec, segment.outputs))
                     model, weights = build.model(segment.model)
-                    settings = Settings(threads=threads, optimize=optimize, provider=build.provider(member.device))
-                    program = Program(model, outputs, settings, weights)
+                    program = executor_of(build, member.device, threads, optimize).load(model, outputs, weights)
                     for case in values:
                         case[number] |= program.run({name: case[number][name] for name in program.input_names})
                 except Exception as error:  # whatever onnxruntime raises

@@ -1,6 +1,6 @@
 """One member of a mesh: its segments one after the other, and after each the collectives of its level with the other members.
 
-To the loop of a stage process (``dnnc.runtime.worker``) a ``Member`` looks like a ``Program``: fed once, run, its results
+To the loop of a stage process (``dnnc.runtime.worker``) a ``Member`` is a ``Runnable``: fed once, run, its results
 handed on. Between segments values lie where they were made: a segment writes what goes into a collective to its place in shared
 memory, what leaves the stage to the slot of its receiver, the rest to buffers of its own; results of collectives are read in
 place where they are shared. So a binding holds for given slots and turn and is made once.
@@ -22,7 +22,7 @@ from dnnc.program.elements import BY_NUMBER, Array, nbytes
 from dnnc.runtime.codec import Raw, from_user, raw_view
 from dnnc.runtime.collectives import TURNS, Exchange
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.program import Program
+from dnnc.runtime.engine import Loaded
 
 Span = tuple[str, float, float, str]
 """What a member did: ``F`` or ``collective``, from when to when, and which."""
@@ -33,7 +33,7 @@ class Piece:
     """A segment: its level and its program."""
 
     level: int
-    program: Program
+    program: Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Step:
     """A bound segment (``program``), or a collective (its ``number``), and what is copied before it: (target, source) each."""
 
     title: str
-    program: Program | None
+    program: Loaded | None
     binding: Any
     number: int = -1
     copies: tuple[tuple[Array, Array], ...] = ()
@@ -152,7 +152,7 @@ def _title(collective: Collective) -> str:
 
 
 def _buffers(
-    levels: Sequence[int], pieces: Mapping[int, Program], collectives: Sequence[Collective], leaving: set[str]
+    levels: Sequence[int], pieces: Mapping[int, Loaded], collectives: Sequence[Collective], leaving: set[str]
 ) -> dict[str, Array]:
     """A buffer for each value that a segment makes for later segments alone. Values that leave the stage are in no hurry to
     be overwritten, so theirs (used where a slot is elsewhere) are never shared."""

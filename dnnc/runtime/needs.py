@@ -1,10 +1,13 @@
-"""What a build needs of this machine before anything of it runs: the execution providers that its devices name."""
+"""What the devices of a build need to run here: the execution providers that their types name, and the executor of each."""
 
 from __future__ import annotations
 
 from dnnc.ort import load_onnxruntime
 from dnnc.program.build import Build
 from dnnc.providers import CPU, what_to_install
+from dnnc.runtime.engine import Executor
+from dnnc.runtime.program import OnnxRuntime
+from dnnc.runtime.session import Settings
 from ir.diagnostics import Diagnostic, InvalidInput
 
 
@@ -27,4 +30,9 @@ def require_providers(build: Build) -> None:
         raise InvalidInput(faults)
 
 
-__all__ = ["require_providers"]
+def executor_of(build: Build, device: str, threads: int, optimize: bool = True) -> Executor:
+    """What computes the programs of ``device`` in this process."""
+    return OnnxRuntime(Settings(threads, optimize=optimize, provider=build.provider(device)))
+
+
+__all__ = ["executor_of", "require_providers"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dnnc.ort import load_onnxruntime
 from dnnc.program.elements import BY_NUMBER, nbytes
 from dnnc.runtime.codec import Raw, from_user
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.session import DEFAULT, Settings, open_session
+from dnnc.runtime.session import DEFAULT, Settings, nodes_by_provider, open_session
 
 
 class Program:
@@ -46,6 +47,11 @@ class Program:
         # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on.
         self._computed = tuple(spec.name for spec in outputs if spec.name not in self.input_names)
         self._handed = tuple(spec.name for spec in outputs if spec.name in self.input_names)
+
+    @property
+    def ops_taken(self) -> Mapping[str, int]:
+        """How many nodes each provider took; empty for a program on the CPU alone, of which no account is kept."""
+        return nodes_by_provider(self.session)
 
     @property
     def in_place(self) -> bool:
@@ -112,6 +118,16 @@ class Program:
         return [self._plain(item) for item in value] if isinstance(value, list) else value
 
 
+@dataclass(frozen=True, slots=True)
+class OnnxRuntime:
+    """The executor: each program is a session of ONNX Runtime with these settings."""
+
+    settings: Settings = DEFAULT
+
+    def load(self, model: bytes, outputs: tuple[ValueSpec, ...], weights: Mapping[str, int] | None = None) -> Program:
+        return Program(model, outputs, self.settings, weights)
+
+
 def _raw_of(value: Any) -> Raw:
     """The tensor in an OrtValue, as a view that keeps it alive."""
     element, shape = value.element_type(), tuple(value.shape())
@@ -125,4 +141,4 @@ def _raw_of(value: Any) -> Raw:
     return Raw(element, shape, data if kind.bits in (2, 4) else data.reshape(shape))
 
 
-__all__ = ["Program"]
+__all__ = ["OnnxRuntime", "Program"]

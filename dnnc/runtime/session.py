@@ -12,6 +12,7 @@ from typing import Any
 
 from dnnc.ort import ProviderUnavailable, load_onnxruntime, make_session
 from dnnc.providers import CPU, ON_CPU, Provider
+from dnnc.runtime.engine import Loaded
 from dnnc.runtime.external import session_on
 
 _ERRORS, _NOTHING = 3, 4
@@ -34,12 +35,12 @@ class Settings:
     folded_bytes: int = 0
 
 
-def refuse_idle(sessions: Iterable[Any], provider: str) -> None:
-    """Raises ProviderUnavailable where every node of these sessions runs on the CPU. They are the programs of one device, which
-    names ``provider``."""
+def refuse_idle(programs: Iterable[Loaded], provider: str) -> None:
+    """Raises ProviderUnavailable where the CPU takes every op of these programs. They are those of one device, which names
+    ``provider``."""
     taken: Counter[str] = Counter()
-    for session in sessions:
-        taken.update(nodes_by_provider(session))
+    for program in programs:
+        taken.update(program.ops_taken)
     if taken and provider not in taken:
         raise ProviderUnavailable(f"{provider} takes none of the {taken.total()} nodes of its program, so the CPU would run it")
 

@@ -118,7 +118,7 @@ class Worker:
         outputs = _specs(config["outputs"])
         if "segments" not in config:
             program = self.program(config["model"], outputs)
-            refuse_idle([program.session], config["provider"]["provider"])
+            refuse_idle([program], config["provider"]["provider"])
             return program
         from dnnc.program.collective import Collective
         from dnnc.runtime.collectives import Exchange, Places
@@ -129,7 +129,7 @@ class Worker:
         memory = map_memory(config["memory"], places.total)
         peers = {peer: (read, write) for peer, read, write in config["peers"]}
         pieces = [Piece(level, self.program(place, _specs(specs))) for level, place, specs in config["segments"]]
-        refuse_idle([piece.program.session for piece in pieces], config["provider"]["provider"])
+        refuse_idle([piece.program for piece in pieces], config["provider"]["provider"])
         exchange = Exchange(collectives, config["member"], memory, places, peers)
         return Member(pieces, exchange, outputs, lambda meeting: self.mark(MEETING if meeting else RUNNING))
 
