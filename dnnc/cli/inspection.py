@@ -136,6 +136,9 @@ def _build_text(build: Build) -> str:
 
     files = build.files.manifest["files"]
     size = sum(entry["bytes"] for entry in files.values())
+    by_provider: dict[str, list[str]] = {}
+    for device, provider in build.providers.items():
+        by_provider.setdefault(provider.name, []).append(device)
     pairs = [
         ("build", str(build.folder)),
         ("source", build.source.spec or "(not known)"),
@@ -143,6 +146,7 @@ def _build_text(build: Build) -> str:
         *(("output", f"{port.name} : {port.type}") for port in build.outputs),
         ("weights", build.weights),
         ("files", f"{len(files)}, {bytes_text(size)}"),
+        *(("provider", f"{name} on {', '.join(devices)}") for name, devices in by_provider.items()),
     ]
     return key_values(pairs)
 

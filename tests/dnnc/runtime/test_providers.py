@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
+from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import read_topology
 from dnnc.ort import ProviderUnavailable
@@ -144,6 +145,12 @@ links = [{ ends = ["host", "devices of host"], bandwidth = "1 GB/s" }]
     }
     assert found == {**cuda, "n": Provider("OpenVINOExecutionProvider")}
     assert all(Provider.from_json(json.loads(json.dumps(one.to_json()))) == one for one in cuda.values())
+
+
+def test_inspect_tells_what_a_build_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = built(tmp_path, 'provider = "CUDAExecutionProvider"')
+    assert main(["inspect", str(build.folder)]) == 0
+    assert "provider  CUDAExecutionProvider on b" in capsys.readouterr().out
 
 
 def test_only_what_runs_on_the_cpu_for_want_of_a_provider_is_foreign(tmp_path: Path, plain: Build) -> None:
