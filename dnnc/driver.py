@@ -52,8 +52,8 @@ PROFILE_PIPELINE = "profiled"
 
 NO_TRAINING = "--objective training plans the backward pass too, and programs for training are not generated yet"
 
-PROGRAM_PASSES = ("lower",)
-"""What makes programs of a scheduled plan: a plan alone does not need it."""
+PROGRAM_PASSES = ("lower", "localize")
+"""What makes programs of a scheduled plan: a plan alone does not need them."""
 
 Progress = Callable[[str, float | None], None]
 
@@ -179,7 +179,9 @@ def compile_model(
     from passes.model.folding import expand
 
     sink = sink if sink is not None else DiagnosticSink()
-    pipeline = () if may_be_profile(options.model) else build_pipeline(options)  # faults of options before a long read
+    pipeline = (
+        () if may_be_profile(options.model) else _with_programs(build_pipeline(options))
+    )  # faults of options before a long read
     check_target(options.out)
     with clock.step("load"):
         progress("load the model", None)
@@ -199,7 +201,7 @@ def compile_model(
         note = ""
         if profiled := is_profile(module):
             options = _of_profile(options, module)
-        pipeline = pipeline or build_pipeline(options, profiled=profiled)
+        pipeline = _with_programs(pipeline or build_pipeline(options, profiled=profiled))
         if profiled:
             training = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
             module, note = fitted(module, topology, training=training, sink=sink, where=options.model)
@@ -450,6 +452,14 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
     return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
+
+
+def _with_programs(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """A pipeline of a person's own that lowers stages makes their programs too: they follow from the stages."""
+    from passes.localize import LocalizePass
+
+    names = [step.name for step in pipeline]
+    return (*pipeline, LocalizePass()) if "lower" in names and "localize" not in names else pipeline
 
 
 def _plan_alone(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ir.facets import Facet, facet_text
-from ir.module import Func, Module, Stage
+from ir.module import Func, Module, Program, Stage
 from ir.names import quote_text
 from ir.ops import UNKNOWN_LOCATION, Location, Op
 from ir.renaming import Renaming
@@ -46,7 +46,8 @@ class Aliases:
         self._texts: dict[int, str] = {}
         self._data: list[str] = []
         self._calls: dict[str, tuple[str, ...]] = {}
-        ops = [op for symbol in module.symbols if isinstance(symbol, Func | Stage) for op in _all(symbol.ops)] if used else []
+        bodies = [symbol.ops for symbol in module.symbols if isinstance(symbol, Func | Stage | Program)] if used else []
+        ops = [op for body in bodies for op in _all(body)]
         facets = Counter(text for op in ops for facet in op.facets if len(text := self._text(facet)) >= LEAST_FACET)
         numbers: Counter[str] = Counter()
         for text, count in facets.items():

@@ -6,6 +6,7 @@ A module is an ordered tuple of symbols, each with a name ``@...`` that is uniqu
 - ``Func``: a function; the first one is the entry.
 - ``Topology`` (``ir/topology.py``), ``Mesh``: the machines.
 - ``Stage``: after lowering, the program of one device (or of a mesh of devices), with ``comm`` ops at its borders.
+- ``Program``: what a device runs of a stage: its text on local tensors, one for all devices that run the same.
 - ``Schedule``: the order of work per device.  ``Plan``: what was decided, its objective, bound and proof.
 
 Printing order is the tuple's order; passes append in the order above.
@@ -146,6 +147,24 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """What each of ``devices`` runs of the stage ``stage`` (a symbol): its text on the tensors that a device holds. All members
+    of a mesh, or replicas, that run the same text share a program; what differs by member is made by ``comm.member``.
+
+    Types are local and without layouts. ``comm.part`` is a member's part of a resource. Where a part of a tensor crosses the
+    border of the stage, an attribute ``of`` of ``comm.part``, ``comm.recv`` and ``comm.send`` is the type of the whole with its
+    layout, which says which part it is (``ir.boxes``); so does the type of each of ``results``, the outputs of the model that
+    the stage makes. ``args`` are the inputs of the model that it reads, whole."""
+
+    name: str
+    stage: str
+    devices: tuple[str, ...]
+    args: tuple[Value, ...]
+    results: tuple[Value, ...]
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One cell of a schedule: ``kind`` is ``F``, ``B``, ``I``, ``W``, ``recv``, ``send``, ``sync`` (of the weights' gradients,
     once a step) or the name of a collective; for stage ``stage``, microbatch ``microbatch`` (None where it has none), on
@@ -258,8 +277,8 @@ class Plan:
         return self.value / self.bound - 1 if self.bound > 0 else (0.0 if self.value == 0 else float("inf"))
 
 
-Symbol: TypeAlias = Resource | Func | Topology | Mesh | Stage | Schedule | Plan
-S = TypeVar("S", Resource, Func, Topology, Mesh, Stage, Schedule, Plan)
+Symbol: TypeAlias = Resource | Func | Topology | Mesh | Stage | Program | Schedule | Plan
+S = TypeVar("S", Resource, Func, Topology, Mesh, Stage, Program, Schedule, Plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +335,7 @@ __all__ = [
     "Module",
     "Plan",
     "PlanStage",
+    "Program",
     "Random",
     "Resource",
     "ResourceData",

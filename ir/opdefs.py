@@ -206,7 +206,8 @@ def _sensible(op: Op) -> Iterable[str]:
 
 _INT = AttrDef(AttrKind.INT, True)
 _AXIS = (("mesh", AttrDef(AttrKind.SYMBOL, True)), ("axis", AttrDef(AttrKind.STRING, True)))
-_PEER = (("channel", _INT), ("peer", _INT))
+_OF = (("of", AttrDef(AttrKind.TYPE)),)
+_PEER = (("channel", _INT), ("peer", _INT), *_OF)
 
 _STEPS = {
     "all_reduce": (ReshardStep(Partial, Replicate, 2), "Every member gets the reduction of all their tensors."),
@@ -252,6 +253,23 @@ _COMM = (
         "that stage keeps it; it is read so, and nothing is moved.",
     ),
     *(_step(name, step, doc) for name, (step, doc) in _STEPS.items()),
+    OpDef(
+        "comm.part",
+        (1, 1),
+        (1, 1),
+        (("of", AttrDef(AttrKind.TYPE, True)),),
+        traits=frozenset({PURE}),
+        doc="In a program: this member's part of a resource, which lies as the layout of the type `of` says.",
+    ),
+    OpDef(
+        "comm.member",
+        (0, 0),
+        (1, 1),
+        (("values", AttrDef(AttrKind.TENSOR, True)),),
+        traits=frozenset({PURE}),
+        doc="In a program: a constant that differs by member. `values` has one entry along its first dimension for each device "
+        "of the program, in their order.",
+    ),
 )
 
 # -- dnnc --------------------------------------------------------------------------------------------------------------

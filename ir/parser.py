@@ -224,12 +224,12 @@ _START = re.compile(
     r"""[ \t\r]*(
     (?P<RBRACE>\}) | (?P<RESULTS>[%@_].*=) | (?P<STAGE_ROW>stage[ ]*\{) | (?P<ROUTE>route\b) | (?P<LIKE>like\b)
     | (?P<_DEVICE_TYPE>type\b)
-    | (?P<KEYWORD>(?:resource|func|topology|mesh|stage|schedule|plan|region|yield|host|device|switch|link|row)\b)
+    | (?P<KEYWORD>(?:resource|func|topology|mesh|stage|program|schedule|plan|region|yield|host|device|switch|link|row)\b)
     | (?P<OPNAME>"[^"\n]*"\(|[A-Za-z_][\w$\-]*\.\S*\() | (?P<FIELD>[A-Za-z_]\w*[ ]*=)
     )""",
     re.VERBOSE,
 )
-_SYMBOL_STARTS = frozenset({"_RESOURCE", "LIKE", "_FUNC", "_TOPOLOGY", "_MESH", "_STAGE", "_SCHEDULE", "_PLAN"})
+_SYMBOL_STARTS = frozenset({"_RESOURCE", "LIKE", "_FUNC", "_TOPOLOGY", "_MESH", "_STAGE", "_PROGRAM", "_SCHEDULE", "_PLAN"})
 _LISTS = ("RESULTS", "_RESOURCE", "_DEVICE", "_ROW", "STAGE_ROW")
 
 

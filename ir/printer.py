@@ -25,6 +25,7 @@ from ir.module import (
     Mesh,
     Module,
     Plan,
+    Program,
     Random,
     Resource,
     ResourceData,
@@ -108,6 +109,9 @@ class _Printer:
                 mesh = f" mesh {quote_name(symbol.mesh)}" if symbol.mesh else ""
                 head = f"{indent}stage {quote_name(symbol.name)} index {symbol.index} on {words_text(symbol.devices)}{mesh} "
                 self.program(head, symbol, indent)
+            case Program():
+                names = f"{quote_name(symbol.name)} of {quote_name(symbol.stage)}"
+                self.program(f"{indent}program {names} on {words_text(symbol.devices)} ", symbol, indent)
             case Topology():
                 self.topology(symbol, indent)
             case Mesh():
@@ -136,10 +140,10 @@ class _Printer:
         texts = [f"{key} = [{', '.join(map(str, values))}]" for key, values in listed.items()]
         self.lines.append(f"{head} {{{', '.join(texts)}}}" if listed and not self.short else head)
 
-    def program(self, head: str, symbol: Func | Stage, indent: str) -> None:
+    def program(self, head: str, symbol: Func | Stage | Program, indent: str) -> None:
         args = [self.typed(value) for value in symbol.args]
         results = [self.typed(value) for value in symbol.results]
-        tail = f"{self.attribute_text(symbol.attributes)} {{"
+        tail = " {" if isinstance(symbol, Program) else f"{self.attribute_text(symbol.attributes)} {{"
         line = f"{head}({', '.join(args)}) -> ({', '.join(results)}){tail}"
         if len(line) > WIDTH and len(args) + len(results) > 1:
             line = f"{head}({self.broken(args, indent)}) -> ({self.broken(results, indent)}){tail}"

@@ -31,6 +31,7 @@ from ir.module import (
     Module,
     Plan,
     PlanStage,
+    Program,
     Random,
     Resource,
     Schedule,
@@ -437,6 +438,11 @@ class Reader:
 
     def stage_mesh(self, children: list[Any]) -> Part:
         return Part("mesh", self.name(children[0]))
+
+    def program(self, children: list[Any]) -> Program:
+        name, stage, devices, args, results, ops = children
+        program = Program(self.name(name), self.name(stage), self.words(name, devices), args, results, tuple(ops))
+        return self.placed(name, program)
 
     def args(self, children: list[Any]) -> tuple[Value, ...]:
         return tuple(children)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dnnc.backend.weights_file import INLINE_LIMIT, layout, write_weights
+from ir.boxes import Box
 from ir.module import External, Inline, Resource, View
 from ir.types import TensorType, type_bytes
-from passes.model.spmd import Box, Part
+from passes.model.spmd import Part
 
 PARTS_FILE = "parts.data"
 """Parts of weights that are not contiguous, in the ``shared`` mode."""

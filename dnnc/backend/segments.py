@@ -1,8 +1,8 @@
 """The programs of a mesh's members, cut into segments at their collectives.
 
 The *level* of an op is the largest number of collectives on a path to it; a segment is all ops of a level, one ONNX model, and
-a collective follows the segment of its operand's level. Levels are counted on the stage, which all members share, so all run
-the collectives in the same order whatever else they do.
+a collective follows the segment of its operand's level. The level of a collective is the largest that it has in any program of
+its stage, so all members run the collectives in the same order whatever else they do.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dnnc.program.collective_faults import collective_faults
 from dnnc.program.elements import BY_NAME
 from dnnc.program.members import Local, MemberProgram, Part, Segment
 from dnnc.program.plan_json import bare
+from ir.boxes import members_along
 from ir.diagnostics import InvalidInput
 from ir.module import Func, Mesh, Module, Stage
 from ir.names import unique
 from ir.opdefs import COLLECTIVES, is_collective
 from ir.ops import Op, Value
-from ir.types import Partial, TensorType, Type
+from ir.types import TensorType, Type
 from passes.model.graph import cuts_of, reads
-from passes.model.spmd import Exchange, LocalProgram, Message, coordinates, placements_of
+from passes.model.spmd import LocalProgram, local_programs
 from passes.model.spmd import Part as LocalPart
-from passes.model.spmd.local import local_programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,12 @@ class MeshStage:
 
 
 def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
-    """Cuts an SPMD stage into segments. Raises InvalidInput for a value that cannot cross between members."""
-    levels = collective_levels(stage)
+    """Cuts the programs of a stage into segments. Raises InvalidInput for a value that cannot cross between members."""
     tensors = {channel: bare(cut.name) for channel, cut in enumerate(cuts_of(module.entry))}
-    layouts = {value.name: placements_of(value.type, mesh) for op in stage.ops for value in op.results}
     programs = list(map(_held_as_values, local_programs(module, stage)))
+    levels = collective_levels(programs)
     members, models = [], []
     for program in programs:
-        places = coordinates(mesh, program.member)
-
-        def crossing(message: Message, places: tuple[int, ...] = places) -> Part:
-            lies = layouts.get(message.part.name, ())
-            term = max((place for place, p in zip(places, lies, strict=bool(lies)) if isinstance(p, Partial)), default=0)
-            return _part(message.part, tensors[message.channel], message.channel, term)
-
         segments = []
         for level, func in _segments(program, levels):
             models.append(LocalModel(program.member, level, func))
@@ -84,12 +76,12 @@ def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
                 program.device,
                 tuple(bare(value.name) for value in program.args),
                 tuple(segments),
-                tuple(map(crossing, program.receives)),
-                tuple(map(crossing, program.sends)),
+                tuple(_part(part, tensors[part.channel]) for part in program.receives),
+                tuple(_part(part, tensors[part.channel]) for part in program.sends),
                 tuple(_part(part, bare(part.name)) for part in program.outputs),
             )
         )
-    collectives = _collectives(programs, levels)
+    collectives = _collectives(programs, levels, mesh)
     for collective in collectives:
         for fault in collective_faults(collective, len(programs)):
             raise InvalidInput(fault, where=f"stage {stage.index}, value '{collective.operand}'")
@@ -101,28 +93,42 @@ def model_name(stage: Stage, member: int, level: int) -> str:
     return f"stage{stage.index}.member{member}.segment{level}.onnx"
 
 
-def collective_levels(stage: Stage) -> dict[int, int]:
-    """Of each channel of a collective, the level of its operand."""
+def collective_levels(programs: Sequence[LocalProgram]) -> dict[int, int]:
+    """Of each channel of a collective, the level of its operand, over all programs of a stage."""
     levels: dict[int, int] = {}
-    of_value: dict[str, int] = {}
-    for op in stage.ops:
-        level = max((of_value.get(name, 0) for name in reads(op)), default=0)
-        if is_collective(op):
-            levels[op.get("channel")] = level
-            level += 1
-        of_value.update((value.name, level) for value in op.results)
+    of_values: list[dict[str, int]] = [{} for _ in programs]
+    for pieces in zip(*(_up_to_collectives(program.ops) for program in programs), strict=True):
+        for (ops, _), of_value in zip(pieces, of_values, strict=True):
+            for op in ops:
+                level = max((of_value.get(name, 0) for name in reads(op)), default=0)
+                of_value.update((value.name, level) for value in op.results)
+        for (_, collective), of_value in zip(pieces, of_values, strict=True):
+            channel = collective.get("channel")
+            levels[channel] = max(levels.get(channel, 0), of_value.get(collective.operands[0], 0))
+        for (_, collective), of_value in zip(pieces, of_values, strict=True):
+            of_value[collective.results[0].name] = levels[collective.get("channel")] + 1
     return levels
+
+
+def _up_to_collectives(ops: Sequence[Op]) -> Iterator[tuple[list[Op], Op]]:
+    """Each collective with the ops between it and the one before."""
+    before: list[Op] = []
+    for op in ops:
+        if is_collective(op):
+            yield before, op
+            before = []
+        else:
+            before.append(op)
 
 
 def _held_as_values(program: LocalProgram) -> LocalProgram:
     """The program with resources that leave it, or go into a collective, as they are handed through an Identity."""
-    leaving = [part.name for part in program.outputs] + [message.part.name for message in program.sends]
-    leaving += [exchange.operand for exchange in program.exchanges]
+    leaving = [*program.results, *(op.operands[0] for op in program.ops if is_collective(op))]
     held = [name for name in dict.fromkeys(leaving) if name[:1] == "@"]
     if not held:
         return program
     taken = {value.name for op in program.ops for value in op.results} | {value.name for value in program.args}
-    taken |= {message.part.name for message in program.receives}
+    taken |= {part.name for part in program.receives}
     names = {name: unique(f"%{name[1:]}", taken) for name in held}
     types = {part.name: part.type for part in program.parts}
     ops = [Op("onnx.Identity", (name,), (Value(names[name], types[name]),)) for name in held]
@@ -133,9 +139,8 @@ def _held_as_values(program: LocalProgram) -> LocalProgram:
     return replace(
         program,
         ops=(*ops, *(_reading(op, names) if is_collective(op) else op for op in program.ops)),
-        exchanges=tuple(replace(e, operand=names.get(e.operand, e.operand)) for e in program.exchanges),
         outputs=tuple(map(called, program.outputs)),
-        sends=tuple(replace(message, part=called(message.part)) for message in program.sends),
+        sends=tuple(map(called, program.sends)),
     )
 
 
@@ -147,7 +152,7 @@ def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tupl
     """Level and function of each segment of a member that has ops. Its arguments are what it reads of other segments,
     collectives and the stage's border, its results what those read of it."""
     types: dict[str, Type] = {value.name: value.type for value in program.args}
-    types |= {message.part.name: message.part.type for message in program.receives}
+    types |= {part.name: part.type for part in program.receives}
     of_value = dict.fromkeys(types, 0)
     at: dict[int, list[Op]] = {}
     maker: dict[str, int] = {}
@@ -183,46 +188,48 @@ def _local(name: str, type_: Type) -> Local:
     return Local(bare(name), NUMPY_NAMES[type_.dtype], numbers if known else None)
 
 
-def _part(part: LocalPart, tensor: str, channel: int = -1, term: int = 0) -> Part:
-    return Part(tensor, bare(part.name), part.box, part.reduction, part.delivers, channel, term)
+def _part(part: LocalPart, tensor: str) -> Part:
+    return Part(tensor, bare(part.name), part.box, part.reduction, part.delivers, part.channel, part.term)
 
 
-def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int]) -> tuple[Collective, ...]:
+def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int], mesh: Mesh) -> tuple[Collective, ...]:
     """The collectives of a stage, by level and channel."""
+    types = [_types(program) for program in programs]
     found = []
-    for exchanges in zip(*(program.exchanges for program in programs), strict=True):
-        first: Exchange = exchanges[0]
-        types = [_types(program, exchange) for program, exchange in zip(programs, exchanges, strict=True)]
-        dtype = types[0][0].dtype
-        step = COLLECTIVES[first.kind]
+    for of_members in zip(*((op for op in program.ops if is_collective(op)) for program in programs), strict=True):
+        op: Op = of_members[0]
+        operand, result, kind = op.operands[0], op.results[0].name, op.name.removeprefix("comm.")
+        step = COLLECTIVES[kind]
+        groups = (members_along(mesh, member, op.get("axis")) for member in range(len(programs)))
         found.append(
             Collective(
-                first.kind,
-                first.channel,
-                levels[first.channel],
-                bare(first.operand),
-                bare(first.result),
-                BY_NAME[NUMPY_NAMES[dtype]].number,
-                tuple(dict.fromkeys(exchange.group for exchange in exchanges)),
-                tuple(_shape(operand) for operand, _ in types),
-                tuple(_shape(result) for _, result in types),
-                reduction=first.reduction,
-                split=(first.split_dim if step.join else first.dim) if step.split else -1,
-                join=first.dim if step.join else -1,
+                kind,
+                op.get("channel"),
+                levels[op.get("channel")],
+                bare(operand),
+                bare(result),
+                BY_NAME[NUMPY_NAMES[_tensor(types[0][operand]).dtype]].number,
+                tuple(dict.fromkeys(groups)),
+                tuple(_shape(_tensor(own[operand])) for own in types),
+                tuple(_shape(_tensor(own[result])) for own in types),
+                reduction=op.get("reduction", "sum") if step.reduces else "",
+                split=op.get(step.split) if step.split else -1,
+                join=op.get(step.join) if step.join else -1,
             )
         )
     return tuple(sorted(found, key=lambda collective: (collective.level, collective.channel)))
 
 
-def _types(program: LocalProgram, exchange: Exchange) -> tuple[TensorType, TensorType]:
-    """Local types of operand and result."""
+def _types(program: LocalProgram) -> dict[str, Type]:
+    """Local types of all values of a program."""
     types = {value.name: value.type for op in program.ops for value in op.results}
     types |= {value.name: value.type for value in program.args}
-    types |= {message.part.name: message.part.type for message in program.receives}
-    operand, result = types[exchange.operand], types[exchange.result]
-    assert isinstance(operand, TensorType)
-    assert isinstance(result, TensorType)
-    return operand, result
+    return types | {part.name: part.type for part in program.receives}
+
+
+def _tensor(type_: Type) -> TensorType:
+    assert isinstance(type_, TensorType)
+    return type_
 
 
 def _shape(type_: TensorType) -> tuple[int, ...]:

@@ -41,12 +41,13 @@ from dnnc.program.trace import to_perfetto
 from dnnc.program.transaction import refuse_foreign, whole_directory
 from dnnc.providers import Provider
 from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Declared, External, Func, Inline, Module, Resource, Schedule, Stage
+from ir.module import Declared, External, Func, Inline, Module, Program, Resource, Schedule, Stage
+from ir.ops import Value
 from ir.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
 from ir.signals import termination_raises
 from ir.topology import Topology
-from passes.lower import stage_function
 from passes.model.graph import cuts_of, reads
+from passes.model.spmd import local_programs
 
 if TYPE_CHECKING:
     from dnnc.backend.segments import MeshStage
@@ -168,7 +169,8 @@ def _write_plan(module: Module, target: Path, made_by: str) -> None:
     from ir import print_module
     from passes.model.folding import fold
 
-    (target / PROGRAM).write_text(made_by + print_module(fold(module)), encoding="utf-8")
+    decided = module.without(Program)  # they follow from the stages
+    (target / PROGRAM).write_text(made_by + print_module(fold(decided)), encoding="utf-8")
     (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
 
 
@@ -180,7 +182,7 @@ def _write_models(
 
     (target / "stages").mkdir()
     resources = module.resources
-    functions = [None if stage.mesh else stage_function(stage) for stage in stages]
+    functions = [None if stage.mesh else _function(module, stage) for stage in stages]
     used = [
         [resources[name] for name in (_mesh_resources(stage) if func is None else _resource_names(func)) if name in resources]
         for stage, func in zip(stages, functions, strict=True)
@@ -215,6 +217,16 @@ def _write_models(
         anywhere.update(of_stage)
     _save(moved(kept, anywhere, "stages/"), module.entry, target / ANNOTATED, stages)
     return cut
+
+
+def _function(module: Module, stage: Stage) -> Func:
+    """What a device runs of a stage without a mesh, as a function without ``comm`` ops: what it receives is an argument, behind
+    the model's inputs; what it sends is a result, behind the model's outputs, each tensor once."""
+    program = local_programs(module, stage)[0]
+    received = tuple(Value(part.name, part.type) for part in program.receives)
+    left = {part.name: part.type for part in (*program.outputs, *program.sends)}
+    results = tuple(Value(name, type_) for name, type_ in left.items())
+    return Func(stage.name, (*program.args, *received), results, program.ops, stage.attributes)
 
 
 def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()) -> None:

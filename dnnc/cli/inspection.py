@@ -29,13 +29,16 @@ def inspect_(
     dim: opt.DimOption = None,
     limit: opt.LimitOption = None,
     short: opt.ShortOption = False,
+    programs: Annotated[
+        bool, typer.Option("--programs", help="Print what each device of a plan runs, as IR text on the parts that it holds.")
+    ] = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Print what a model, IR text or build holds: inputs, weights, ops and their cost, or the plan."""
-    if short and json:
-        raise UsageError("--short prints IR text, --json does not: choose one of them")
-    if short and not subject.startswith("zoo:") and Path(subject).is_dir():
+    if (short or programs) and json:
+        raise UsageError(f"{'--short' if short else '--programs'} prints IR text, --json does not: choose one of them")
+    if (short or programs) and not subject.startswith("zoo:") and Path(subject).is_dir():
         subject = str(Path(subject) / "plan.ir")
     if not subject.startswith("zoo:") and Path(subject).is_dir():
         _inspect_build(Path(subject), json)
@@ -47,7 +50,9 @@ def inspect_(
             module, costed = _load(subject, opt.parse_dims(dim), sink, opt.parse_limits(limit))
     finally:
         show_warnings(sink.diagnostics, quiet)
-    if short:
+    if programs:
+        put(_programs_text(module, subject, short))
+    elif short:
         from ir import print_module
 
         put(print_module(module, short=True))
@@ -74,6 +79,23 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits
         return module, PassManager(parse_pipeline("canonicalize,cost")).run(expand(module), pass_context(DiagnosticSink()))
     except InvalidInput:  # a symbolic dimension: there is no cost to tell yet, and the summary says how to bind it
         return module, module
+
+
+def _programs_text(module: Module, subject: str, short: bool) -> str:
+    """The programs of a module with stages, as ``localize`` writes them."""
+    from dnnc.frontends import DIALECTS
+    from ir import Module, print_module
+    from ir.module import Program
+    from passes.framework.base import PassContext
+    from passes.localize import LocalizePass
+    from passes.model.folding import expand
+
+    module = LocalizePass().run(expand(module), PassContext(dialects=DIALECTS))
+    programs = tuple(module.of_type(Program))
+    if not programs:
+        hint = "compile it without --plan-only, or 'dnnc opt' it with the passes place, schedule, lower"
+        raise InvalidInput("the module has no stages, so devices have no programs", where=subject, hint=hint)
+    return print_module(Module(module.name, programs), short=short)
 
 
 def _load_plan(folder: Path, sink: DiagnosticSink) -> Module:

@@ -102,8 +102,8 @@ def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
 
 def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
     """Tensors of the stage program by name (no sigil), each with its name in the model."""
+    from ir.boxes import placements_of
     from passes.model.graph import origins
-    from passes.model.spmd import placements_of
 
     names = origins(module.entry)
     entry = {value.name for op in module.entry.ops for value in op.results}
@@ -148,7 +148,7 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], toleran
     """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
     from dnnc.program.members import Part
     from dnnc.runtime.parts import assemble
-    from passes.model.spmd import box, coordinates
+    from ir.boxes import box, coordinates
 
     members = range(len(values))
     boxes = [box(held.type, held.placements, mesh, member) for member in members]

@@ -45,6 +45,11 @@ Rows
 - INV22  The rows of a schedule, beside the programs of its stages, hold each action of these on each of their devices once (of
          rows that are not periodic, for each microbatch), equal ones for the members of a mesh, in an order that does not
          deadlock (``ir/rows.py``).
+Programs
+- INV23  Each device of a stage that has programs runs one of them. All programs of a stage have the same messages and
+         collectives in the same order. Types are without layouts, and where a part of a tensor crosses the border, the local
+         type is that of the part of ``of`` (of a result: of its type) on each device of the program. A ``comm.member`` lists a
+         value for each.
 
 Time is linear in the size of the module. Positions come from the source map of a parse when it is given.
 """
@@ -59,6 +64,7 @@ from ir.opdefs import CORE, Dialects
 from ir.verifier.collectives import check_collectives
 from ir.verifier.decisions import check_decisions
 from ir.verifier.findings import Findings
+from ir.verifier.locals import check_locals
 from ir.verifier.machines import check_machines
 from ir.verifier.orders import check_orders
 from ir.verifier.programs import check_programs
@@ -77,6 +83,7 @@ def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dia
     check_decisions(findings)
     check_collectives(findings)
     check_orders(findings)
+    check_locals(findings)
     return findings.sorted()
 
 

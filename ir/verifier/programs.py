@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ir.attributes import Attributes, AttrKind
 from ir.facets import DECISIONS, Facet, Group, OptimizerState, Sync
-from ir.module import Func, Resource, Stage, Symbol
+from ir.module import Func, Program, Resource, Stage, Symbol
 from ir.names import quote_name
 from ir.opdefs import OpDef, module_opsets, opdef
 from ir.ops import Op, Region, Value
@@ -22,7 +22,7 @@ def check_programs(findings: Findings) -> None:
     counts = _call_counts(findings)
     checker = _Checker(findings)
     for symbol in findings.module.symbols:
-        if isinstance(symbol, Func | Stage):
+        if isinstance(symbol, Func | Stage | Program):
             checker.program(symbol, shared=counts.get(symbol.name, 0) > 1)
     checker.copies.check_variants({name for name, count in counts.items() if count > 1})
 
@@ -36,7 +36,7 @@ class _Checker:
         self.definitions: dict[str, OpDef | None] = {}
         self.sound_types: set[int] = set()
         self.sound_attributes: set[int] = set()
-        self.program_: Func | Stage
+        self.program_: Func | Stage | Program
         self.visible: dict[str, Type]
         self.assigned: dict[str, Type]
         self.undefined: list[tuple[str, str, str, Op | None, Region | None]]
@@ -44,7 +44,7 @@ class _Checker:
         self.shared: bool
         self.copies = Copies(findings)
 
-    def program(self, program: Func | Stage, shared: bool) -> None:
+    def program(self, program: Func | Stage | Program, shared: bool) -> None:
         self.program_, self.shared = program, shared
         self.visible, self.assigned, self.undefined, self.log = {}, {}, [], []
         for value in program.args:
@@ -56,6 +56,8 @@ class _Checker:
             found = self.visible.get(value.name) or self.resource_type(value.name)
             if value.name[:1] == "@" and isinstance(found, TensorType) and isinstance(value.type, TensorType):
                 found = replace(found, layout=value.type.layout)  # a stage may keep it otherwise than the first that reads it
+            if isinstance(program, Program):
+                continue  # a part of the result, as INV23 says
             if found is not None and not compatible(found, value.type):
                 self.add("INV05", f"result {value.name} is declared {value.type} but is {found}", None, about=value.name)
         for code, name, what, user, part in self.undefined:
@@ -161,7 +163,7 @@ class _Checker:
 
     def decision(self, op: Op, facet: Facet) -> None:
         """A decision in a function that is called more than once."""
-        variant = is_variant(self.program_)
+        variant = not isinstance(self.program_, Program) and is_variant(self.program_)
         if variant and not isinstance(facet, Group):
             return
         self.add(

@@ -20,7 +20,7 @@ from typing import TextIO
 
 import ir
 from ir.diagnostics import Diagnostic, DnncError, InvalidInput, InvariantError, Span
-from ir.module import Func, Module, Stage
+from ir.module import Func, Module, Program, Stage
 from passes.framework.base import Pass, PassContext
 from passes.framework.pipeline import made_by, pass_text, pipeline_text
 
@@ -132,7 +132,7 @@ class PassManager:
         except Exception as error:
             self._blame_input(error, context)
             raise PassCrash(step.name, error, self._reproduce(number, module, error)) from error
-        ops = sum(len(symbol.ops) for symbol in result.symbols if isinstance(symbol, Func | Stage))
+        ops = sum(len(symbol.ops) for symbol in result.symbols if isinstance(symbol, Func | Stage | Program))
         self.reports.append(PassReport(step.name, pass_text(step), seconds, time.perf_counter() - start, changed, ops))
         return result if changed else module
 

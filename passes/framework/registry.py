@@ -31,12 +31,13 @@ _WHERE: dict[str, str] = {
     "place": "passes.place:PlacePass",
     "schedule": "passes.schedule:SchedulePass",
     "lower": "passes.lower:LowerPass",
+    "localize": "passes.localize:LocalizePass",
 }
 
 PIPELINES: dict[str, str] = {
-    "default-inference": "canonicalize,cost,contract,partition,place,schedule,lower",
+    "default-inference": "canonicalize,cost,contract,partition,place,schedule,lower,localize",
     "profiled": "partition,place,schedule",
-    "sharded-inference": "canonicalize,unfuse,cost,shard,schedule,lower",
+    "sharded-inference": "canonicalize,unfuse,cost,shard,schedule,lower,localize",
 }
 """Pipeline text by name; a name stands for its passes wherever pipeline text is read."""
 

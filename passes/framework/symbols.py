@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage, Symbol
+from ir.module import Func, Mesh, Module, Plan, Program, Resource, Schedule, Stage, Symbol
 from ir.topology import Topology
 
-_ORDER: tuple[type[Symbol], ...] = (Resource, Func, Topology, Mesh, Stage, Schedule, Plan)
+_ORDER: tuple[type[Symbol], ...] = (Resource, Func, Topology, Mesh, Stage, Program, Schedule, Plan)
 
 
 def insert_symbols(module: Module, symbols: Iterable[Symbol]) -> Module:

@@ -136,17 +136,4 @@ def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def stage_function(stage: Stage) -> Func:
-    """The program of ``stage`` as a function without ``comm`` ops: what it receives is an argument, behind the model's inputs;
-    what it sends is a result, behind the model's outputs, each tensor once."""
-    received = [op.results[0] for op in stage.ops if op.name == "comm.recv"]
-    ops = tuple(op for op in stage.ops if op.dialect != "comm")
-    made = {value.name: value for op in ops for value in op.results}
-    results = {value.name: value for value in stage.results}
-    for op in stage.ops:
-        if op.name == "comm.send":
-            results.setdefault(op.operands[0], made[op.operands[0]])
-    return Func(stage.name, (*stage.args, *received), tuple(results.values()), ops, stage.attributes)
-
-
-__all__ = ["LowerPass", "stage_function"]
+__all__ = ["LowerPass"]

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ir.attributes import Attribute, AttrKind, attributes
+from ir.boxes import Placements, placements_of
 from ir.diagnostics import InvalidInput
 from ir.module import Mesh, Module, Stage
 from ir.opdefs import RESHARD, RESHARD_STEPS
@@ -31,7 +32,6 @@ from ir.topology import Topology
 from ir.types import Type
 from passes.model.graph import Cut, describe, reads, renamed, stage_members
 from passes.model.network import network
-from passes.model.spmd.boxes import Placements, placements_of
 from passes.model.spmd.decided import decided
 from passes.model.spmd.mesh import DeviceMesh, mesh_over
 from passes.model.spmd.reshard import Step, Ways

@@ -14,8 +14,9 @@ from ir.facets import StageSet
 from ir.module import Declared, Func, Module, Resource, Stage
 from ir.ops import Location, Op
 from passes.framework.base import PassContext
-from passes.lower import LowerPass, stage_function
+from passes.lower import LowerPass
 from passes.model.graph import cuts_of
+from tests.passes.model.spmd.members import local_programs, localized
 from tests.passes.staging import VECTOR, chain, devices, entry_outputs, op, planned, staged_modules, staged_outputs, value
 
 
@@ -126,16 +127,17 @@ def test_a_stage_gets_another_name_where_a_resource_has_its_own() -> None:
     assert [stage.name for stage in stages_of(module)] == ["@stage0_1"]
 
 
-def test_stage_function_has_each_sent_tensor_once() -> None:
+def test_a_tensor_that_is_sent_twice_leaves_a_program_once() -> None:
     func = Func(
         "@main",
         (value("%x"),),
         (value("%a"), value("%c")),
         (op("onnx.A", ["%x"], ["%a"], (0,)), op("onnx.B", ["%a"], ["%b"], (1,)), op("onnx.C", ["%a", "%b"], ["%c"], (2,))),
     )
-    first, _, last = map(stage_function, stages_of(Module("@m", (func,))))
-    assert [v.name for v in first.results] == ["%a"], "an output that is sent twice is still one result"
-    assert [v.name for v in last.args] == ["%a", "%b"]
+    module = localized(lowered(Module("@m", (func,))))
+    first, _, last = (local_programs(module, stage)[0] for stage in module.of_type(Stage))
+    assert first.results == ("%a",)
+    assert [part.name for part in last.receives] == ["%a", "%b"]
 
 
 @pytest.mark.parametrize(

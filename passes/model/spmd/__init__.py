@@ -8,31 +8,11 @@
 - ``footprint``: what a stage needs of a device, activations and buffers too;
 - ``cross_mesh``: what passes between stages that are meshes, and what it costs;
 - ``notation``, ``decided``: how decisions stand in a module; what they are, read and checked;
-- ``boxes``: which part of a tensor a member holds;
-- ``program``, ``local``: what one member of a lowered stage runs;
+- ``program``: what one device runs, read from its ``program`` symbol;
 - ``count``: what the collectives of a lowered stage cost, counted from its ops.
 """
 
-from passes.model.spmd.boxes import Box, Placements, Range, box, coordinates, delivers, members_along, placements_of
 from passes.model.spmd.count import Counted, count
-from passes.model.spmd.local import local_program, local_programs
-from passes.model.spmd.program import Exchange, LocalProgram, Message, Part
+from passes.model.spmd.program import LocalProgram, Part, local_programs
 
-__all__ = [
-    "Box",
-    "Counted",
-    "Exchange",
-    "LocalProgram",
-    "Message",
-    "Part",
-    "Placements",
-    "Range",
-    "box",
-    "coordinates",
-    "count",
-    "delivers",
-    "local_program",
-    "local_programs",
-    "members_along",
-    "placements_of",
-]
+__all__ = ["Counted", "LocalProgram", "Part", "count", "local_programs"]

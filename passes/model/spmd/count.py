@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from ir.boxes import Placements, axis_number, box, members_along, placements_of
 from ir.diagnostics import InvalidInput
 from ir.module import Mesh, Module, Stage
 from ir.opdefs import COLLECTIVES, ReshardStep, is_collective
@@ -23,7 +24,6 @@ from ir.ops import Op
 from ir.topology import Topology
 from ir.types import Placement, Replicate, TensorType
 from passes.model.network import Network, Unreachable, network
-from passes.model.spmd.boxes import Placements, axis_number, box, members_along, placements_of
 
 
 @dataclass(frozen=True, slots=True)

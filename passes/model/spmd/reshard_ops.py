@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ir.attributes import attributes
+from ir.boxes import Placements, placements_of
 from ir.facets import StageSet
 from ir.module import Func, Mesh, Module
 from ir.opdefs import RESHARD
 from ir.ops import Op, Value
 from ir.types import Layout, Replicate, TensorType, Type
 from passes.model.graph import origins, reads, renamed
-from passes.model.spmd.boxes import Placements, placements_of
 
 _ONCE = attributes(once=1)
 

@@ -11,6 +11,7 @@ from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import DType, TensorType
 from passes.framework.base import PassContext
+from passes.localize import LocalizePass
 from passes.lower import LowerPass
 from passes.place import PlacePass
 from passes.replay.assign import AssignPass
@@ -53,12 +54,12 @@ def model(width: int = 32) -> Module:
 
 
 def lowered(module: Module, stages: tuple[int, ...], topology: Topology | None = None, comm: str = "sum") -> Module:
-    """``module`` with op i in stage ``stages[i]``, placed, scheduled and lowered."""
+    """``module`` with op i in stage ``stages[i]``, placed, scheduled, lowered and localized."""
     count = 1 + max(stages)
     module = module.extend([topology or devices(count)])
     ops = tuple(f"{stage}:{op.id}" for stage, op in zip(stages, module.entry.ops, strict=True))
     context = PassContext()
-    for step in (AssignPass(ops=ops, comm=comm), PlacePass(), SchedulePass(), LowerPass()):
+    for step in (AssignPass(ops=ops, comm=comm), PlacePass(), SchedulePass(), LowerPass(), LocalizePass()):
         module = step.run(module, context)
     return module
 

@@ -319,7 +319,7 @@ def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
     options = CompileOptions(MLP, FOUR, tmp_path, mesh="2x2", uneven=True, stages=1, time_limit=0.0)
     pipeline = build_pipeline(options)
     assert parse_pipeline(pipeline_text(pipeline)) == pipeline
-    assert [step.name for step in pipeline] == ["canonicalize", "unfuse", "cost", "shard", "schedule", "lower"]
+    assert [step.name for step in pipeline] == ["canonicalize", "unfuse", "cost", "shard", "schedule", "lower", "localize"]
     with pytest.raises(UsageError, match="shard"):
         build_pipeline(CompileOptions(MLP, FOUR, tmp_path, mesh="2", pipeline="canonicalize"))
 

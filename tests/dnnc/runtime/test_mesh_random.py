@@ -21,6 +21,7 @@ from dnnc.runtime import Pipeline, check_build
 from ir.module import Module
 from passes.schedule import SchedulePass
 from tests.passes.model.spmd.graphs import random_module
+from tests.passes.model.spmd.members import localized
 from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
 
 SHAPES: list[tuple[int, ...]] = [(2,), (3,), (2, 2), (4,)]
@@ -31,7 +32,7 @@ def written(out: Path, seed: int, ops: int, shapes: list[tuple[int, ...]], weigh
     module = random_module(seed, ops, uneven=uneven)
     decided, _ = random_plan(module, shapes, np.random.default_rng(seed), uneven=uneven)
     scheduled = through(decided, SchedulePass())
-    write_build(lowered(scheduled), out, "", out / "build", weights=weights)
+    write_build(localized(lowered(scheduled)), out, "", out / "build", weights=weights)
     return module, Build.open(out / "build")
 
 

@@ -19,6 +19,7 @@ from passes.canonicalize.unfuse import UnfusePass
 from passes.cost import CostPass
 from passes.schedule import SchedulePass
 from tests.dnnc.sealing import change
+from tests.passes.model.spmd.members import localized
 from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
 from tests.passes.running import run
 
@@ -74,7 +75,7 @@ module @m {opset.onnx = 20} {
 def written(module: Module, shapes: list[tuple[int, ...]], seed: int, folder: Path, weights: str = "shared") -> Path:
     """A build by random decisions."""
     decided, _ = random_plan(module, shapes, np.random.default_rng(seed))
-    write_build(lowered(through(decided, SchedulePass())), folder, "", folder / "build", weights=weights)
+    write_build(localized(lowered(through(decided, SchedulePass()))), folder, "", folder / "build", weights=weights)
     return folder / "build"
 
 

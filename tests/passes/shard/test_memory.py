@@ -21,7 +21,7 @@ from passes.cost import CostPass
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes
 from passes.model.network import network
-from passes.model.spmd import LocalProgram, local_programs
+from passes.model.spmd import LocalProgram
 from passes.model.spmd.decided import bare
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.mesh import mesh_of
@@ -30,6 +30,7 @@ from passes.model.spmd.staged import Staged
 from passes.shard import NoPlanError, ShardInput, ShardPass, alternatives, build, decisions_of, solve
 from passes.shard.written import written
 from tests.passes.model.spmd.graphs import random_module
+from tests.passes.model.spmd.members import local_programs
 from tests.passes.model.spmd.planning import lowered, random_plan, searched, through, topology
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.test_stages import costed, text_of
@@ -201,7 +202,7 @@ def fullest_member(module: Module) -> int:
             used = {name for op in program.ops for name in reads(op)}
             parts = [part for part in program.parts if part.name in used and part.whole in weights]
             held = sum(type_bytes(part.type) or 0 for part in parts)
-            buffers = 2 * sum(type_bytes(message.part.type) or 0 for message in program.receives)
+            buffers = 2 * sum(type_bytes(part.type) or 0 for part in program.receives)
             found = max(found, held + bytes_alive(program) + buffers)
     return found
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dnnc.driver import pass_context
+from ir.boxes import shape_of
 from ir.diagnostics import DiagnosticSink
 from ir.parser import parse_module
 from ir.types import Replicate, Shard
 from passes.cost import CostPass
-from passes.model.spmd.boxes import shape_of
 from passes.model.spmd.price import Bill, Decisions, price
 from passes.shard import ShardInput, ShardPlan, build, decisions_of, solve
 from passes.shard.named import UnfitError, named_plan

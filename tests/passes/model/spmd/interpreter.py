@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from dnnc.backend.export import export_func
 from dnnc.frontends.weights import read_resource
-from ir.module import Func, Module, Resource, Stage
+from ir.boxes import Box, members_along, shape_of
+from ir.module import Func, Mesh, Module, Resource, Stage
 from ir.ops import Op, Value
 from ir.types import DType, TensorType, Type
 from passes.model.graph import reads, renamed
-from passes.model.spmd import Box, Exchange, LocalProgram, Part, local_programs
-from passes.model.spmd.boxes import shape_of
+from passes.model.spmd import LocalProgram, Part
+from passes.model.spmd.reshard_ops import same_shape
+from tests.passes.model.spmd.members import local_programs, localized
 
 Array = NDArray[Any]
 Values = dict[str, Array]
@@ -39,7 +41,7 @@ class Member:
 
     @cached_property
     def declared(self) -> dict[str, Type]:
-        received = {message.part.name: message.part.type for message in self.program.receives}
+        received = {part.name: part.type for part in self.program.receives}
         return received | {value.name: value.type for op in self.program.ops for value in op.results}
 
     def segments(self) -> list[list[Op]]:
@@ -54,6 +56,10 @@ class Member:
 
 def run_lowered(module: Module, inputs: Mapping[str, Array], folder: Path | None = None) -> Values:
     """Outputs by the entry's names."""
+    module = localized(module)
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    on = {stage.index: meshes.get(stage.mesh, Mesh("", (), ())) for stage in module.of_type(Stage)}
+    peers = {op.get("channel"): op.get("peer") for s in module.of_type(Stage) for op in s.ops if op.name == "comm.recv"}
     weights = {r.name: read_resource(r, folder or Path()) for r in module.of_type(Resource)}
     wires: dict[tuple[int, int], Array] = {}
     outputs: Values = {}
@@ -65,19 +71,20 @@ def run_lowered(module: Module, inputs: Mapping[str, Array], folder: Path | None
             member.values.update((arg.name, inputs[arg.name[1:]]) for arg in program.args)
             for part in program.parts:
                 member.values[part.name] = np.asarray(weights[part.name][_index(part.box)])
-            for message in program.receives:
-                member.values[message.part.name] = wires.pop((message.channel, program.member))
-            for part in (*program.parts, *(message.part for message in program.receives)):
+            for part in program.receives:
+                source = on[peers[part.channel]]
+                as_it_lies = same_shape(source, on[stage.index])
+                sender = program.member if as_it_lies else program.member % max(1, len(source.devices))
+                member.values[part.name] = wires[part.channel, sender]
+            for part in (*program.parts, *program.receives):
                 check_type(part.name, member.values[part.name], part.type)
-        run_members(module, members)
+        run_members(module, on[stage.index], members)
         for member in members:
             for part in member.program.outputs:
                 assemble(part, member.values[part.name], outputs, delivered)
-            for message in member.program.sends:
-                for target in message.members:
-                    assert (message.channel, target) not in wires
-                    wires[message.channel, target] = member.values[message.part.name]
-    assert not wires, f"sent and never received: {sorted(wires)}"
+            for part in member.program.sends:
+                assert (part.channel, member.program.member) not in wires
+                wires[part.channel, member.program.member] = member.values[part.name]
     for name, times in delivered.items():
         assert (times == 1).all(), f"{name}: elements delivered {times.min()} to {times.max()} times"
     return {value.name: outputs[value.name] for value in module.entry.results}
@@ -105,15 +112,16 @@ def check_type(name: str, array: Array, type_: Type) -> None:
         assert all(same), f"{name} is {array.shape}, declared {type_}"
 
 
-def run_members(module: Module, members: list[Member]) -> None:
+def run_members(module: Module, mesh: Mesh, members: list[Member]) -> None:
     """The segments, and between them the collectives."""
     segments = [member.segments() for member in members]
-    count = len(members[0].program.exchanges)
+    collectives = [[op for op in member.program.ops if op.dialect == "comm"] for member in members]
+    count = len(collectives[0])
     assert {len(found) for found in segments} == {count + 1}, "all members have the same collectives"
     for number in range(count + 1):
         run_ops(module, members, [found[number] for found in segments])
         if number < count:
-            exchange(members, [member.program.exchanges[number] for member in members])
+            exchange(mesh, members, [ops[number] for ops in collectives])
 
 
 def run_ops(module: Module, members: list[Member], bodies: list[list[Op]]) -> None:
@@ -165,33 +173,37 @@ def _prefixed(body: Iterable[Op], prefix: str) -> dict[str, str]:
     return names
 
 
-def exchange(members: list[Member], exchanges: list[Exchange]) -> None:
-    """One collective, of all groups."""
+def exchange(mesh: Mesh, members: list[Member], ops: list[Op]) -> None:
+    """One collective, of all groups: who passes what on follows from the shapes that the members hold."""
     made: list[Array] = []
-    for mine in exchanges:
-        operands = [members[other].values[mine.operand] for other in mine.group]
-        assert members[mine.group[mine.place]].program.member == mine.group[mine.place]
-        made.append(np.asarray(collective(mine, operands)))
-    for member, mine, array in zip(members, exchanges, made, strict=True):
-        member.values[mine.result] = np.asarray(array)
-        declared = next(op.results[0].type for op in member.program.ops if op.results and op.results[0].name == mine.result)
-        check_type(mine.result, array, declared)
+    for number, op in enumerate(ops):
+        group = members_along(mesh, number, op.get("axis"))
+        operands = [members[other].values[ops[other].operands[0]] for other in group]
+        shapes = [shape_of(ops[other].results[0].type) or () for other in group]
+        made.append(np.asarray(collective(op, operands, shapes, group.index(number))))
+    for member, op, array in zip(members, ops, made, strict=True):
+        member.values[op.results[0].name] = np.asarray(array)
+        check_type(op.results[0].name, array, op.results[0].type)
 
 
-def collective(mine: Exchange, operands: list[Array]) -> Array:
-    """What one member gets of the operands of its group, by place."""
-    if mine.kind in ("all_reduce", "reduce_scatter"):
+def collective(op: Op, operands: list[Array], shapes: list[tuple[int, ...]], place: int) -> Array:
+    """What the member at ``place`` gets of the operands of its group, whose results are of these shapes."""
+    if op.name in ("comm.all_reduce", "comm.reduce_scatter"):
         total = operands[0].copy()
         for operand in operands[1:]:
-            total = np.maximum(total, operand) if mine.reduction == "max" else total + operand
-        return total if mine.kind == "all_reduce" else _range(total, mine.dim, mine.pieces[mine.place])
-    if mine.kind == "all_to_all":
-        operands = [_range(operand, mine.split_dim, mine.split[mine.place]) for operand in operands]
-    for operand, (_, length) in zip(operands, mine.pieces, strict=True):
-        assert operand.shape[mine.dim] == length
-    starts = [start for start, _ in mine.pieces]
-    assert starts == [sum(length for _, length in mine.pieces[:i]) for i in range(len(starts))], "pieces join in order"
-    return np.concatenate(operands, axis=mine.dim)
+            total = np.maximum(total, operand) if op.get("reduction") == "max" else total + operand
+        return total if op.name == "comm.all_reduce" else _piece(total, op.get("dim"), shapes, place)
+    if op.name == "comm.all_to_all":
+        operands = [_piece(operand, op.get("split_dim"), shapes, place) for operand in operands]
+        return np.concatenate(operands, axis=op.get("concat_dim"))
+    return np.concatenate(operands, axis=op.get("dim"))
+
+
+def _piece(array: Array, dim: int, shapes: list[tuple[int, ...]], place: int) -> Array:
+    """Of an array that is cut along ``dim`` into pieces of these shapes, the one at ``place``."""
+    lengths = [shape[dim] for shape in shapes]
+    assert sum(lengths) == array.shape[dim], "pieces join in order"
+    return _range(array, dim, (sum(lengths[:place]), lengths[place]))
 
 
 def _range(array: Array, dim: int, piece: tuple[int, int]) -> Array:

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
+from ir.boxes import members_along
 from ir.module import Mesh, Module, Stage
 from ir.types import type_bytes
 from passes.cost import CostPass
-from passes.model.spmd import count, local_programs
+from passes.model.spmd import count
 from passes.shard.written import Staged
 from tests.passes.model.spmd.graphs import chained_module, random_module
+from tests.passes.model.spmd.members import local_programs
 from tests.passes.model.spmd.planning import check_runs, lowered, random_plan, through
 from tests.passes.model.spmd.worked import worked
 
@@ -98,21 +100,22 @@ def spec_seconds(module: Module) -> list[tuple[str, str, float]]:
     crossing = dict.fromkeys(axes, False)
     programs = local_programs(module, stage)
     for program in programs:
-        for exchange, op in zip(program.exchanges, [op for op in program.ops if op.dialect == "comm"], strict=True):
-            pairs = zip(exchange.group, (*exchange.group[1:], exchange.group[0]), strict=True)
-            crossing[op.get("axis")] |= any(devices[a] // 2 != devices[b] // 2 for a, b in pairs)
+        for axis in axes:
+            group = members_along(mesh, program.member, axis)
+            pairs = zip(group, (*group[1:], group[0]), strict=True)
+            crossing[axis] |= any(devices[a] // 2 != devices[b] // 2 for a, b in pairs)
     program = programs[0]
     types = {value.name: value.type for op in program.ops for value in op.results}
     types |= {part.name: part.type for part in program.parts} | {arg.name: arg.type for arg in program.args}
     found = []
-    for exchange, op in zip(program.exchanges, [op for op in program.ops if op.dialect == "comm"], strict=True):
-        n = len(exchange.group)
-        before, after = type_bytes(types[exchange.operand]) or 0, type_bytes(types[exchange.result]) or 0
-        full = {"all_gather": after, "all_to_all": n * before}.get(exchange.kind, before)
+    for op in [op for op in program.ops if op.dialect == "comm"]:
+        n, kind = dict(mesh.axes)[op.get("axis")], op.name.removeprefix("comm.")
+        before, after = type_bytes(types[op.operands[0]]) or 0, type_bytes(op.results[0].type) or 0
+        full = {"all_gather": after, "all_to_all": n * before}.get(kind, before)
         bandwidth, latency = (3e9, 12e-9) if crossing[op.get("axis")] else (1e10, 2e-9)
-        share = {"all_reduce": 2 * (n - 1) / n, "all_to_all": (n - 1) / n**2}.get(exchange.kind, (n - 1) / n)
-        steps = 2 * (n - 1) if exchange.kind == "all_reduce" else n - 1
-        found.append((exchange.kind, str(op.get("axis")), share * full / bandwidth + steps * latency))
+        share = {"all_reduce": 2 * (n - 1) / n, "all_to_all": (n - 1) / n**2}.get(kind, (n - 1) / n)
+        steps = 2 * (n - 1) if kind == "all_reduce" else n - 1
+        found.append((kind, str(op.get("axis")), share * full / bandwidth + steps * latency))
     return found
 
 

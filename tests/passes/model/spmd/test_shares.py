@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
+from ir.boxes import box, delivers
 from ir.facets import Cost
 from ir.module import Mesh, Plan
 from ir.shares import Shares
 from ir.types import DType, Placement, Replicate, Shard, TensorType
 from passes.cost import CostPass
 from passes.model.network import network
-from passes.model.spmd import box, count, delivers
+from passes.model.spmd import count
 from passes.model.spmd.mesh import DeviceMesh, Member, mesh_of, mesh_over
 from passes.model.spmd.price import Decisions, price
 from passes.shard import build

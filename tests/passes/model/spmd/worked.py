@@ -26,8 +26,8 @@ from passes.cost import CostPass
 from passes.framework.base import PassContext
 from passes.model.graph import renamed
 from passes.model.op_time import body_seconds
-from passes.model.spmd.local import local_programs
 from passes.model.spmd.program import LocalProgram
+from tests.passes.model.spmd.members import local_programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ def _of_member(module: Module, topology: Topology, stage: Stage, program: LocalP
 
 def _costed(module: Module, stage: Stage, program: LocalProgram) -> tuple[Func, tuple[Op, ...]]:
     """A member's program as a function, and its ops with costs by their local types."""
-    weights = _brought(stage, [part.name for part in program.parts])
     held = {resource.name: resource for resource in module.of_type(Resource)}
+    weights = _brought(stage, list(held))
     resources = [replace(held[part.name], type=part.type) for part in program.parts]
     known = {value.name: value for op in program.ops for value in op.results}
-    args = [*program.args, *(Value(message.part.name, message.part.type) for message in program.receives)]
+    args = [*program.args, *(Value(part.name, part.type) for part in program.receives)]
     known.update((value.name, value) for value in (*args, *(Value(part.name, part.type) for part in program.parts)))
     results = tuple(known[name] for name in program.results)
     ops = renamed(program.ops, {name: f"@{name[1:]}" for name in weights})

@@ -1,44 +1,30 @@
-"""From an SPMD stage to what one member of its mesh runs (``program`` says what that is).
+"""What one member of a stage's mesh runs, as a ``Program`` of its device alone.
 
 Ops with a strategy run on the member's part (``ir.layout_rules.localise``), ops without one as they are. ``comm.slice`` becomes
 a Slice with constants; ``comm.term`` the value itself, or zeros on the members that hold none of a sum. Collectives stay, with
-an ``Exchange`` each. Boxes come from layouts, local types of ops from the cuts of their factors; both must agree, and do, since
-lowering refuses strategies that cut elsewhere than their layouts say.
+the local type of what the member gets. Parts come from layouts, local types of ops from the cuts of their factors; both must
+agree, and do, since lowering refuses strategies that cut elsewhere than their layouts say.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 
 from ir.attributes import Attribute, AttrKind, Dense, attributes
+from ir.boxes import Box, Placements, axis_number, box, coordinates, placements_of, shape_of
 from ir.dense import dense_data
 from ir.facets import BackwardTime, Cost, Measured, ShardRule, StageSet, Time, Transfer
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
-from ir.module import Mesh, Module, Resource, Stage
+from ir.module import Mesh, Module, Program, Resource, Stage
 from ir.names import unique
 from ir.opdefs import RESHARD, RESHARD_STEPS, module_opsets
 from ir.ops import Op, Value
 from ir.shares import Shares, nested_cut
-from ir.types import DType, Replicate, Shard, TensorType, Type
+from ir.types import DType, Replicate, TensorType, Type
 from passes.model.graph import reads, renamed
-from passes.model.spmd.boxes import (
-    Box,
-    Placements,
-    Range,
-    axis_number,
-    box,
-    coordinates,
-    delivers,
-    members_along,
-    placements_of,
-    reduction_of,
-    shape_of,
-)
 from passes.model.spmd.decided import bare_results
 from passes.model.spmd.notation import SEPARATOR, WHOLE
-from passes.model.spmd.program import Exchange, LocalProgram, Message, Part
-from passes.model.spmd.reshard_ops import bare, same_shape
+from passes.model.spmd.reshard_ops import bare, laid
 
 _MEASURED = (Cost, Measured, Time, BackwardTime, Transfer)
 """Facets that speak of the whole op."""
@@ -49,32 +35,22 @@ _SLICE_TAKES_INPUTS = 10
 """The opset from which a Slice's starts and ends are operands."""
 
 
-def local_program(module: Module, stage: Stage, member: int) -> LocalProgram:
-    """What ``member`` of ``stage`` runs; a stage without a mesh has the one member 0. Raises IndexError for no such member."""
-    return local_programs(module, stage, (member,))[0]
-
-
-def local_programs(module: Module, stage: Stage, members: Sequence[int] | None = None) -> tuple[LocalProgram, ...]:
-    """Those of several members, of all unless given; what they share is found out once."""
-    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
-    mesh = meshes.get(stage.mesh, Mesh("", (), stage.devices[:1]))
-    known = _Known(module, stage, mesh, meshes)
-    count = max(1, len(mesh.devices))
-    if any(not 0 <= member < count for member in members or ()):
-        raise IndexError(f"{stage.name} has members 0 to {count - 1}, not {members}")
-    return tuple(_Member(known, member).program() for member in (range(count) if members is None else members))
+def member_programs(module: Module, stage: Stage) -> tuple[Program, ...]:
+    """A program for each member of ``stage``, in order; one for all replicas of a stage without a mesh."""
+    mesh = next((mesh for mesh in module.of_type(Mesh) if mesh.name == stage.mesh), Mesh("", (), ()))
+    known = _Known(module, stage, mesh)
+    return tuple([_Member(known, member).program() for member in range(max(1, len(mesh.devices)))])
 
 
 class _Known:
     """What the members of a stage share: types of whole tensors, layouts, rules."""
 
-    def __init__(self, module: Module, stage: Stage, mesh: Mesh, meshes: dict[str, Mesh]) -> None:
+    def __init__(self, module: Module, stage: Stage, mesh: Mesh) -> None:
         self.stage, self.mesh = stage, mesh
         self.opset = module_opsets(module).get("onnx", _SLICE_TAKES_INPUTS)
         resources = {resource.name: resource for resource in module.of_type(Resource)}
-        self.resources = list(dict.fromkeys(name for op in stage.ops for name in reads(op) if name in resources))
-        handed = [value.name for value in stage.results if value.name in resources]
-        self.resources += [name for name in handed if name not in self.resources]
+        named = [name for op in stage.ops for name in reads(op)] + [value.name for value in stage.results]
+        self.resources = list(dict.fromkeys(name for name in named if name in resources))
         around = Surroundings((resources[name] for name in self.resources), module_opsets(module))
         self.types = around.types
         self.types.update((name, bare(resources[name].type)) for name in self.resources)
@@ -86,11 +62,23 @@ class _Known:
         self.lies.update((op.operands[0], placements_of(op.results[0].type, mesh)) for op in kept)
         names = {op.results[0].name: op.operands[0] for op in kept}
         self.ops = renamed((op for op in stage.ops if op.name != RESHARD), names) if kept else stage.ops
-        self.peers = _peers(module, stage, meshes)
+        self.names = {value.name for value in stage.args} | {value.name for op in self.ops for value in op.results}
+        self.parts = self.parts_of_resources()
         self.rules: list[tuple[LayoutRule | None, tuple[str, ...]]] = []
         self.numbers = around.numbers
         for op in self.ops:
             self.see(op, around)
+
+    def parts_of_resources(self) -> dict[str, Op]:
+        """Of each resource of which a member holds a part, the op that says which: its result is called like the resource."""
+        found = {}
+        for name in self.resources:
+            of = laid(self.types[name], self.mesh, self.lies[name])
+            if of != self.types[name]:
+                called = unique(f"%{name[1:]}", self.names)
+                self.names.add(called)
+                found[name] = Op("comm.part", (name,), (Value(called, of),), attributes(of=of))
+        return found
 
     def see(self, op: Op, around: Surroundings) -> None:
         facet = op.facet(ShardRule)
@@ -104,16 +92,6 @@ class _Known:
             self.numbers[op.results[0].name] = self.numbers[op.operands[0]]  # the whole tensor's, as rules read them
 
 
-def _peers(module: Module, stage: Stage, meshes: dict[str, Mesh]) -> dict[int, tuple[bool, int]]:
-    """Of each stage that this one exchanges values with: whether they cross as they lie, and its number of members."""
-    mesh = meshes.get(stage.mesh, Mesh("", (), ()))
-    found = {}
-    for other in module.of_type(Stage):
-        theirs = meshes.get(other.mesh, Mesh("", (), ()))
-        found[other.index] = (same_shape(mesh, theirs), max(1, len(theirs.devices)))
-    return found
-
-
 class _Member:
     """One member's program while it is put together."""
 
@@ -121,42 +99,30 @@ class _Member:
         self.known, self.member, self.mesh = known, member, known.mesh
         self.places = coordinates(known.mesh, member)
         self.boxes: dict[tuple[Type, Placements], Box] = {}
-        self.names = set(known.lies)
+        self.names = set(known.names)
         self.ops: list[Op] = []
-        self.exchanges: list[Exchange] = []
-        self.receives: list[Message] = []
-        self.sends: list[Message] = []
 
-    def program(self) -> LocalProgram:
+    def program(self) -> Program:
         stage = self.known.stage
         for op, (rule, names) in zip(self.known.ops, self.known.rules, strict=True):
-            if op.name == "comm.recv":
-                self.receive(op)
-            elif op.name == "comm.send":
-                self.send(op)
+            if op.name in ("comm.recv", "comm.send"):
+                self.border(op)
             elif op.dialect == "comm":
                 self.convert(op)
             else:
                 self.op(op, rule, names)
-        return LocalProgram(
-            stage.index,
-            self.member,
-            self.mesh.devices[self.member] if self.mesh.devices else "",
-            stage.args,
-            tuple(sorted(self.receives, key=lambda message: message.channel)),
-            tuple(self.part(name, self.known.types[name], self.known.lies[name]) for name in self.known.resources),
-            tuple(self.ops),
-            tuple(self.exchanges),
-            tuple(self.part(value.name, bare(value.type), placements_of(value.type, self.mesh)) for value in stage.results),
-            tuple(sorted(self.sends, key=lambda message: message.channel)),
-        )
+        parts = []
+        for name, part in self.known.parts.items():
+            whole = self.known.types[name]
+            local = _sized(whole, self.box(whole, self.known.lies[name]))
+            parts.append(Op(part.name, part.operands, (Value(part.results[0].name, local),), part.attributes))
+        if parts:
+            called = {name: part.results[0].name for name, part in self.known.parts.items()}
+            self.ops = [*parts, *renamed(self.ops, called)]
+        devices = (self.mesh.devices[self.member],) if self.mesh.axes else stage.devices
+        return Program("", stage.name, devices, stage.args, stage.results, tuple(self.ops))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
-
-    def part(self, name: str, whole: Type, lies: Placements) -> Part:
-        """What this member has of a value."""
-        here = self.box(whole, lies)
-        return Part(name, _sized(whole, here), whole, here, reduction_of(lies), delivers(lies, self.mesh, self.member))
 
     def box(self, whole: Type, lies: Placements) -> Box:
         found = self.boxes.get((whole, lies))
@@ -165,24 +131,17 @@ class _Member:
         return found
 
     def local(self, value: Value) -> Value:
-        """A result with its local type."""
+        """A value, by its type the whole one, with its local type."""
         whole = bare(value.type)
         return Value(value.name, _sized(whole, self.box(whole, self.known.lies[value.name])))
 
-    def receive(self, op: Op) -> None:
-        value, peer = op.results[0], op.get("peer")
-        as_it_lies, count = self.known.peers[peer]
-        source = self.member if as_it_lies else self.member % count
-        part = self.part(value.name, bare(value.type), self.known.lies[value.name])
-        self.receives.append(Message(op.get("channel"), peer, (source,), part))
-
-    def send(self, op: Op) -> None:
-        name, peer = op.operands[0], op.get("peer")
-        as_it_lies, count = self.known.peers[peer]
-        own = max(1, len(self.mesh.devices))
-        targets = (self.member,) if as_it_lies else tuple(range(self.member, count, own))
-        part = self.part(name, self.known.types[name], self.known.lies[name])
-        self.sends.append(Message(op.get("channel"), peer, targets, part))
+    def border(self, op: Op) -> None:
+        """A value that arrives or leaves, with the type of the whole one where that is another."""
+        name = op.operands[0] if op.operands else op.results[0].name
+        of = laid(self.known.types[name], self.mesh, self.known.lies[name])
+        told = attributes(**{key: op.get(key) for key, _ in op.attributes}, of=of) if of != bare(of) else op.attributes
+        results = tuple([self.local(value) for value in op.results])
+        self.ops.append(Op(op.name, op.operands, results, told, location=op.location))
 
     # -- ops -----------------------------------------------------------------------------------------------------------
 
@@ -221,13 +180,11 @@ class _Member:
 
     def convert(self, op: Op) -> None:
         """A conversion: a local op, or a collective with this member's side of it."""
-        kind = op.name.removeprefix("comm.")
         axis = axis_number(self.mesh, op.get("axis"))
         result = self.local(op.results[0])
-        step = RESHARD_STEPS[kind]
+        step = RESHARD_STEPS[op.name.removeprefix("comm.")]
         if step.moves:
             self.ops.append(_undecided(op, (result,)))
-            self.exchanges.append(self.exchange(op, kind, axis))
         elif step.split:
             self.slice(op, result)
         else:
@@ -272,35 +229,6 @@ class _Member:
         self.ops.append(Op("onnx.Constant", (), (Value(name, type_),), _tensor(value), location=op.location))
         return name
 
-    def exchange(self, op: Op, kind: str, axis: int) -> Exchange:
-        group = members_along(self.mesh, self.member, op.get("axis"))
-        operand, result = op.operands[0], op.results[0].name
-        whole = bare(op.results[0].type)
-        before, after = self.known.lies[operand], self.known.lies[result]
-        dim, split_dim, concat_dim = (op.get(key, -1) for key in ("dim", "split_dim", "concat_dim"))
-        joined, parted = (before, after) if isinstance(after[axis], Shard) else (after, before)
-        pieces: tuple[Range, ...] = ()
-        split: tuple[Range, ...] = ()
-        step = RESHARD_STEPS[kind]
-        if step.join and step.split:
-            pieces = self.ranges(group, whole, before, after, concat_dim)
-            split = self.ranges(group, whole, after, before, split_dim)
-            dim = concat_dim
-        elif dim >= 0:
-            pieces = self.ranges(group, whole, parted, joined, dim)
-        reduction = reduction_of((before[axis],))
-        place = self.places[axis]
-        return Exchange(op.get("channel"), kind, operand, result, group, place, reduction, dim, pieces, split_dim, split)
-
-    def ranges(self, group: Iterable[int], whole: Type, parted: Placements, joined: Placements, dim: int) -> tuple[Range, ...]:
-        """Where along ``dim`` of what this member has in layout ``joined`` each of the group has its part by ``parted``."""
-        first = self.box(whole, joined)[dim][0]
-        found = []
-        for member in group:
-            start, length = box(whole, parted, self.mesh, member)[dim]
-            found.append((start - first, length))
-        return tuple(found)
-
 
 def _sized(whole: Type, here: Box) -> Type:
     """The type of a part."""
@@ -323,4 +251,4 @@ def _tensor(value: Dense) -> tuple[tuple[str, Attribute], ...]:
     return (("value", Attribute(AttrKind.TENSOR, value)),)
 
 
-__all__ = ["local_program", "local_programs"]
+__all__ = ["member_programs"]

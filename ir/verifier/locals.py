@@ -1,0 +1,107 @@
+"""INV23: programs are what the devices of a stage run, on the parts that the types of whole tensors say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ir.attributes import Dense
+from ir.boxes import box, placements_of
+from ir.module import Mesh, Program, Stage
+from ir.opdefs import is_collective
+from ir.ops import Op
+from ir.types import TensorType, Type, without_layout
+from ir.verifier.findings import Findings
+
+BORDER = ("comm.part", "comm.recv", "comm.send")
+"""Ops at which a part of a whole tensor comes into a program or leaves it."""
+
+
+def check_locals(findings: Findings) -> None:
+    """Every program of the module."""
+    stages = {stage.name: stage for stage in findings.stages}
+    of_stage: dict[str, list[Program]] = {}
+    for program in findings.module.of_type(Program):
+        stage = stages.get(program.stage)
+        if stage is None:
+            message = f"{program.name} is of {program.stage}, which is not a stage of the module"
+            findings.add("INV06", message, program, about=program.stage)
+            continue
+        others = of_stage.setdefault(stage.name, [])
+        for fault in _device_faults(program, stage, others):
+            findings.add("INV23", f"in {program.name}: {fault}", program)
+        others.append(program)
+        mesh = findings.meshes.get(stage.mesh, Mesh("", (), ()))
+        members = [mesh.devices.index(device) for device in program.devices if device in mesh.devices] or [0]
+        for op, fault in _part_faults(program, mesh, members):
+            findings.add("INV23", f"in {program.name}: {fault}", program, op)
+        if (first := others[0]) is not program and (fault := _unlike(first, program)):
+            findings.add("INV23", f"in {program.name}: {fault}", program)
+    for name, programs in of_stage.items():
+        run = {device for program in programs for device in program.devices}
+        if left := [device for device in stages[name].devices if device not in run]:
+            findings.add("INV23", f"no program of {name} is for {left[0]}", programs[0])
+
+
+def _device_faults(program: Program, stage: Stage, others: Iterable[Program]) -> Iterator[str]:
+    for device in dict.fromkeys(program.devices):
+        if device not in stage.devices:
+            yield f"'{device}' is not a device of {stage.name}"
+        if program.devices.count(device) > 1 or any(device in other.devices for other in others):
+            yield f"'{device}' runs a second program of {stage.name}"
+
+
+def _part_faults(program: Program, mesh: Mesh, members: list[int]) -> Iterator[tuple[Op | None, str]]:
+    """Local types that are not those of the parts that they are said to be."""
+    types: dict[str, Type] = {value.name: value.type for value in program.args}
+    for op in program.ops:
+        types.update((value.name, value.type) for value in op.results)
+        for value in op.results:
+            if isinstance(value.type, TensorType) and value.type.layout is not None:
+                yield op, f"{value.name} has the layout {value.type.layout}; a program has local types"
+        if op.name in BORDER and (of := op.get("of")) is not None:
+            name = op.results[0].name if op.results else op.operands[0]
+            if name in types and (fault := _part_fault(name, types[name], of, mesh, members)):
+                yield op, fault
+        if op.name == "comm.member" and isinstance(values := op.get("values"), Dense) and op.results:
+            shape = getattr(op.results[0].type, "shape", None)
+            if values.type.shape != (len(program.devices), *(shape or ())):
+                yield op, f"{op.id} has values {values.type} for the {len(program.devices)} devices of the program"
+    for value in program.results:
+        if value.name in types and (fault := _part_fault(value.name, types[value.name], value.type, mesh, members)):
+            yield None, f"result {fault}"
+
+
+def _part_fault(name: str, local: Type, of: Type, mesh: Mesh, members: list[int]) -> str:
+    """What is wrong with the type of a part of a tensor of type ``of``; empty where nothing is."""
+    layout = of.layout if isinstance(of, TensorType) else None
+    if layout is None:
+        return "" if local == of or not isinstance(of, TensorType) else f"{name} is {local}, but is to be all of {of}"
+    if layout.mesh != mesh.name or len(layout.placements) != len(mesh.axes):
+        return f"{name} is a part of {of}, but its stage is on {mesh.name or 'no mesh'}"
+    whole = without_layout(of)
+    for member in members:
+        here = box(whole, placements_of(of, mesh), mesh, member)
+        shape = tuple(length for _, length in here)
+        if not isinstance(local, TensorType) or (here and local.shape != shape):
+            part = "x".join(map(str, shape))
+            return f"{name} is {local}, but the part of {of} on {mesh.devices[member]} is {part}"
+    return ""
+
+
+def _unlike(one: Program, other: Program) -> str:
+    """How the messages and collectives of two programs of a stage differ; empty where they do not."""
+    both = [[op for op in program.ops if op.name in BORDER[1:] or is_collective(op)] for program in (one, other)]
+    for a, b in zip(*both, strict=False):
+        if (a.name, a.attributes) != (b.name, b.attributes):
+            return f"{_told(b)} stands where {one.name} has {_told(a)}; all members communicate alike, in one order"
+    if len(both[0]) != len(both[1]):
+        return f"{len(both[1])} messages and collectives, but {one.name} has {len(both[0])}"
+    return ""
+
+
+def _told(op: Op) -> str:
+    fields = ", ".join(f"{key} = {attribute.value}" for key, attribute in op.attributes if key in ("channel", "reduction"))
+    return f"{op.name} {{{fields}}}"
+
+
+__all__ = ["check_locals"]
