@@ -137,6 +137,8 @@ class Exchange:
     """One member's end of the collectives of its stage, whose operands and results lie at ``places``. ``peers``: of each other
     member of a group the ends of two pipes, to read its tokens from and to write tokens to."""
 
+    turns = TURNS
+
     def __init__(
         self,
         collectives: Sequence[Collective],

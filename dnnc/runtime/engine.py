@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dnnc.program.collective import Collective
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.edges import ValueSpec
 
@@ -44,6 +45,30 @@ class Runnable(Protocol):
         """What the last run did from ``start`` to ``end``: action, start, end, title."""
 
 
+class Group(Protocol):
+    """A member's part in the collectives of its stage, which are numbered; all members take part in them in the same order.
+
+    Operands are written and results read where the transport wants them, so nothing is copied on the way. Places come in
+    turns: a member may write the operand of the next microbatch while another still reads this one's result."""
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """What is exchanged, in order."""
+
+    @property
+    def turns(self) -> int:
+        """How many places each operand and result has."""
+
+    def operand(self, number: int, turn: int) -> Raw:
+        """Where the operand of a collective is to be written."""
+
+    def result(self, number: int, turn: int) -> Raw:
+        """Where its result lies after ``run``."""
+
+    def run(self, number: int, turn: int) -> None:
+        """Takes part in a collective whose operand is in its place. Blocks for the others; EOFError when one has gone."""
+
+
 class Loaded(Runnable, Protocol):
     """A program as an executor makes it: one model."""
 
@@ -66,4 +91,4 @@ class Executor(Protocol):
         the locations that it names."""
 
 
-__all__ = ["Executor", "Loaded", "Runnable"]
+__all__ = ["Executor", "Group", "Loaded", "Runnable"]

@@ -20,9 +20,8 @@ import numpy as np
 from dnnc.program.collective import Collective
 from dnnc.program.elements import BY_NUMBER, Array, nbytes
 from dnnc.runtime.codec import Raw, from_user, raw_view
-from dnnc.runtime.collectives import TURNS, Exchange
 from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.engine import Loaded
+from dnnc.runtime.engine import Group, Loaded
 
 Span = tuple[str, float, float, str]
 """What a member did: ``F`` or ``collective``, from when to when, and which."""
@@ -50,12 +49,10 @@ class Step:
 class Member:
     """A member's program. ``mark`` is called before each segment with False and before each collective with True."""
 
-    turns = TURNS
-
     def __init__(
         self,
         pieces: Sequence[Piece],
-        exchange: Exchange,
+        exchange: Group,
         outputs: tuple[ValueSpec, ...],
         mark: Callable[[bool], None] = lambda meeting: None,
     ) -> None:
@@ -64,7 +61,7 @@ class Member:
         self.exchange = exchange
         self.outputs = outputs
         self.mark = mark
-        self.turn = 0
+        self.turn, self.turns = 0, exchange.turns
         self.spans: list[Span] = []
         levels = {*self.pieces, *(collective.level for collective in exchange.collectives)}
         self.levels = sorted(levels)
