@@ -19,11 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 import ir
 from dnnc.frontends import DIALECTS
+from dnnc.kinds import (
+    NO_MESH,
+    PIPELINE,
+    PROFILE_PIPELINE,
+    PROGRAM_PASSES,
+    SHARDED_PIPELINE,
+    KindSearch,
+    other_kinds,
+    with_restrictions,
+)
 from dnnc.providers import ON_CPU, Provider
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.limits import LIMITS, Limits
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
-from ir.objectives import THROUGHPUT, TRAINING, Planned, names, objective_of, offered
+from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 
@@ -41,19 +51,7 @@ __all__ = [
     "with_topology",
 ]
 
-PIPELINE = "default-inference"
-"""The named pipeline that ``dnnc compile`` runs unless told otherwise."""
-
-SHARDED_PIPELINE = "sharded-inference"
-"""The one that it runs with a mesh."""
-
-PROFILE_PIPELINE = "profiled"
-"""The one of a profiled workload, which has seconds in place of operators."""
-
 NO_TRAINING = "--objective training plans the backward pass too, and programs for training are not generated yet"
-
-PROGRAM_PASSES = ("lower", "localize")
-"""What makes programs of a scheduled plan: a plan alone does not need them."""
 
 Progress = Callable[[str, float | None], None]
 
@@ -68,9 +66,12 @@ class CompileOptions:
     a device, of latency), ``comm`` (empty: ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``,
     which is pipeline text, empty for the default one.
 
-    ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, empty for none. With it ``stages`` may be
-    0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching, ``uneven`` lets shards
-    differ in length where a dimension does not divide, and ``shares`` says how unequal parts are (``3,1``; ``equal``);
+    Replicas, and meshes where ``mesh`` is empty, are chosen together with the stages (``dnnc.kinds``) unless these say how.
+
+    ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, ``none`` to split none. With a shape
+    ``stages`` may be 0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching,
+    ``uneven`` lets shards differ in length where a dimension does not divide, and ``shares`` says how unequal parts are
+    (``3,1``; ``equal``);
     ``microbatches`` of a training step in stages. ``explain`` asks for ``CompileResult.explanation``;
     ``load_test``: every program is opened by onnxruntime before the build counts as done. ``inputs``: an ``.npz`` of
     arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its first microbatch."""
@@ -174,7 +175,6 @@ def compile_model(
     from dnnc.frontends import free_symbols, load_model, load_topology, may_be_profile, require_static
     from dnnc.frontends.workloads.fitted import fitted, is_profile
     from dnnc.given import GivenInputs
-    from passes.framework.manager import PassManager
     from passes.framework.pipeline import made_by, pipeline_text
     from passes.model.folding import expand
 
@@ -218,14 +218,16 @@ def compile_model(
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
-    module = expand(PassManager(pipeline, on_pass=passed, **(manager or {})).run(module, context))
+    module, pipeline = KindSearch(context, manager or {}, passed).run((pipeline, *_others(options, topology)), module)
+    module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
     if plan is None:
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
-    module = module.replace(plan, plan := with_cores(_noted(plan, note), options.topology))
+    plan_told = with_restrictions(_noted(plan, note), _restricting(options, topology), topology)
+    module = module.replace(plan, plan := with_cores(plan_told, options.topology))
 
     def tested(models: Iterable[Path]) -> None:
         from dnnc.runtime.load_test import load_test
@@ -288,6 +290,30 @@ def _noted(plan: Plan, note: str) -> Plan:
     if not note:
         return plan
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "profile": note}.items())))
+
+
+def _others(options: CompileOptions, topology: Topology) -> tuple[tuple[Pass, ...], ...]:
+    """The pipelines of plans on meshes, where the options leave them free."""
+    asked = options.plan is not None or options.pipeline or options.mesh
+    single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
+    if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name):
+        return ()
+    return other_kinds(topology, stages=options.stages or 0, time_limit=options.time_limit, plan_only=options.plan_only)
+
+
+def _restricting(options: CompileOptions, topology: Topology) -> list[str]:
+    """The options that keep the search from plans that it would look at without them."""
+    if options.plan is not None or options.pipeline:
+        return []
+    given = {
+        f"--stages {options.stages}": options.stages,
+        f"--mesh {options.mesh}": options.mesh,
+        f"--replicas {options.replicas}": (options.replicas or len(topology.devices)) < len(topology.devices),
+        "--cut": options.cuts,
+        "--pin": options.pins,
+        f"--split {options.split}": options.split == ANY,
+    }
+    return [flag for flag, wanted in given.items() if wanted]
 
 
 def with_cores(plan: Plan, spec: str) -> Plan:
@@ -353,6 +379,8 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     check_time_limit(options.time_limit)
     if options.plan is not None:
         return _replay(options)
+    if options.mesh == NO_MESH:
+        options = replace(options, mesh="")
     pipeline = parse_pipeline(options.pipeline or (SHARDED_PIPELINE if options.mesh else PIPELINE))
     if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
         return _sharded(options, pipeline)

@@ -34,19 +34,23 @@ class GivenInputs:
     def measuring(
         self, imported: ImportedModel, step: Callable[[], AbstractContextManager[None]]
     ) -> Callable[[Module], Measurements]:
-        """What runs a module of the model on the first microbatch of the arrays, inside ``step``. Raises InvalidInput for
-        arrays that are not the model's inputs."""
+        """What runs a module of the model on the first microbatch of the arrays, inside ``step``, once: other modules of the
+        same model are told the same. Raises InvalidInput for arrays that are not the model's inputs."""
         from dnnc.program.build import Port
         from dnnc.runtime import split_microbatches
 
         ports = [Port.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]
         feeds = split_microbatches(ports, self.arrays, where=self.where).items[0]
 
+        runs: list[Measurements] = []
+
         def measured(module: Module) -> Measurements:
             from dnnc.runtime.measure import measure
 
-            with step():
-                return measure(module, imported.folder, feeds, self.where)
+            if not runs:
+                with step():
+                    runs.append(measure(module, imported.folder, feeds, self.where))
+            return runs[0]
 
         return measured
 

@@ -55,9 +55,9 @@ TIGHT = 1e-9
 class PlacePass(Pass):
     """Put stages on concrete devices and evaluate the plan on the real links.
 
-    ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most; of more stages
-    proportionally fewer, so that the time stays alike. ``time_limit``: seconds of the search, for machines that are slower
-    than that asks for.
+    ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most; of more stages, or of
+    more pairs of replicas that send to each other, proportionally fewer, so that the time stays alike. ``time_limit``: seconds
+    of the search, for machines that are slower than that asks for.
     """
 
     name: ClassVar[str] = "place"
@@ -82,9 +82,9 @@ class PlacePass(Pass):
             context.progress("place", None)
             return time.perf_counter() < ends
 
-        chosen, complete = search(problem, self.nodes * 8 // max(8, problem.size), keep_on)
+        chosen, complete = search(problem, self.nodes * 8 // max(8, routes(problem)), keep_on)
         if chosen is None:
-            raise Infeasible(_crowded(problem, plan), where=topology.name, hint="use fewer stages or more devices")
+            raise _crowded(problem, plan, topology)
         stages = []
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
@@ -118,6 +118,12 @@ class PlacePass(Pass):
         return module.replace(plan, assessed(placed, module.entry))
 
 
+def routes(problem: PlacementProblem) -> int:
+    """What a look at one placement takes: a step for each stage, and one for each further pair of replicas on a channel."""
+    pairs = (math.lcm(problem.replicas[one.source], problem.replicas[one.target]) for one in problem.messages)
+    return problem.size + sum(count - 1 for count in pairs)
+
+
 def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
     """Positions of each stage's ops in the entry function. Raises InvalidInput when plan and ops disagree on the stages."""
     members = stage_members(module.entry)
@@ -140,8 +146,11 @@ def _warn_of_spare(context: PassContext, stage: int, memory: Memory, devices: Se
             )
 
 
-def _crowded(problem: PlacementProblem, plan: Plan) -> str:
+def _crowded(problem: PlacementProblem, plan: Plan, topology: Topology) -> Infeasible:
     wanted = [
         f"stage {s.index} ({s.device_type or 'any type'}: {len(problem.candidates(s.index))} devices)" for s in plan.stages
     ]
-    return f"the {problem.size} stages do not all find a device of their own: {listing(wanted)}"
+    message = f"the {problem.size} stages do not all find a device of their own: {listing(wanted)}"
+    error = Infeasible(message, where=topology.name, hint="use fewer stages or more devices")
+    error.proven = False  # of other stages
+    return error

@@ -12,6 +12,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
+from dnnc.kinds import NO_MESH
 from ir.diagnostics import DiagnosticSink, ExitCode
 from ir.facets import ShardRule
 
@@ -47,15 +48,16 @@ def compile_(
         typer.Option(
             "--stages",
             metavar="N|auto",
-            help="Exactly N stages; auto: as many as help (the default; with --mesh the default is 1).",
+            help="Exactly N stages; auto: as many as help (the default; with --mesh SHAPE the default is 1).",
         ),
     ] = None,
     mesh: Annotated[
         str | None,
         typer.Option(
             "--mesh",
-            metavar="SHAPE|auto",
-            help="Split tensors over the devices of a mesh: 8 or 2x4, one size per axis; auto: the best of one or two axes.",
+            metavar="SHAPE|auto|none",
+            help="Split tensors over the devices of a mesh: 8 or 2x4, one size per axis; auto: the best of one or two axes; "
+            "none: no tensor is split. Without it meshes are used where they are best.",
         ),
     ] = None,
     strategy: Annotated[
@@ -118,7 +120,7 @@ def compile_(
             min=1,
             max=1024,
             metavar="R",
-            help="A stage may run on up to R devices, which take microbatches in turn (default: 1).",
+            help="A stage may run on up to R devices, which take microbatches in turn (default: as many as are best).",
         ),
     ] = None,
     pieces: Annotated[
@@ -131,7 +133,7 @@ def compile_(
         str, typer.Option("--passes", metavar="PIPELINE", help="Run these passes ('dnnc passes') instead of the default ones.")
     ] = "",
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
+        float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search of a kind of plan; the gap stays stated.")
     ] = None,
     inputs: Annotated[
         Path | None,
@@ -169,7 +171,7 @@ def compile_(
         limits=opt.parse_limits(limit),
         cuts=tuple(cut or ()),
         pins=opt.parse_pairs(pin, "--pin", "NODE=DEVICE"),
-        stages=opt.parse_stages(stages, bool(mesh)),
+        stages=opt.parse_stages(stages, mesh not in (None, "", "none")),
         plan=plan,
         plan_only=plan_only,
         weights=weights.value,
@@ -291,7 +293,7 @@ def _advice(result: CompileResult, options: CompileOptions) -> str:
     """What to try where a mesh that the search was free on gains nothing over one device; empty where it gains, or where
     the plan was asked for by name."""
     plan = result.plan
-    if not options.mesh or options.strategy or plan.value < plan.single * (1 - 1e-9):
+    if options.mesh in ("", NO_MESH) or options.strategy or plan.value < plan.single * (1 - 1e-9):
         return ""
     if plan.value > plan.single * (1 + 1e-6):  # unequal devices, or weights that do not fit each of them whole
         if plan.minimises.trains:
@@ -327,7 +329,9 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     else:
         asked = f"--stages {options.stages} was asked for" if options.stages else ""
         asked = f"--shares {options.shares} was asked for" if options.shares not in ("", "equal") else asked
-        asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto") else asked
+        asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto", NO_MESH) else asked
+        if not asked and (restricted := dict(result.plan.certificate).get("restricted")):
+            asked = f"{restricted.partition(';')[0]} was asked for"
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))

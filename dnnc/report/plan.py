@@ -10,7 +10,7 @@ import math
 
 from dnnc.report.tables import Table, columns
 from dnnc.report.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
-from ir.module import Plan
+from ir.module import Plan, PlanStage
 from ir.topology import Topology
 from passes.model.stages.load import stage_seconds, step_period
 
@@ -31,7 +31,7 @@ def plan_table(plan: Plan) -> Table:
         rows.append(
             (
                 str(stage.index),
-                ",".join(stage.devices) or f"({stage.device_type})",
+                _devices_text(stage),
                 str(stage.ops),
                 seconds_text(total),
                 seconds_text(stage.compute),
@@ -43,8 +43,16 @@ def plan_table(plan: Plan) -> Table:
     return Table(columns("stage <device ops seconds compute transfers memory share"), tuple(rows))
 
 
+def _devices_text(stage: PlanStage) -> str:
+    """``cpu0``, ``cpu0,cpu1``, or the ends of more replicas and their number; the type where no device is chosen."""
+    names = stage.devices
+    span = ",".join(names) or f"({stage.device_type})"
+    return span if len(names) <= 3 else f"{names[0]}..{names[-1]} ({len(names)} replicas)"
+
+
 def plan_headline(plan: Plan) -> str:
-    """The objective against one device and against the bound, a line each, and among which shares the plan is the best."""
+    """The objective against one device and against the bound, a line each; among which kinds and shares the plan is the best,
+    and what the options that restrict it cost."""
     count = len(plan.stages)
     rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.minimises.streams else ""
     used = len({device for stage in plan.stages for device in stage.devices})
@@ -64,6 +72,7 @@ def plan_headline(plan: Plan) -> str:
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")
+    lines += [f"  {key}: {text}" for key, text in plan.certificate if key in ("kinds", "restricted")]
     shares = dict(plan.certificate).get("shares", "")
     if "," in shares:  # of several
         lines.append(f"  shares {shares}" if len(shares) < LONG else f"  shares {shares[:LONG]}...")

@@ -15,12 +15,24 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ir.attributes import Dense
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module
+from ir.diagnostics import DiagnosticSink, Infeasible
+from ir.module import Module, Plan
 from ir.opdefs import CORE, Dialects
 from ir.ops import Op
 
 T = TypeVar("T")
+
+
+KINDS = ("stages with replicas", "stages on meshes")
+"""Kinds of plan: of ``partition`` and of ``shard``. A stage of one device may be in either, and no plan mixes the others."""
+
+
+class NoBetterPlan(Infeasible):
+    """No plan that a pass may make is better than the incumbent of its context; none of them is below ``bound``."""
+
+    def __init__(self, bound: float, where: str) -> None:
+        super().__init__(f"no plan is better than the incumbent, and none is below {bound!r} s", where=where)
+        self.bound = bound
 
 
 class ConstantEvaluator(Protocol):
@@ -69,7 +81,8 @@ class Measurements:
 class PassContext:
     """Everything a pass may use besides its module. ``progress(label, fraction)`` may be called at any rate; ``fraction`` is
     None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none.
-    ``dialects`` define the ops of the module, for the verifier."""
+    ``dialects`` define the ops of the module, for the verifier. ``incumbent``: the best plan of another kind; a pass that makes
+    plans says in its own that the bound is one of both kinds, or raises NoBetterPlan."""
 
     sink: DiagnosticSink = field(default_factory=DiagnosticSink)
     analyses: AnalysisCache = field(default_factory=AnalysisCache)
@@ -78,6 +91,7 @@ class PassContext:
     progress: Callable[[str, float | None], None] = lambda label, fraction: None
     measure: Callable[[Module], Measurements] | None = None
     dialects: Dialects = CORE
+    incumbent: Plan | None = None
 
     def count(self, pass_name: str, **values: int | float | str) -> None:
         """Records statistics of a pass, printed by ``--statistics`` and in reports."""

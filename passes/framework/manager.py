@@ -55,7 +55,8 @@ class PassManager:
     ``verify``: check the module after each pass. ``print_before``, ``print_after``: names of passes around which the module is
     printed, ``all`` for every one; ``print_on_change``: print after each pass that changed it. Prints go to ``stream``
     (stderr), or to ``print_folder``: ``00-input.ir``, then one file per pass, ``10-cost.ir``, ``20-fold.ir``..: every pass,
-    unless one of the three conditions selects. ``stop_after``: run the first N passes only. ``reproducer``: file written
+    unless one of the three conditions selects. ``start_after``, ``stop_after``: the first so many passes ran already; run the
+    first N passes only. ``reproducer``: file written
     when a pass crashes. ``on_pass(name, seconds)`` is called after each pass.
 
     After ``run``, ``reports`` tells what each pass did.
@@ -71,6 +72,7 @@ class PassManager:
         print_on_change: bool = False,
         print_folder: Path | None = None,
         stream: TextIO | None = None,
+        start_after: int = 0,
         stop_after: int | None = None,
         reproducer: Path | None = None,
         on_pass: Callable[[str, float], None] | None = None,
@@ -82,6 +84,7 @@ class PassManager:
         self.print_on_change = print_on_change
         self.print_folder = print_folder
         self.stream = stream
+        self.start_after = start_after
         self.stop_after = stop_after
         self.reproducer = reproducer
         self.on_pass = on_pass
@@ -97,8 +100,10 @@ class PassManager:
         self.given = module
         if self.print_folder is not None:
             self.print_folder.mkdir(parents=True, exist_ok=True)
-            self._write("00-input.ir", module, 0)
-        for number, step in enumerate(self.passes[: self.stop_after], start=1):
+            if not self.start_after:
+                self._write("00-input.ir", module, 0)
+        steps = self.passes[self.start_after : self.stop_after]
+        for number, step in enumerate(steps, start=self.start_after + 1):
             if _selects(self.print_before, step.name):
                 self._show(f"{self._label(number, step)}.before", f"before {step.name}", module, number - 1)
             module = self._step(number, step, module, context)

@@ -16,9 +16,9 @@ from ir.module import Declared, Func, Module, Resource
 from ir.topology import Topology
 
 
-def problem_digest(module: Module, comm: str) -> str:
+def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:
     """``sha256:...`` of the entry function without decisions, the other functions, the types of the resources (not their data),
-    the topology and ``comm``."""
+    the topology, ``comm``, and whether stages may have ``replicas``."""
     entry = module.entry
     ops = tuple(replace(op, facets=tuple(f for f in op.facets if type(f) not in DECISIONS)) for op in entry.ops)
     symbols = tuple(
@@ -30,7 +30,7 @@ def problem_digest(module: Module, comm: str) -> str:
         for symbol in module.symbols
         if isinstance(symbol, Func | Resource | Topology)
     )
-    text = print_module(Module("@problem", symbols), aliases=False) + comm
+    text = print_module(Module("@problem", symbols), aliases=False) + comm + (" replicas" if replicas else "")
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 

@@ -87,8 +87,9 @@ class PartitionPass(Pass):
     add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
     ``NODE=DEVICE``. ``stages``:
     exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run on, each handling every
-    so-many-th sample. ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them tested before the search turns to
-    those near a good order. ``memory``: MiB that the search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from
+    so-many-th sample (0: as many as there are, where the objective has a use for them). ``max_ideals``, ``max_pairs``: ideals
+    walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the search may
+    hold. ``time_limit``: seconds. ``anytime``: an interrupt from
     the keyboard ends the search with its best plan instead of the run. ``hosts``: look for plans that are better where links
     between hosts are slower than inside.
     """
@@ -196,8 +197,8 @@ class PartitionPass(Pass):
             raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
         if self.stages < 0:
             raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
-        if not 1 <= self.replicas <= MOST_REPLICAS:
-            raise InvalidInput(f"replicas is {self.replicas}, expected 1 to {MOST_REPLICAS}", where="--replicas")
+        if not 0 <= self.replicas <= MOST_REPLICAS:
+            raise InvalidInput(f"replicas is {self.replicas}, expected at most {MOST_REPLICAS}, 0 for any", where="--replicas")
         if not (0 <= self.time_limit < math.inf):
             raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds, at least 0", where=self.name)
         if not topology.devices:
@@ -281,7 +282,11 @@ class PartitionPass(Pass):
 
     def _wide(self, problem: Problem) -> Problem:
         """The problem with the replicas that its stages may have."""
-        return problem if self.replicas == 1 else replicate(problem, self.replicas)
+        if self.replicas == 1 or not self._pipeline:
+            return problem
+        left = sum(problem.kinds[k].count for k in set(pools(problem.kinds))) - max(self.stages - 1, 0)  # one for each other
+        most = min(self.replicas or MOST_REPLICAS, left)
+        return replicate(problem, most) if most > 1 else problem
 
     def _worth_its_boundaries(
         self, module: Module, topology: Topology, net: Network, problem: Problem, groups: Groups, solution: AnySolution
@@ -419,6 +424,7 @@ class PartitionPass(Pass):
             certificate["stages"] = str(self.stages)
         if self.replicas > 1:
             certificate["replicas"] = str(self.replicas)
+        replicated = any(kind.replicas > 1 for kind in problem.kinds)
         if self.split != CONTIGUOUS:
             certificate["split"] = self.split
             certificate["boundaries"] = _boundaries_text(problem, parts)
@@ -426,7 +432,7 @@ class PartitionPass(Pass):
             certificate["pieces"] = str(self.pieces)
         asked = self.cuts or self.pins or self.stages or self.replicas > 1 or not self._pipeline
         if not asked:  # the bound holds for every plan of this problem
-            certificate["problem"] = problem_digest(module, self.comm)
+            certificate["problem"] = problem_digest(module, self.comm, replicas=replicated)
         taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
         free = problem_of(module, topology, net, comm=self.comm) if pins else fine
         plan = Plan(

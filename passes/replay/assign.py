@@ -79,8 +79,9 @@ class AssignPass(StatedPass):
         certificate = {"bound": reason, "plan": "given, not searched for"}
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
         once = all(len(indices) == 1 for indices in stages.values())
-        # What was proven is of plans with one device per stage, one stage per device and one stage per op.
-        if self.problem and not replicated and alone and once and self.problem == problem_digest(module, self.comm):
+        # What was proven is of plans with one stage per device and one stage per op, with replicas or without.
+        known = (problem_digest(module, self.comm, replicas=allowed) for allowed in ((True,) if replicated else (False, True)))
+        if self.problem and alone and once and self.problem in known:
             certificate["problem"] = self.problem
             if self.bound >= bound:
                 bound, certificate["bound"] = self.bound, self.proof

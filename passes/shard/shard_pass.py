@@ -25,7 +25,7 @@ from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Module, Plan
 from ir.objectives import THROUGHPUT, TRAINING
 from ir.topology import Topology
-from passes.framework.base import Pass, PassContext
+from passes.framework.base import KINDS, NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.folding import folding
 from passes.model.liveness import live_bytes
@@ -41,7 +41,7 @@ from passes.shard.fitting import Fitter
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.search import BOUNDING, ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
-from passes.shard.stages import StageSearch, StagesPlan, stages_by_name
+from passes.shard.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
 from passes.shard.submeshes import Submeshes, submeshes
 from passes.shard.written import AGREE, written
 
@@ -118,7 +118,7 @@ class ShardPass(Pass):
         net = context.analyses.get(network, topology)
         single = single_value(module, topology, net, training=self.training, memory=self.memory)
         told = _plan(given, plan, bound, single, tried, searched, self.training, self.strategy, self.tied)
-        return written(module, [stage], told, memory=self.memory)
+        return written(module, [stage], of_both(told, context.incumbent), memory=self.memory)
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
         """Sizes and shares of the axes of each mesh to search."""
@@ -151,17 +151,17 @@ class ShardPass(Pass):
             hint = "use fewer stages, a smaller mesh or more devices"
             raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
         net = context.analyses.get(network, topology)
-        single = single_value(module, topology, net, training=self.training, memory=self.memory)
         times = self.microbatches if self.training else 0
         ends = time.perf_counter() + self.time_limit
         bound, over, fault = math.inf, 0, ""
         for _ in range(MOST_LIMITS):
-            plan = self.cut(module, topology, over, max(1.0, ends - time.perf_counter()), context)
+            plan, least = self.cut(module, topology, over, max(1.0, ends - time.perf_counter()), context)
+            bound = min(bound, least)  # that of the first search, which counts least, is one of all plans
             if plan is None:
                 break
-            bound = min(bound, plan.bound)  # that of the first search, which counts least, is one of all plans
+            single = single_value(module, topology, net, training=self.training, memory=self.memory)
             told = _staged_plan(replace(plan, bound=bound), self.mesh, single * (times or 1), times, self.strategy)
-            result = written(module, plan.stages, told, memory=self.memory)
+            result = written(module, plan.stages, of_both(told, context.incumbent), memory=self.memory)
             more, index, text = overfull(result, topology, self.memory)
             if more <= 0:
                 return result
@@ -170,6 +170,8 @@ class ShardPass(Pass):
             over, fault = max(over + more, beside), fault or text
             if plan.interrupted:
                 break
+        if context.incumbent is not None:
+            raise NoBetterPlan(bound, self.name)
         raise Infeasible(
             f"no plan that fits was found: {fault}"
             if fault
@@ -178,8 +180,11 @@ class ShardPass(Pass):
             hint="use more devices, or another number of stages",
         )
 
-    def cut(self, module: Module, topology: Topology, over: int, seconds: float, context: PassContext) -> StagesPlan | None:
-        """The best plan in stages where each device has ``over`` bytes less; None where nothing fits."""
+    def cut(
+        self, module: Module, topology: Topology, over: int, seconds: float, context: PassContext
+    ) -> tuple[StagesPlan | None, float]:
+        """The best plan in stages where each device has ``over`` bytes less, None where nothing fits or is better than the
+        incumbent; and a bound of all such plans."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
         meshes = submeshes(topology, net, sizes)
@@ -198,20 +203,22 @@ class ShardPass(Pass):
                 microbatches=self.microbatches if self.training else 1,
                 strategy=strategy,
                 gap=self.gap,
+                incumbent=worth_finding(context),
                 progress=context.progress,
             )
 
         began = time.perf_counter()
         try:
             if self.strategy:
-                plan = stages_by_name(searching, meshes, self.strategy, self.stages, seconds)
+                plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, seconds), 0.0
             else:
-                plan = searching(meshes).search(self.stages, seconds)
+                search = searching(meshes)
+                plan, bound = search.search(self.stages, seconds), search.bound
         except UnfitError as error:
             raise self.unfit(error, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
-            return None
+            return None, bound
         if plan.unsharded and not over:
             context.sink.warn(f"no layout rule for {', '.join(plan.unsharded)}: replicated", where=self.name)
         context.count(
@@ -224,7 +231,7 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        return plan
+        return plan, plan.bound
 
     def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
@@ -244,6 +251,7 @@ class ShardPass(Pass):
         missing: list[tuple[float, Footprint, DeviceMesh]] = []
         unfit: list[UnfitError] = []
         took, searched = 0.0, len(tried)
+        most_useful = worth_finding(context)
         for number, (sizes, along) in enumerate(tried):
             began = time.perf_counter()
             whose = ""
@@ -256,7 +264,7 @@ class ShardPass(Pass):
                 left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
                 began = time.perf_counter()
                 most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
-                beaten = best[1].value if best is not None and not self.strategy else math.inf
+                beaten = best[1].value if best is not None and not self.strategy else most_useful
                 plan = solve(
                     given.problem,
                     memory=limit,
@@ -279,6 +287,9 @@ class ShardPass(Pass):
                         plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=rest)
                     except KeyboardInterrupt:
                         plan = replace(plan, interrupted=True)
+                if plan.bound >= most_useful < math.inf:
+                    bounds.append(plan.bound)
+                    continue
                 if best is None or plan.value < best[1].value:
                     fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven)
                     counting = time.perf_counter()
@@ -316,6 +327,9 @@ class ShardPass(Pass):
             if plan.interrupted:
                 best, searched = (best[0], replace(best[1], interrupted=True)), number + 1
                 break
+        if context.incumbent is not None and (best is None or best[1].value >= most_useful):
+            unknown = searched < len(tried) or (unfit and not bounds)
+            raise NoBetterPlan(0.0 if unknown else min(bounds, default=math.inf), self.name)
         if best is None and missing:
             over, bytes_, mesh = min(missing, key=lambda found: found[0])
             what = f"the plan '{self.strategy}'" if self.strategy else "the nearest that was found"
@@ -388,6 +402,21 @@ def _count(context: PassContext, given: ShardInput, plan: ShardPlan, bill: Bill)
         reason=plan.reason,
         interrupted=int(plan.interrupted),
     )
+
+
+def worth_finding(context: PassContext) -> float:
+    """Seconds below which a plan is better than the incumbent, if there is one."""
+    return context.incumbent.value * (1 - TIGHT) if context.incumbent is not None else math.inf
+
+
+def of_both(plan: Plan, incumbent: Plan | None) -> Plan:
+    """The plan with a bound that holds for the kind of plan of the incumbent as well."""
+    if incumbent is None:
+        return plan
+    value = f"{incumbent.value * 1e3:.6g} ms" if incumbent.value < math.inf else "none fits"
+    kinds = f"{KINDS[1]}; {KINDS[0]}: {value}"
+    certificate = sorted([*plan.certificate, ("kinds", kinds)])
+    return replace(plan, bound=min(plan.bound, incumbent.bound), certificate=tuple(certificate))
 
 
 def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, strategy: str) -> Plan:

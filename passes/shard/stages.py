@@ -100,13 +100,15 @@ class StageSearch:
         microbatches: int = 1,
         strategy: str = "",
         gap: float = ENOUGH_PROVEN,
+        incumbent: float = math.inf,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
         """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
         ``training``: of steps of so many ``microbatches``. ``strategy``: on meshes of one shape, a plan by name is cut into
         stages, not searched for; raises UnfitError where there is none. ``gap``: relative, of value and bound, at which a
-        search ends."""
+        search ends. ``incumbent``: the value of a plan of another kind: only better plans are looked for."""
         self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
+        self.incumbent = incumbent
         self.bounding = Bounding(
             module,
             topology,
@@ -128,14 +130,20 @@ class StageSearch:
         self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
 
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
-        """The plan; None where nothing fits. ``stages``: exactly so many; 0: any number. An interrupt from the keyboard ends
-        the search with the plan at hand, or with the first that can be made of what is known."""
+        """The plan; None where nothing fits or is better than the incumbent, which ``bound`` proves. ``stages``: exactly so
+        many; 0: any number. An interrupt from the keyboard ends the search with the plan at hand, or with the first that can
+        be made of what is known."""
         start = time.perf_counter()
         ends, bounding = start + seconds, self.bounding
         sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
         best: Settled | None = None
         interrupted = False
         try:
+            if self.incumbent < math.inf:
+                if not self.bounded(stages, start + SHARES[0][0] * seconds, exact=False):
+                    self.bound = math.inf
+                if self.refuted:
+                    return None
             # So that there is a plan whatever happens; what fits at all fits on many devices together.
             for size in (sizes[0], *reversed(sizes[1:])):
                 best = best or self.plain(stages, start + FIRST * seconds, best, size)
@@ -164,7 +172,9 @@ class StageSearch:
         except KeyboardInterrupt:
             interrupted = True
             best = self.at_hand or self.settled(stages, 0.0, best)
-        if best is None:
+            if best is None and self.incumbent < math.inf:
+                raise
+        if best is None or self.worth(best.seconds) >= self.incumbent:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
         told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
@@ -172,9 +182,14 @@ class StageSearch:
         value = self.worth(best.seconds)
         return StagesPlan(staged, value, min(self.bound, value), *told, interrupted)
 
+    @property
+    def refuted(self) -> bool:
+        """Whether no plan is better than the incumbent by more than the gap."""
+        return self.bound * (1 + self.gap) >= self.incumbent
+
     def near(self, best: Settled, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
-        return self.worth(best.seconds) <= self.bound * (1 + gap) or time.perf_counter() > ends
+        return min(self.worth(best.seconds), self.incumbent) <= self.bound * (1 + gap) or time.perf_counter() > ends
 
     def bounded(self, stages: int, until: float, exact: bool) -> bool:
         """Betters the bound until all that decides is as it is; False where nothing fits."""
@@ -186,7 +201,7 @@ class StageSearch:
             self.bound = max(self.bound, self.found.value)
             self.progress("stages", None)
             left = until - time.perf_counter()
-            if left < 0:
+            if left < 0 or self.bound >= self.incumbent:
                 return True
             if not self.bounding.refine(self.found, left, exact=exact):
                 if not self.flushes or stages or self.step <= STEP:
@@ -257,7 +272,7 @@ class StageSearch:
             if best is not None and self.near(best, self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
-            most = self.worth(best.seconds) if best is not None else math.inf
+            most = min(self.worth(best.seconds), self.incumbent) if best is not None else self.incumbent
             found = self.refined(table, stages, ends, gaps, most, forms)
             if not found.runs or found.value >= most:
                 if gaps:

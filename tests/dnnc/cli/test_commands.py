@@ -61,26 +61,29 @@ def test_compile_prints_the_plan_and_what_to_do_next(tmp_path: Path, capsys: pyt
 
 
 def test_compile_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = json_of(capsys, "compile", MODEL, "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "b", "--stages", "2")
+    asked = ("--stages", "2", "--replicas", "1")
+    data = json_of(capsys, "compile", MODEL, "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "b", *asked)
     assert {"objective", "bound", "gap", "status", "stages", "seconds"} <= data.keys()
     assert data["objective"] >= data["bound"] > 0
     assert data["gap"] == pytest.approx(data["objective"] / data["bound"] - 1)
     assert data["status"] in ("optimal", "feasible")
     assert [stage["index"] for stage in data["stages"]] == [0, 1]
     assert max(stage["seconds"] for stage in data["stages"]) == pytest.approx(data["objective"])
-    parts = ["load", "canonicalize", "cost", "contract", "partition", "search", "place", "schedule", "lower", "localize"]
-    parts += ["load-test", "write", "total"]
+    parts = ["load", "canonicalize", "cost", "contract", "partition", "search", "place", "unfuse", "shard"]
+    parts += ["schedule", "lower", "localize", "load-test", "write", "total"]
     assert list(data["seconds"]) == parts
     assert data["idle"] == ["cpu2"]
     steps = {name: value for name, value in data["seconds"].items() if name not in ("search", "total")}
     assert sum(steps.values()) <= data["seconds"]["total"]
-    assert 0 <= data["seconds"]["search"] <= data["seconds"]["partition"]
+    assert 0 <= data["seconds"]["search"] <= data["seconds"]["partition"] + data["seconds"]["shard"]
 
 
 def test_no_device_is_silently_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ("compile", "zoo:mlp,hidden=8,inputs=8,batch=1", "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "b")
-    assert "  not used: cpu1, cpu2 (no plan with them is faster)\n" in dnnc(capsys, *tiny)
-    assert "  not used: cpu2 (--stages 2 was asked for)\n" in dnnc(capsys, *tiny, "--stages", "2")
+    assert "not used" not in dnnc(capsys, *tiny)
+    assert "  not used: cpu1, cpu2 (--replicas 1 was asked for)\n" in dnnc(capsys, *tiny, "--replicas", "1")
+    cut = ("--pin", "fc1=cpu0", "--replicas", "1")
+    assert "  not used: cpu2 (--stages 2 was asked for)\n" in dnnc(capsys, *tiny, "--stages", "2", *cut)
     out = dnnc(capsys, *tiny, "--plan", tmp_path / "b" / "plan.json")
     assert "  not used: cpu2 (the replayed plan leaves them out)\n" in out
 

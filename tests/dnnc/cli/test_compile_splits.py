@@ -54,7 +54,7 @@ def test_a_device_may_have_several_stages(tmp_path: Path, capsys: pytest.Capture
 
 def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = compiled(capsys, MODEL, "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "b", "--replicas", "3")
-    single = compiled(capsys, MODEL, "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "s")
+    single = compiled(capsys, MODEL, "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "s", "--replicas", "1")
     assert data["objective"] < single["objective"]
     assert max(len(stage["devices"]) for stage in data["stages"]) > 1
     assert data["objective"] == pytest.approx(max(stage["seconds"] for stage in data["stages"]))

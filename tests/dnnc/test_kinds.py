@@ -1,0 +1,177 @@
+"""Stages, replicas and meshes are chosen together: the best of all kinds of plan, with a bound that holds for all of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import combinations, pairwise, product
+from pathlib import Path
+
+import pytest
+
+from dnnc.driver import CompileOptions, CompileResult, compile_model
+from dnnc.frontends import load_model, load_topology
+from ir.diagnostics import DiagnosticSink, Infeasible
+from ir.module import Module, Plan
+from ir.topology import Topology
+from passes.framework.base import PassContext
+from passes.framework.manager import PassManager
+from passes.framework.pipeline import parse_pipeline
+from passes.model.network import network
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.problem import stage_cost
+from passes.shard import ShardPass
+
+MACHINES = """
+version = 1
+[types.core]
+rates = {{ f32 = "1 GFLOP/s" }}
+memory_bandwidth = "1 GB/s"
+memory = "{memory} B"
+[[devices]]
+name = "d{{0..{last}}}"
+type = "core"
+[[links]]
+mesh = "d*"
+bandwidth = "{bandwidth} MB/s"
+latency = "1 us"
+"""
+
+
+def machines(folder: Path, devices: int, memory: int = 10**9, bandwidth: int = 1000) -> str:
+    path = folder / "machines.toml"
+    path.write_text(MACHINES.format(last=devices - 1, memory=memory, bandwidth=bandwidth))
+    return str(path)
+
+
+def compiled(folder: Path, model: str, topology: str, **options: object) -> CompileResult:
+    return compile_model(CompileOptions(model, topology, folder / "b", plan_only=True, **options))  # type: ignore[arg-type]
+
+
+def value(folder: Path, model: str, topology: str, **options: object) -> float:
+    try:
+        return compiled(folder, model, topology, **options).plan.value
+    except Infeasible:
+        return math.inf
+
+
+ONE_DOMINATES = "zoo:mlp,layers=3,inputs=2048,hidden=512,outputs=8,batch=8"
+
+
+def test_a_model_that_one_op_dominates_gets_replicas(tmp_path: Path) -> None:
+    """No pipeline of single devices is faster than its largest op: it had been called optimal."""
+    topology = "preset:cpu-2,cores=2"
+    plan = compiled(tmp_path, ONE_DOMINATES, topology).plan
+    assert (plan.status, plan.value) == ("optimal", pytest.approx(plan.single / 2))
+    assert plan.stages[0].devices == ("cpu0", "cpu1")
+    assert dict(plan.certificate)["kinds"].startswith("stages with replicas; stages on meshes: none below ")
+    alone = compiled(tmp_path, ONE_DOMINATES, topology, replicas=1, mesh="none").plan
+    assert alone.status == "optimal", "of what was allowed"
+    assert alone.value > 1.2 * plan.value
+    assert "kinds" not in dict(alone.certificate)
+    told = dict(alone.certificate)["restricted"]
+    assert told == f"--mesh none, --replicas 1; at most {plan.value * 1e3:.6g} ms without: each device in turn"
+
+
+def test_a_model_that_fits_no_device_gets_a_mesh(tmp_path: Path) -> None:
+    """Its one product needs more bytes than a device has: only meshes hold it."""
+    model, topology = "zoo:mlp,layers=1,inputs=512,outputs=512,batch=8", machines(tmp_path, 2, memory=800_000)
+    with pytest.raises(Infeasible):
+        compiled(tmp_path, model, topology, mesh="none")
+    result = compiled(tmp_path, model, topology)
+    assert result.plan.stages[0].mesh
+    assert result.plan.status == "optimal"
+    assert dict(result.plan.certificate)["kinds"] == "stages on meshes; stages with replicas: none fits"
+    assert "shard" in result.pipeline
+
+
+def test_one_device_is_one_stage(tmp_path: Path) -> None:
+    plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-1").plan
+    assert [stage.devices for stage in plan.stages] == [("cpu0",)]
+    assert {"kinds", "restricted"}.isdisjoint(dict(plan.certificate))
+
+
+def chain(model: str, topology: Topology) -> Module:
+    module = load_model(model, {}, DiagnosticSink()).module.extend([topology])
+    return PassManager(parse_pipeline("canonicalize,cost")).run(module, PassContext())
+
+
+def replicated(module: Module, topology: Topology) -> Iterator[float]:
+    """The value of every plan of a chain in stages with replicas."""
+    problem, devices = problem_of(module, topology, network(topology)), len(topology.devices)
+    limit = topology.memory(topology.devices[0]) or math.inf
+    for count in range(1, min(devices, problem.size) + 1):
+        for cuts in combinations(range(1, problem.size), count - 1):
+            ends = (0, *cuts, problem.size)
+            costs = [stage_cost(problem, range(a, b), 0) for a, b in pairwise(ends)]
+            if all(cost.memory <= limit for cost in costs):
+                for replicas in product(range(1, devices + 1), repeat=count):
+                    if sum(replicas) <= devices:
+                        yield max(cost.load / r for cost, r in zip(costs, replicas, strict=True))
+
+
+def meshes(module: Module, topology: Topology) -> Iterator[float]:
+    """The value of the best plan of every number of stages on meshes of every shape whose size divides that of the host."""
+    devices = len(topology.devices)
+    for size in (1, devices):
+        for count in range(1, devices // size + 1):
+            step = ShardPass(mesh=str(size), stages=count)
+            with suppress(Infeasible):
+                plan = step.run(module, PassContext()).first(Plan)
+                assert plan is not None
+                yield plan.value
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("memory", [10**9, 48_000, 24_000, 9_000])
+@pytest.mark.parametrize("bandwidth", [10, 100_000])
+def test_the_best_of_all_kinds(tmp_path: Path, devices: int, memory: int, bandwidth: int) -> None:
+    """Against every plan in stages with replicas, counted one by one, and the best on meshes of each shape and number."""
+    model, path = "zoo:mlp,layers=3,inputs=48,hidden=48,outputs=48,batch=12", machines(tmp_path, devices, memory, bandwidth)
+    topology = load_topology(path, DiagnosticSink())
+    module = chain(model, topology)
+    every = [*replicated(module, topology), *meshes(module, topology)]
+    if not every:
+        with pytest.raises(Infeasible):
+            compiled(tmp_path, model, path)
+        return
+    plan = compiled(tmp_path, model, path).plan
+    assert plan.bound <= min(every) * (1 + 1e-9)
+    assert plan.value <= min(every) * (1 + 1e-3)
+    if plan.status == "optimal":
+        assert plan.value == pytest.approx(min(every), rel=1e-6)
+
+
+@pytest.mark.parametrize("memory", [10**9, 24_000])
+def test_a_replayed_plan_keeps_the_proof_of_all_kinds(tmp_path: Path, memory: int) -> None:
+    model, topology = "zoo:mlp,layers=3,inputs=48,hidden=48,outputs=48,batch=12", machines(tmp_path, 3, memory)
+    found = compiled(tmp_path, model, topology).plan
+    path = tmp_path / "plan.json"
+    path.write_text((tmp_path / "b" / "plan.json").read_text())
+    again = compiled(tmp_path, model, topology, plan=path).plan
+    assert (again.value, again.bound, again.status) == (found.value, found.bound, found.status)
+    assert json.loads(path.read_text())["certificate"]["kinds"] == dict(found.certificate)["kinds"]
+
+
+def test_an_interrupt_keeps_the_plan_of_the_kind_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is proven of meshes then."""
+
+    def interrupted(self: ShardPass, module: Module, context: PassContext) -> Module:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ShardPass, "run", interrupted)
+    result = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2")
+    assert result.interrupted
+    assert (result.plan.bound, result.plan.status) == (0.0, "feasible")
+    assert dict(result.plan.certificate)["kinds"] == "stages with replicas; stages on meshes: not searched to the end"
+
+
+def test_what_is_warned_of_is_warned_of_once(tmp_path: Path) -> None:
+    """Both kinds count costs, and only the warnings of the kind that is taken are told."""
+    sink = DiagnosticSink()
+    options = CompileOptions("zoo:mlp,hidden=16,batch=2", "preset:cpu-4,cores=1", tmp_path / "b", plan_only=True)
+    compile_model(options, sink=sink)
+    told = [str(diagnostic) for diagnostic in sink.diagnostics]
+    assert len(told) == len(set(told))
