@@ -121,7 +121,7 @@ def test_stages_of_a_result_list_their_ops(tmp_path: Path, capsys: pytest.Captur
     solved = json.loads(run(capsys, "solve", tmp_path / "w.json", "--json"))
     assert solved["schema"] == "dnnc.solve/1"
     assert [stage["ops"] for stage in solved["stages"]] == [[0, 1], [2]]
-    target = ("-t", "preset:cpu-2,cores=2", "-o", tmp_path / "b")
+    target = ("-t", "preset:cpu-2,cores=2", "-o", tmp_path / "b", "--replicas", "1")
     compiled = json.loads(run(capsys, "compile", tmp_path / "w.json", *target, "--json"))
     assert compiled["schema"] == "dnnc.compile/2"
     assert [stage["ops"] for stage in compiled["stages"]] == [["n0", "n1"], ["n2"]]
