@@ -35,7 +35,7 @@ def visible_json(text: str) -> str:
 
 
 _NEWLINE_OF_A_NAME = re.compile(r"\n(?!  )")
-"""A newline in a message that is of a name: those of dnnc are followed by an indented line."""
+"""A newline of a name in a message or a hint: those of dnnc are followed by an indented line."""
 
 _LONGEST = 4000
 """Characters of one message that are shown; a name may have millions."""
@@ -43,6 +43,11 @@ _LONGEST = 4000
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 60]}... ({len(text) - _LONGEST + 60} more characters)"
+
+
+def _lines(text: str) -> str:
+    """A message or a hint as it is shown."""
+    return _cut(_NEWLINE_OF_A_NAME.sub(r"\\n", visible(text, lines=True)))
 
 
 class ExitCode(enum.IntEnum):
@@ -89,7 +94,7 @@ class Diagnostic:
         place = _cut(visible(self.where))
         if self.span:
             place = f"{place or '<text>'}:{self.span.line}:{self.span.column}"
-        message = _cut(_NEWLINE_OF_A_NAME.sub(r"\\n", visible(self.message, lines=True)))
+        message = _lines(self.message)
         lines = [f"{place}: {self.severity.value}: {message}" if place else f"{self.severity.value}: {message}"]
         if self.span and self.span.source_line:
             source = self.span.source_line.replace("\t", " ")
@@ -99,7 +104,7 @@ class Diagnostic:
             behind = visible(source[column + self.span.length : start + 160])
             lines += [f"  {ahead}{marked}{behind}", "  " + " " * len(ahead) + "^" * max(1, len(marked))]
         if self.hint:
-            lines.append(f"  hint: {_cut(visible(self.hint))}")
+            lines.append(f"  hint: {_lines(self.hint)}")
         return "\n".join(lines)
 
 
