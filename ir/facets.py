@@ -111,6 +111,12 @@ class StageSet:
     stages: tuple[int, ...]
 
 
+SEPARATOR = "; "
+"""Between the names of strategies in ``shard<..>``, one per axis."""
+WHOLE = "replicate"
+"""The name of the strategy of an op that runs whole on every member."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRule:
     """Name of the layout rule, of those its OpDef offers, that the op follows."""

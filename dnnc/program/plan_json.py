@@ -52,7 +52,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ir.diagnostics import Diagnostic, InvalidInput, visible_json
-from ir.facets import StageSet
+from ir.facets import SEPARATOR, StageSet
 from ir.files import read_input_text
 from ir.json_text import parse_json
 from ir.limits import LIMITS
@@ -63,7 +63,7 @@ from ir.topology import Topology
 from passes.lower import is_sharded
 from passes.model.graph import cuts_of
 from passes.model.spmd.decided import odd_reshard
-from passes.model.spmd.notation import SEPARATOR, read_placements
+from passes.model.spmd.notation import read_placements
 from passes.model.spmd.reshard_ops import plain
 from passes.model.spmd.undecided import copied
 from passes.model.timeline.workload import workload

@@ -23,6 +23,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from ir.facets import WHOLE
 from ir.layout_rules.adapt import Adapt
 from ir.shares import cut, equal
 from ir.types import Partial, Placement, Replicate, Shard
@@ -123,7 +124,7 @@ class LayoutRule:
     def strategies(self, count: int = 2, *, even: bool = False) -> tuple[Strategy, ...]:
         """Every way to run the op over an axis of ``count`` members, the replicated one first. ``even``: equal shards only."""
         operands, results = (len(side) for side in self.differentiable)
-        found = [Strategy("replicate", (Replicate(),) * operands, (Replicate(),) * results)]
+        found = [Strategy(WHOLE, (Replicate(),) * operands, (Replicate(),) * results)]
         found += [_sharded(factor) for factor in self.shardable if factor.size >= count and not (even and factor.size % count)]
         for linear in self.linear:
             for reduction in linear.reductions:

@@ -39,8 +39,9 @@ Copies of folded blocks
          function's ops assign and as many paths, nodes, scopes and groups as it has ops, with the calls of folded functions
          inside it counted as what they stand for. Names begin with %. A renaming is pairs of texts, each first one once.
 Sharded stages
-- INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; a collective, ``comm.slice``
-         or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else.
+- INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; its operands lie as they want
+         them, its results as they make them. A collective, ``comm.slice`` or ``comm.term`` along an axis changes the placement
+         on that axis as its kind says, and nothing else.
 Rows
 - INV22  The rows of a schedule, beside the programs of its stages, hold each action of these on each of their devices once (of
          rows that are not periodic, for each microbatch), equal ones for the members of a mesh, in an order that does not
@@ -68,6 +69,7 @@ from ir.verifier.locals import check_locals
 from ir.verifier.machines import check_machines
 from ir.verifier.orders import check_orders
 from ir.verifier.programs import check_programs
+from ir.verifier.strategies import check_strategies
 from ir.verifier.symbols import check_symbols
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dia
     check_programs(findings)
     check_decisions(findings)
     check_collectives(findings)
+    check_strategies(findings)
     check_orders(findings)
     check_locals(findings)
     return findings.sorted()

@@ -13,7 +13,7 @@ import math
 from ir.attributes import Attribute, AttrKind, Dense, attributes
 from ir.boxes import Box, Placements, axis_number, box, coordinates, placements_of, shape_of
 from ir.dense import dense_data
-from ir.facets import BackwardTime, Cost, Measured, ShardRule, StageSet, Time, Transfer
+from ir.facets import SEPARATOR, WHOLE, BackwardTime, Cost, Measured, ShardRule, StageSet, Time, Transfer
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
 from ir.module import Mesh, Module, Program, Resource, Stage
 from ir.names import unique
@@ -23,7 +23,6 @@ from ir.shares import Shares, nested_cut
 from ir.types import DType, Replicate, TensorType, Type
 from passes.model.graph import reads, renamed
 from passes.model.spmd.decided import bare_results
-from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.model.spmd.reshard_ops import bare, laid
 
 _MEASURED = (Cost, Measured, Time, BackwardTime, Transfer)

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
-from ir.facets import StageSet
+from ir.facets import SEPARATOR, WHOLE, StageSet
 from ir.layout_rules import LayoutRule, rules
 from ir.module import Mesh, Module, Plan
 from ir.objectives import Planned
@@ -38,7 +38,7 @@ from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_over
-from passes.model.spmd.notation import SEPARATOR, WHOLE, read_placements
+from passes.model.spmd.notation import read_placements
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged, in_flight
 from passes.model.spmd.undecided import undecided

@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.facets import Cost, OptimizerState, Time
+from ir.facets import SEPARATOR, WHOLE, Cost, OptimizerState, Time
 from ir.layout_rules import Factor, LayoutRule, Strategy, Surroundings, backward_rule
 from ir.module import Func, Module, Resource, Splat
 from ir.opdefs import module_opsets
@@ -50,7 +50,6 @@ from passes.model.graph import reads
 from passes.model.op_time import fused_seconds, is_head, op_seconds
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
 from passes.model.spmd.mesh import DeviceMesh, Member
-from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.shard.cells import cells_of
 from passes.shard.fused import Epilogue, chains_of
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ir.facets import WHOLE
 from ir.layout_rules import LayoutRule, Strategy
 from passes.model.spmd.layouts import Placements
-from passes.model.spmd.notation import WHOLE
 from passes.model.spmd.price import Decisions
 from passes.shard.build import ShardInput
 from passes.shard.problem import ValueNode

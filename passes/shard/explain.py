@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from ir.facets import ShardRule, StageSet
+from ir.facets import SEPARATOR, WHOLE, ShardRule, StageSet
 from ir.layout_rules import rules
 from ir.module import Func, Mesh, Module, Plan, PlanStage
 from ir.ops import Op
@@ -30,7 +30,6 @@ from passes.model.spmd.cross_mesh import parties
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
-from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.model.spmd.price import Bill, Collective, Decisions, price
 from passes.model.spmd.reshard_ops import bare_value, keeps, without_reshards
 from passes.model.spmd.staged import Staged

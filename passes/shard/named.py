@@ -24,12 +24,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ir.facets import WHOLE
 from ir.layout_rules import Factor, Kind, LayoutRule, rules
 from ir.module import Module
 from ir.operators import PRODUCT, has
 from ir.ops import Op
 from ir.types import TensorType
-from passes.model.spmd.notation import WHOLE
 from passes.shard.build import ShardInput
 from passes.shard.decide import choice_of, settled, truthful
 from passes.shard.problem import NodeKind

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from ir.attributes import attributes
-from ir.facets import ShardRule, StageSet
+from ir.facets import SEPARATOR, ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
 from ir.ops import Op, Value
 from ir.rows import edge_slots
@@ -33,7 +33,6 @@ from passes.model.sizes import assessed
 from passes.model.spmd.cross_mesh import message_bytes, parties
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
-from passes.model.spmd.notation import SEPARATOR
 from passes.model.spmd.price import price
 from passes.model.spmd.reshard_ops import Decided, laid, with_reshards
 from passes.model.spmd.staged import Staged

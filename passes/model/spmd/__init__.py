@@ -7,7 +7,7 @@
 - ``price``, ``staged``: what a sharded function costs under given decisions; a stage with its mesh, decisions and bill;
 - ``footprint``: what a stage needs of a device, activations and buffers too;
 - ``cross_mesh``: what passes between stages that are meshes, and what it costs;
-- ``notation``, ``decided``: how decisions stand in a module; what they are, read and checked;
+- ``notation``, ``decided``: placements as texts; what a module says of its decisions, read and checked;
 - ``program``: what one device runs, read from its ``program`` symbol;
 - ``count``: what the collectives of a lowered stage cost, counted from its ops.
 """

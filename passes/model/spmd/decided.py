@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from ir.boxes import Placements, placements_of, reduction_of, shape_of
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import ShardRule
+from ir.facets import SEPARATOR, WHOLE, ShardRule
 from ir.layout_rules import LayoutRule, Strategy, Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.opdefs import RESHARD, module_opsets
@@ -25,7 +25,6 @@ from ir.ops import Op
 from ir.shares import Shares, none_empty, proportional
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import describe, reads, stage_members
-from passes.model.spmd.notation import SEPARATOR, WHOLE
 from passes.model.spmd.reshard_ops import (
     Decided,
     Plain,

@@ -1,4 +1,4 @@
-"""How decisions about layouts are told as texts: strategies in ``shard<..>``, placements in plans."""
+"""How placements are told as texts, in plans."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ import re
 from ir.diagnostics import InvalidInput
 from ir.types import Partial, Placement, Replicate, Shard
 
-SEPARATOR = "; "
-"""Between the names of strategies in ``shard<..>``, one per axis."""
-WHOLE = "replicate"
-"""The name of the strategy of an op that runs whole on every member."""
 _PLACEMENT = re.compile(r"S\((\d{1,4})\)|R|P\((sum|max)\)")
 
 
@@ -26,4 +22,4 @@ def read_placements(text: str) -> tuple[Placement, ...]:
     return tuple(found)
 
 
-__all__ = ["SEPARATOR", "WHOLE", "read_placements"]
+__all__ = ["read_placements"]
