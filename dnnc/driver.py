@@ -385,7 +385,7 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
         return _sharded(options, pipeline)
     if options.microbatches is not None:
-        raise UsageError("--microbatches is of a training step in stages", hint="add --mesh, --objective training and --stages")
+        raise UsageError("--microbatches is of a training step on meshes", hint="add --mesh and --objective training")
     if options.explain:
         raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
     if options.plan_only:
@@ -460,11 +460,8 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
     training = options.objective == TRAINING.name or any(getattr(step, "training", False) for step in pipeline)
     if training and not options.plan_only:
         raise UsageError(NO_TRAINING, hint="add --plan-only for the plan, or leave --objective out for inference")
-    if options.microbatches is not None and (not training or options.stages in (None, 1)):
-        raise UsageError(
-            "--microbatches is of a training step in stages",
-            hint="add --objective training and --stages N, or leave it out: one mesh runs a step at one go",
-        )
+    if options.microbatches is not None and not training:
+        raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
     changes: dict[str, Any] = {}
     if options.mesh:
         changes["mesh"] = "" if options.mesh == "auto" else options.mesh

@@ -84,7 +84,8 @@ def compile_(
             min=1,
             max=1 << 20,
             metavar="M",
-            help="training, with --mesh and --stages: microbatches of a step, each a run of the model (default: 8).",
+            help="training, with --mesh: microbatches of a step, each a run of the model, whose gradients are accumulated "
+            "(default: 8 with --stages, else 1).",
         ),
     ] = None,
     explain: Annotated[

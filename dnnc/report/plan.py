@@ -60,8 +60,7 @@ def plan_headline(plan: Plan) -> str:
     stages = f"{count} stage{'s' if count != 1 else ''}{on}"
     lines = [f"{plan.objective}: {seconds_text(plan.value)} {plan.minimises.per}{rate}, {stages}"]
     if plan.microbatches > 1 or (plan.flushes and count > 1):
-        period = seconds_text(step_period(plan))
-        lines.append(f"  {plan.microbatches} microbatches a step, one every {period}, and {count - 1} more to fill and drain")
+        lines.append(f"  {_step_text(plan)}")
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
@@ -77,6 +76,17 @@ def plan_headline(plan: Plan) -> str:
     if "," in shares:  # of several
         lines.append(f"  shares {shares}" if len(shares) < LONG else f"  shares {shares[:LONG]}...")
     return "\n".join(lines)
+
+
+def _step_text(plan: Plan) -> str:
+    """Of what microbatches a training step is made."""
+    count, period = plan.microbatches, seconds_text(step_period(plan))
+    if len(plan.stages) > 1:
+        return f"{count} microbatches a step, one every {period}, and {len(plan.stages) - 1} more to fill and drain"
+    (stage,) = plan.stages
+    each = seconds_text(step_period(plan) - stage.sync / count)
+    synced = f", {seconds_text(stage.sync)} once to synchronise gradients" if stage.sync else ""
+    return f"{count} microbatches a step, one after the other, {each} each{synced}"
 
 
 def idle_devices(plan: Plan, topology: Topology) -> tuple[str, ...]:

@@ -37,9 +37,11 @@ class Fitter:
     """Counts plans of one problem whole against a limit, in bytes of the smallest device; None: there is no limit.
     ``nearest``: what the plan needs that missed it least."""
 
-    def __init__(self, module: Module, given: ShardInput, limit: float | None, *, training: bool, uneven: bool) -> None:
+    def __init__(
+        self, module: Module, given: ShardInput, limit: float | None, *, training: bool, uneven: bool, microbatches: int = 1
+    ) -> None:
         self.module, self.given, self.limit = module, given, limit
-        self.training, self.uneven = training, uneven
+        self.training, self.uneven, self.microbatches = training, uneven, microbatches
         self.resources = {name: resource.type for name, resource in module.resources.items()}
         self.nearest: Footprint | None = None
         self.last: Staged | None = None
@@ -49,7 +51,15 @@ class Fitter:
         given, func = self.given, self.given.func
         decisions = decisions_of(given, choices)
         if self.last is None or self.last.decisions != decisions:
-            bill = price(self.module, func, given.mesh, decisions, training=self.training, uneven=self.uneven)
+            bill = price(
+                self.module,
+                func,
+                given.mesh,
+                decisions,
+                training=self.training,
+                uneven=self.uneven,
+                microbatches=self.microbatches,
+            )
             self.last = Staged(tuple(range(len(func.ops))), given.mesh, decisions, bill)
         return self.last
 

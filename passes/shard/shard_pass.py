@@ -58,6 +58,10 @@ REASONS = {
 """How a bound was reached, by ``ShardPlan.reason``."""
 
 
+IN_STAGES = 8
+"""Microbatches of a training step in stages unless it is told."""
+
+
 @dataclass(frozen=True)
 class ShardPass(Pass):
     """Split ops and values over a mesh of all devices, at least modelled time.
@@ -70,8 +74,8 @@ class ShardPass(Pass):
     ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found; in stages ops are split as in that plan of the whole
     function, and cut where the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound,
     at which a search ends; 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
-    shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: of a training step
-    in stages."""
+    shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: runs of the
+    function that make a training step, whose gradients are added up and synchronised once; 0: 8 in stages, 1 on one mesh."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""
@@ -84,7 +88,12 @@ class ShardPass(Pass):
     gap: float = ENOUGH_PROVEN
     strategy: str = ""
     stages: int = 1
-    microbatches: int = 8
+    microbatches: int = 0
+
+    @property
+    def flushed(self) -> int:
+        """Microbatches between two synchronisations of gradients."""
+        return (self.microbatches or (1 if self.stages == 1 else IN_STAGES)) if self.training else 1
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -102,6 +111,9 @@ class ShardPass(Pass):
             raise UsageError(f"memory is {self.memory}, expected bytes, 0 or -1", where=self.name)
         if self.strategy not in ("", *STRATEGIES):
             raise UsageError(f"strategy is '{self.strategy}', expected one of {', '.join(STRATEGIES)}", where=self.name)
+        if self.microbatches < 0 or (self.microbatches and not self.training):
+            expected = "expected those of a training step" if not self.training else "expected 1 or more, or 0 for the default"
+            raise UsageError(f"microbatches is {self.microbatches}, {expected}", where=self.name)
         must_run(module, topology)
         if self.stages != 1:
             return self.staged(module, topology, context)
@@ -116,8 +128,10 @@ class ShardPass(Pass):
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
         net = context.analyses.get(network, topology)
-        single = single_value(module, topology, net, training=self.training, memory=self.memory)
-        told = _plan(given, plan, bound, single, tried, searched, self.training, self.strategy, self.tied)
+        times = self.flushed
+        single = times * single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=times)
+        told = _plan(given, plan, bound, tried, searched, self.training, self.strategy, self.tied)
+        told = replace(told, value=times * told.value, bound=times * told.bound, single=single, microbatches=times)
         return written(module, [stage], of_both(told, context.incumbent), memory=self.memory)
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
@@ -139,8 +153,6 @@ class ShardPass(Pass):
         count = len(topology.devices)
         if self.stages < 0:
             raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
-        if self.microbatches < 1:
-            raise UsageError(f"microbatches is {self.microbatches}, expected at least 1", where=self.name)
         if self.tied or self.shares not in ("", EQUAL):
             option, hint = ("tied", ", or strategy to tied") if self.tied else ("shares", "")
             message = f"{option} is for one mesh, and stages is {self.stages or '0 (as many as are best)'}"
@@ -151,7 +163,7 @@ class ShardPass(Pass):
             hint = "use fewer stages, a smaller mesh or more devices"
             raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
         net = context.analyses.get(network, topology)
-        times = self.microbatches if self.training else 0
+        times = self.flushed if self.training else 0
         ends = time.perf_counter() + self.time_limit
         bound, over, fault = math.inf, 0, ""
         for _ in range(MOST_LIMITS):
@@ -159,7 +171,7 @@ class ShardPass(Pass):
             bound = min(bound, least)  # that of the first search, which counts least, is one of all plans
             if plan is None:
                 break
-            single = single_value(module, topology, net, training=self.training, memory=self.memory)
+            single = single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=self.flushed)
             told = _staged_plan(replace(plan, bound=bound), self.mesh, single * (times or 1), times, self.strategy)
             result = written(module, plan.stages, of_both(told, context.incumbent), memory=self.memory)
             more, index, text = overfull(result, topology, self.memory)
@@ -200,7 +212,7 @@ class ShardPass(Pass):
                 spare=over,
                 uneven=self.uneven,
                 training=self.training,
-                microbatches=self.microbatches if self.training else 1,
+                microbatches=self.flushed,
                 strategy=strategy,
                 gap=self.gap,
                 incumbent=worth_finding(context),
@@ -260,7 +272,7 @@ class ShardPass(Pass):
                 mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
                 mesh = mesh.limited(self.memory)
                 limit = mesh.memory
-                given = build(module, func, mesh, found, training=self.training, uneven=self.uneven)
+                given = build(module, func, mesh, found, training=self.training, uneven=self.uneven, microbatches=self.flushed)
                 left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
                 began = time.perf_counter()
                 most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
@@ -291,7 +303,7 @@ class ShardPass(Pass):
                     bounds.append(plan.bound)
                     continue
                 if best is None or plan.value < best[1].value:
-                    fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven)
+                    fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven, microbatches=self.flushed)
                     counting = time.perf_counter()
                     fitted = plan if fitter.fits(plan.choices) else None
                     began += time.perf_counter() - counting  # a count is no search
@@ -372,9 +384,11 @@ def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
     return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
 
 
-def single_value(module: Module, topology: Topology, net: Network, *, training: bool, memory: int = 0) -> float:
-    """Seconds on the best single device whose memory holds weights and activations; inf where none does. ``memory``: as of
-    ``ShardPass``."""
+def single_value(
+    module: Module, topology: Topology, net: Network, *, training: bool, memory: int = 0, microbatches: int = 1
+) -> float:
+    """Seconds of one microbatch on the best single device whose memory holds weights and activations; inf where none does.
+    ``memory``: as of ``ShardPass``; ``microbatches``: over which gradients are accumulated."""
     best, alive = math.inf, max(live_bytes(module.entry), default=0)
     seen: set[tuple[str, int | None]] = set()
     for number, device in enumerate(topology.devices):
@@ -382,7 +396,7 @@ def single_value(module: Module, topology: Topology, net: Network, *, training: 
         if key not in seen:
             seen.add(key)
             mesh = mesh_of(topology, net, (1,), number).limited(memory)
-            problem = build(module, module.entry, mesh, None, training=training).problem
+            problem = build(module, module.entry, mesh, None, training=training, microbatches=microbatches).problem
             kinds = [problem.node_kinds[kind] for kind in problem.kinds]
             needs = sum(float(kind.memory.min()) for kind in kinds) + alive
             if mesh.memory is None or needs <= mesh.memory:
@@ -451,14 +465,13 @@ def _plan(
     given: ShardInput,
     plan: ShardPlan,
     bound: float,
-    single: float,
     tried: Sequence[tuple[tuple[int, ...], Along]],
     searched: int,
     training: bool,
     strategy: str,
     tied: bool,
 ) -> Plan:
-    """What is proven of one mesh for the whole function; of the meshes ``tried`` the first so many were ``searched``."""
+    """What is proven of one run of the function on one mesh; of the meshes ``tried`` the first so many were ``searched``."""
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
     if plan.interrupted:
         left = len(tried) - searched
@@ -485,7 +498,7 @@ def _plan(
         port_value=plan.value,
         bound=min(bound, plan.value),
         status="optimal" if done else "feasible",
-        single=single,
+        single=math.inf,
         stages=(),
         certificate=tuple(sorted(certificate.items())),
     )

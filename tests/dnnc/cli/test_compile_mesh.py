@@ -166,7 +166,6 @@ def test_training_is_planned_only(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--mesh", "2", "--objective", "latency"), ("latency", "--mesh")),
         (("--mesh", "2", "--passes", "canonicalize,cost"), ("--mesh", "shard")),
         (("--mesh", "2", "--stages", "2", "--microbatches", "4"), ("--microbatches", "--objective training")),
-        (("--mesh", "2", "--objective", "training", "--plan-only", "--microbatches", "4"), ("--microbatches", "--stages N")),
         (("--microbatches", "4"), ("--microbatches", "--mesh")),
         (("--strategy", "data"), ("--strategy", "--mesh")),
         (("--uneven",), ("--uneven", "--mesh")),
@@ -388,3 +387,24 @@ def test_an_edited_change_of_layout_is_not_lost(
     assert not (tmp_path / "c").exists()
     path.write_text(text)
     dnnc(capsys, "compile", *spec, "--plan", path, "-o", tmp_path / "c", "-q")
+
+
+def test_microbatches_on_one_mesh_accumulate_gradients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One after another, then one exchange; ``simulate`` and a replay of the plan say the same."""
+    common = (BERT, "-t", FOUR, "--plan-only")
+    options = ("--mesh", "4", "--strategy", "data", "--objective", "training")
+    one = compiled(capsys, *common, "-o", tmp_path / "one", *options)
+    four = compiled(capsys, *common, "-o", tmp_path / "four", *options, "--microbatches", "4")
+    assert (one["microbatches"], four["microbatches"]) == (1, 4)
+    (row,) = json.loads((tmp_path / "four" / "plan.json").read_text())["stages"]
+    sync = row["seconds"]["sync"]
+    assert sync > 0
+    assert four["objective"] == pytest.approx(4 * (one["objective"] - sync) + sync)
+    assert main(["simulate", str(tmp_path / "four"), "--json"]) == 0
+    timeline = json.loads(capsys.readouterr().out)
+    assert (timeline["microbatches"], timeline["makespan"]) == (4, pytest.approx(four["objective"]))
+    again = compiled(capsys, *common, "-o", tmp_path / "again", "--plan", tmp_path / "four" / "plan.json")
+    assert again["objective"] == four["objective"]
+    out = dnnc(capsys, "compile", *common, "-o", tmp_path / "told", *options, "--microbatches", "4")
+    assert "4 microbatches a step, one after the other, " in out
+    assert " once to synchronise gradients" in out
