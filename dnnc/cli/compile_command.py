@@ -101,7 +101,7 @@ def compile_(
         typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json or plan.ir instead of searching."),
     ] = None,
     plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Write plan.json and plan.ir only: no stages, no weights.")
+        bool, typer.Option("--plan-only", help="Write plan.json, plan.ir and trace.json only: no programs, no weights.")
     ] = False,
     weights: Annotated[
         opt.Weights, typer.Option(help="One shared weight file, one file per stage, or none at all.")
@@ -158,7 +158,8 @@ def compile_(
     statistics: opt.StatisticsOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, and one program per stage."""
+    """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, its timeline, and one program per stage (none
+    of a profile, which has seconds in place of operators)."""
     from dnnc.driver import CompileOptions, compile_model
     from ir.scratch import remove_dead_scratch
 

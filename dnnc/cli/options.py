@@ -24,7 +24,7 @@ def complete_zoo(incomplete: str) -> list[str]:
 
 def complete_model(incomplete: str) -> list[str]:
     """Zoo models, then files of the right kind."""
-    return complete_zoo(incomplete) + _files(incomplete, (".onnx", ".ir"))
+    return complete_zoo(incomplete) + _files(incomplete, (".onnx", ".ir", ".json", ".txt"))
 
 
 def complete_topology(incomplete: str) -> list[str]:
@@ -117,7 +117,11 @@ class Split(StrEnum):
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="An ONNX file, or zoo:NAME[,option=value...].", autocompletion=complete_model),
+    typer.Argument(
+        metavar="MODEL",
+        help="An ONNX file, zoo:NAME[,option=value...], or a profile (JSON, .txt, .ir).",
+        autocompletion=complete_model,
+    ),
 ]
 BuildArgument = Annotated[Path, typer.Argument(metavar="DIR", help="A directory that 'dnnc compile' wrote.")]
 TopologyOption = Annotated[
