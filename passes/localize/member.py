@@ -13,7 +13,7 @@ import math
 from ir.attributes import Attribute, AttrKind, Dense, attributes
 from ir.boxes import Box, Placements, axis_number, box, coordinates, placements_of, shape_of
 from ir.dense import dense_data
-from ir.facets import SEPARATOR, WHOLE, BackwardTime, Cost, Measured, ShardRule, StageSet, Time, Transfer
+from ir.facets import DECISIONS, SEPARATOR, WHOLE, BackwardTime, Cost, Measured, ShardRule, Time, Transfer
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
 from ir.module import Mesh, Module, Program, Resource, Stage
 from ir.names import unique
@@ -25,9 +25,8 @@ from passes.model.graph import reads, renamed
 from passes.model.spmd.decided import bare_results
 from passes.model.spmd.reshard_ops import bare, laid
 
-_MEASURED = (Cost, Measured, Time, BackwardTime, Transfer)
-"""Facets that speak of the whole op."""
-_DECIDED = (ShardRule, StageSet)
+_OF_WHOLE = (Cost, Measured, Time, BackwardTime, Transfer, *DECISIONS)
+"""Facets that speak of the whole op, or of what was decided for it."""
 _FILLS_SHAPES = 9
 """The opset from which there is a ConstantOfShape."""
 _SLICE_TAKES_INPUTS = 10
@@ -239,7 +238,7 @@ def _sized(whole: Type, here: Box) -> Type:
 
 def _undecided(op: Op, results: tuple[Value, ...] | None = None) -> Op:
     """The op, with other results if given, without facets that speak of the whole op or of stages and strategies."""
-    facets = tuple([facet for facet in op.facets if not isinstance(facet, (*_MEASURED, *_DECIDED))])
+    facets = tuple([facet for facet in op.facets if not isinstance(facet, _OF_WHOLE)])
     made = op.results if results is None else results
     if made == op.results and facets == op.facets:
         return op
