@@ -22,6 +22,7 @@ from ir.diagnostics import InvalidInput
 from ir.module import Func, Mesh, Module, Stage
 from ir.names import unique
 from ir.opdefs import COLLECTIVES, is_collective
+from ir.operators import RANDOM, has
 from ir.ops import Op, Value
 from ir.types import TensorType, Type
 from passes.model.graph import cuts_of, reads
@@ -150,7 +151,8 @@ def _reading(op: Op, names: Mapping[str, str]) -> Op:
 
 def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tuple[int, Func]]:
     """Level and function of each segment of a member that has ops. Its arguments are what it reads of other segments,
-    collectives and the stage's border, its results what those read of it."""
+    collectives and the stage's border, its results what those read of it. An op that depends on weights alone stands in every
+    segment that reads what it makes."""
     types: dict[str, Type] = {value.name: value.type for value in program.args}
     types |= {part.name: part.type for part in program.receives}
     of_value = dict.fromkeys(types, 0)
@@ -171,13 +173,37 @@ def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tupl
             of_value[value.name], types[value.name] = level, value.type
     for name in program.results:
         readers.setdefault(name, set()).add(-1)
-    for level, ops in sorted(at.items()):
+    fixed = _of_weights_alone(program)
+    for level, of_level in sorted(at.items()):
+        own = [op for op in of_level if not any(value.name in fixed for value in op.results)]
+        leaving = {name for name in fixed if -1 in readers.get(name, ()) and level == 0}
+        ops = [*_makers(fixed, {name for op in own for name in reads(op)} | leaving), *own]
         made = {value.name for op in ops for value in op.results}
         read = dict.fromkeys(name for op in ops for name in reads(op) if name[0] != "@" and name not in made)
-        left = [value for op in ops for value in op.results if readers.get(value.name, set()) - {level}]
+        left = [value for op in ops for value in op.results if value.name in leaving]
+        left += [value for op in own for value in op.results if readers.get(value.name, set()) - {level}]
         if left:
             name = f"@stage{program.stage}.member{program.member}.segment{level}"
             yield level, Func(name, tuple(Value(n, types[n]) for n in read), tuple(left), tuple(ops))
+
+
+def _of_weights_alone(program: LocalProgram) -> dict[str, Op]:
+    """Ops that depend on constants and weights alone and draw no random numbers, by what they make, in order."""
+    found: dict[str, Op] = {}
+    for op in program.ops:
+        if not is_collective(op) and not has(op, RANDOM) and all(name[0] == "@" or name in found for name in reads(op)):
+            found.update((value.name, op) for value in op.results)
+    return found
+
+
+def _makers(fixed: Mapping[str, Op], wanted: set[str]) -> list[Op]:
+    """Those of the ops ``fixed`` that make what is ``wanted``, and what they read themselves, in order."""
+    found: dict[str, Op] = {}
+    for name, op in reversed(list(fixed.items())):
+        if name in wanted:
+            found[op.id] = op
+            wanted |= set(reads(op))
+    return list(found.values())[::-1]
 
 
 def _local(name: str, type_: Type) -> Local:

@@ -71,7 +71,7 @@ def built(folder: Path, device_type: str = "CPU", mesh: str = "") -> Path:
     if mesh:
         text = text.replace('type = "plain"\n', 'type = "other"\n')
     (folder / "machines.toml").write_text(text)
-    net = "zoo:mlp,layers=4,hidden=64,batch=8,weights=random"
+    net = "zoo:gpt2,layers=2,hidden=64,seq=8,vocab=128,positions=16,weights=random"
     compile_model(CompileOptions(net, str(folder / "machines.toml"), folder / "build", stages=None if mesh else 2, mesh=mesh))
     return folder / "build"
 
