@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes, topology_of
+from dnnc.methods.planned import planned
 from ir.diagnostics import UsageError
 from ir.module import Module
+from ir.objectives import TRAINING
 from ir.topology import Topology
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     topology = topology_of(module)
     start = time.perf_counter()
     graph, schedule = read_graph(module, options)
+    if options.replicas == 1 and SCHEDULES[schedule] == "sum":
+        return _by_pass(module, options, progress, graph, schedule)
     replication = _replication(options, schedule, topology, graph) if options.replicas > 1 else None
     built = time.perf_counter()
     solution = at_least_a_plan(
@@ -61,6 +65,26 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     if replication is not None:
         defined |= {"replicas": options.replicas, "microbatches": options.microbatches}
     return solved(solution, tuple(stages), built - start, found - built, defined)
+
+
+def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: TrainingGraph, schedule: str) -> Solved:
+    """The pass ``partition``, which gives a device a stage forward and one backward: they are one here."""
+    from passes.partition import PartitionPass
+    from passes.partition.training import training_load, units
+
+    found = planned(module, options, progress, PartitionPass(objective=TRAINING.name))
+    problem, nodes_of = units(graph)
+    unit_of = {v: unit for unit, nodes in enumerate(nodes_of) for v in nodes}
+    devices: dict[object, tuple[str, list[int]]] = {}
+    for stage, ops in zip(found.plan.stages, found.members, strict=True):
+        devices.setdefault(stage.devices or stage.index, (stage.device_type, []))[1].extend(ops)
+    stages = []
+    for type_, positions in devices.values():
+        kind = next(k for k, known in enumerate(graph.kinds) if known.type == type_)
+        load = training_load(problem, kind, sorted({unit_of[v] for v in positions}))
+        busy, compute, transfers = load.forward + load.backward, sum(load.compute), sum(load.transfers)
+        stages.append(SolvedStage(type_, tuple(sorted(positions)), busy, compute, transfers, load.memory))
+    return found.solved(stages, {"schedule": schedule})
 
 
 def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:

@@ -470,7 +470,7 @@ def test_completion_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     from dnnc.cli.options import complete_model, complete_topology
 
     (tmp_path / "models").mkdir()
-    for name in ("models/a.onnx", "models/b.txt", "models/.hidden.onnx", "two.toml"):
+    for name in ("models/a.onnx", "models/b.md", "models/.hidden.onnx", "two.toml"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     assert complete_model("mod") == ["models/"]
