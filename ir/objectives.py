@@ -69,7 +69,7 @@ TRAINING = Objective(
     "a step with its backward pass",
     "per training step",
     trains=True,
-    splits=((Planned.MESHES, (CONTIGUOUS,)), (Planned.PROFILE, (CONTIGUOUS,)), (Planned.PAPER, (CONTIGUOUS, ANY))),
+    splits=((Planned.MESHES, (CONTIGUOUS,)), (Planned.PROFILE, (CONTIGUOUS, ANY)), (Planned.PAPER, (CONTIGUOUS, ANY))),
 )
 PIPEDREAM = Objective(
     "pipedream",

@@ -43,6 +43,7 @@ from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.any_split import AnySolution, solve_any
+from passes.partition.any_training import solve_any_training
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
 from passes.partition.from_workload import training_graph_of
@@ -68,6 +69,7 @@ SOLVERS: dict[tuple[str, str], Solver] = {
     (THROUGHPUT.name, ANY): solve_any,
     (LATENCY.name, CONTIGUOUS): solve_pieces,
     (TRAINING.name, CONTIGUOUS): solve_training,
+    (TRAINING.name, ANY): solve_any_training,
 }
 """How to solve, by objective and split."""
 SPLITS = (CONTIGUOUS, ANY)
@@ -127,7 +129,7 @@ class PartitionPass(Pass):
         groups, problem = self._groups(module, fine, frozenset(pins), context)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
-        overcounts = self.split == ANY and memory_can_bind(fine)
+        overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds)
         search = self._solver(module, topology, net, groups)

@@ -155,6 +155,10 @@ def test_both_doors_find_plans_of_one_value(tmp_path: Path, capsys: pytest.Captu
     assert (data["kind"], solved["kind"]) == ("training", "training")
     assert data["bound"] * 1e3 == pytest.approx(solved["bound"], abs=1e-9)
     assert data["objective"] >= data["bound"]
+    assert main(["solve", str(tmp_path / "w.json"), "--json", "--split", "any"]) == 0
+    solved = json.loads(capsys.readouterr().out)
+    data = compiled(capsys, tmp_path / "w.json", "-t", tmp_path / "two.toml", "-o", tmp_path / "b", "--split", "any")
+    assert (data["kind"], data["bound"] * 1e3) == ("training", pytest.approx(solved["bound"], abs=1e-9))
 
 
 def profile_text(forward: list[float], backward: list[float], sizes: list[float], edges: list[tuple[int, int]]) -> str:
