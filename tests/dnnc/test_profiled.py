@@ -126,6 +126,12 @@ def test_training_without_backward_times_is_refused(tmp_path: Path, machines: Pa
     assert "training needs backward times, and the profile states none" in capsys.readouterr().err
 
 
+def test_a_profile_without_nodes_is_no_plan_of_no_ops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "w.json").write_text(json.dumps(placement([], [])))
+    assert main(["compile", str(tmp_path / "w.json"), "-t", "preset:h100x8", "-o", str(tmp_path / "b")]) == 3
+    assert "the profile has no nodes, so there is nothing to plan" in capsys.readouterr().err
+
+
 def training_file(seed: int) -> dict[str, Any]:
     """Forward nodes and a backward node of each, of its colour, with edges both ways."""
     rng = random.Random(seed)

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from dnnc.frontends.workloads.device_placement import FORMAT
+from dnnc.frontends.workloads.pipedream import FORMAT as PIPEDREAM
 from dnnc.frontends.workloads.profile import ACCELERATOR, CPU
 from ir.attributes import attributes
 from ir.diagnostics import DiagnosticSink, InvalidInput
@@ -34,7 +36,9 @@ _FW, _BW = Phase("fw"), Phase("bw")
 def is_profile(module: Module) -> bool:
     """Whether the program of the module is a profiled workload, which has seconds in place of operators."""
     func = module.first(Func)
-    return func is not None and any(op.name == WORK for op in func.ops)
+    if func is None or func.ops:
+        return func is not None and any(op.name == WORK for op in func.ops)
+    return any(key == "producer" and attribute.value in (FORMAT, PIPEDREAM) for key, attribute in module.attributes)
 
 
 def has_backward(module: Module) -> bool:
@@ -46,6 +50,8 @@ def fitted(module: Module, topology: Topology, *, training: bool, sink: Diagnost
     """The workload for the devices of ``topology``, and a sentence on whose seconds these have. Raises InvalidInput where no
     type has seconds, or for training without a backward pass."""
     entry = module.entry
+    if not entry.ops:
+        raise InvalidInput("the profile has no nodes, so there is nothing to plan", where=where)
     odd = next((op for op in entry.ops if op.name != WORK), None)
     if odd is not None:
         hint = f"a profile holds {WORK} alone, a model none"
