@@ -379,13 +379,18 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     check_time_limit(options.time_limit)
     if options.plan is not None:
         return _replay(options)
+    trains = bool(options.objective) and objective_of(options.objective).trains and not profiled
+    if trains and options.mesh == NO_MESH:
+        raise UsageError("--mesh none leaves meshes out, and a training step of a model is planned on them", where="--mesh")
+    if trains and not (options.mesh or options.pipeline):
+        options = replace(options, mesh="auto", stages=options.stages or 0)
     if options.mesh == NO_MESH:
         options = replace(options, mesh="")
     pipeline = parse_pipeline(options.pipeline or (SHARDED_PIPELINE if options.mesh else PIPELINE))
     if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
         return _sharded(options, pipeline)
     if options.microbatches is not None:
-        raise UsageError("--microbatches is of a training step on meshes", hint="add --mesh and --objective training")
+        raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
     if options.explain:
         raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
     if options.plan_only:
@@ -403,10 +408,11 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     for name in ("objective", "split"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
-    if options.objective and objective_of(options.objective).trains and not profiled:
+    if trains:
         raise UsageError(
-            f"--objective {options.objective} without --mesh needs backward times, and an ONNX model has none",
-            hint="add --mesh auto and --plan-only, or give a profiled workload",
+            f"--objective {options.objective} of a model needs the pass 'shard', which the pipeline does not have",
+            where="--passes",
+            hint="leave --passes out, or give a profiled workload",
         )
     if changes and not any(step.name == "partition" for step in pipeline):
         given = ", ".join(_FLAGS[name] for name in changes)

@@ -27,6 +27,9 @@ MADE = "make it again with 'dnnc solve'"
 def scheduled(subject: Path, workload: str, sink: DiagnosticSink) -> Module:
     """The module with a plan and a schedule that ``subject`` is of: a directory that ``dnnc compile`` wrote, or a file of
     ``dnnc solve`` (``--json`` or ``-o``). ``workload`` stands over the one that the file names. Raises InvalidInput."""
+    if not subject.exists():
+        message = "no such file or directory; expected a build directory, or a split that 'dnnc solve' wrote"
+        raise InvalidInput(message, where=str(subject), hint="make it with 'dnnc compile MODEL -t TOPOLOGY -o DIR'")
     if not subject.is_file():
         return _of_folder(subject, sink)
     return _with_schedule(_of_split(subject, workload, sink), sink)

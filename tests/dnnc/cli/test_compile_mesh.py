@@ -166,7 +166,7 @@ def test_training_is_planned_only(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--mesh", "2", "--objective", "latency"), ("latency", "--mesh")),
         (("--mesh", "2", "--passes", "canonicalize,cost"), ("--mesh", "shard")),
         (("--mesh", "2", "--stages", "2", "--microbatches", "4"), ("--microbatches", "--objective training")),
-        (("--microbatches", "4"), ("--microbatches", "--mesh")),
+        (("--microbatches", "4"), ("--microbatches", "--objective training")),
         (("--strategy", "data"), ("--strategy", "--mesh")),
         (("--uneven",), ("--uneven", "--mesh")),
         (("--explain",), ("--explain", "--mesh")),
@@ -408,3 +408,12 @@ def test_microbatches_on_one_mesh_accumulate_gradients(tmp_path: Path, capsys: p
     out = dnnc(capsys, "compile", *common, "-o", tmp_path / "told", *options, "--microbatches", "4")
     assert "4 microbatches a step, one after the other, " in out
     assert " once to synchronise gradients" in out
+
+
+def test_a_training_step_is_planned_on_the_best_meshes_unless_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = (MLP, "-t", FOUR, "--objective", "training", "--plan-only")
+    alone = compiled(capsys, *common, "-o", tmp_path / "a")
+    told = compiled(capsys, *common, "-o", tmp_path / "b", "--mesh", "auto", "--stages", "auto")
+    assert alone["stages"] == told["stages"]
+    assert (alone["kind"], alone["objective"]) == ("training", told["objective"])
+    refused(capsys, *common, "-o", tmp_path / "c", "--passes", "canonicalize,cost,partition,place")

@@ -68,7 +68,8 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--objective", "training"], "needs backward times, and an ONNX model has none"),
+        (["--objective", "training"], "programs for training are not generated yet"),
+        (["--objective", "training", "--mesh", "none"], "--mesh none leaves meshes out"),
         (["--objective", "pipedream"], "it is an objective of 'dnnc solve'"),
         (["--split", "any", "--stages", "2"], "--stages: not an option of split=any"),
         (["--split", "any", "--replicas", "2"], "--replicas: not an option of split=any"),
