@@ -177,6 +177,20 @@ def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, lis
     }
 
 
+def walk(schedule: Schedule, flow: Flow, microbatches: int) -> Iterator[Action]:
+    """The actions of all devices for so many samples, in an order in which they can be done; it ends early in a deadlock."""
+    rows = unrolled(schedule, flow, microbatches)
+    queues = [deque(lane) for on, row in rows.items() if on not in flow.leads for lane in lanes(row, flow.comm)]
+    done: set[Action] = set()
+    before = -1
+    while before < len(done):
+        before = len(done)
+        for queue in queues:
+            while queue and all(needed in done for needed in flow.needs(queue[0])):
+                done.add(queue[0])
+                yield queue.popleft()
+
+
 def action_text(action: Action) -> str:
     """An action as a row of ``plan.ir`` spells it."""
     microbatch = "_" if action.microbatch is None else action.microbatch
@@ -408,4 +422,5 @@ __all__ = [
     "lanes",
     "stream",
     "unrolled",
+    "walk",
 ]

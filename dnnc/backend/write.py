@@ -32,7 +32,7 @@ from dnnc.backend.branches import forget_shapes
 from dnnc.backend.one_session import SESSION, session_settings
 from dnnc.backend.timeline import predicted
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
-from dnnc.program.build import ANNOTATED, PLAN, PROGRAM, Channel, Port
+from dnnc.program.build import ANNOTATED, PLAN, PROGRAM, Channel, Port, schedule_to_json
 from dnnc.program.digests import digest_weights, known_digest
 from dnnc.program.external import locations
 from dnnc.program.plan_json import bare, plan_text, plan_to_json
@@ -301,6 +301,7 @@ def _manifest(
     devices = dict.fromkeys(device for stage in stages for device in stage.devices) if topology else {}
     named = {device: Provider.of(topology, device) for device in devices} if topology else {}
     providers = {device: provider.to_json() for device, provider in named.items() if provider}
+    schedule = module.first(Schedule)
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
     manifest = {
@@ -327,6 +328,7 @@ def _manifest(
             }
             for stage in stages
         ],
+        **({"schedule": schedule_to_json(schedule)} if schedule is not None and stages else {}),
         "files": {
             path.relative_to(target).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
         },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,7 +69,8 @@ def run(
     with progress(not quiet) as report:
         done = run_command(command, lambda diagnostic: show_warnings([diagnostic], quiet), report)
     if trace:
-        _add_measured(build / "trace.json", done.result.events)
+        tensors = {channel.id: channel.tensor for channel in done.build.channels}
+        _add_measured(build / "trace.json", done.result.events, tensors)
     if json:
         fields = done.to_json()
         del fields["schema"]
@@ -80,8 +81,9 @@ def run(
         talk(f"the measured timeline is in {build / 'trace.json'}; open it at https://ui.perfetto.dev", quiet)
 
 
-def _add_measured(path: Path, events: Iterable[Event]) -> None:
-    """Puts the runtime's events beside the predicted timeline in the trace file, in the place of those of a former run."""
+def _add_measured(path: Path, events: Iterable[Event], tensors: Mapping[int, str]) -> None:
+    """Puts the runtime's events beside the predicted timeline in the trace file, in the place of those of a former run.
+    ``tensors``: by channel."""
     import json
     import os
 
@@ -90,17 +92,13 @@ def _add_measured(path: Path, events: Iterable[Event]) -> None:
     from ir.json_text import parse_json
     from ir.limits import LIMITS
 
-    timeline = [
-        TraceEvent(
-            event.device,
-            f"{event.title or event.action} {event.stage}.{event.microbatch}",
-            event.action,
-            event.start,
-            event.end,
-            (("stage", event.stage), ("microbatch", event.microbatch)),
-        )
-        for event in events
-    ]
+    timeline = []
+    for event in events:
+        name = f"{event.title or event.action} {event.stage}.{event.microbatch}"
+        args: tuple[tuple[str, int | float | str], ...] = (("stage", event.stage), ("microbatch", event.microbatch))
+        if event.channel is not None:
+            name, args = f"{name} {tensors[event.channel]}", (*args, ("tensor", tensors[event.channel]))
+        timeline.append(TraceEvent(event.device, name, event.action, event.start, event.end, args))
     if os.path.lexists(path):
         hint = "remove it, or compile the model again"
         before = parse_json(read_input_text(path, "a trace", LIMITS.text_bytes, hint=hint), str(path), hint=hint)

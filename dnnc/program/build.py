@@ -13,8 +13,11 @@ Invariants that ``open`` guarantees, or InvalidInput says which one fails and wh
    tensors of its ``sends`` (each once, however many channels carry it);
 4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages.
 
+5. the rows of its schedule can be followed (``ir/rows.py``): each device does each action of its stages once, and none waits
+   for itself.
+
 A stage on a mesh has the programs of its members in the place of one model (``dnnc/program/members.py``), which say besides:
-5. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
+6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
 ``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
@@ -34,9 +37,13 @@ from dnnc.program.members import Known, MemberProgram, in_numbers, matches, stag
 from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Progress, Snapshot
 from dnnc.providers import ON_CPU, Provider
+from ir import rows
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.module import Module, Plan
+from ir.module import Action, Module, Plan, Schedule
+from ir.ranges import MOST_MICROBATCHES
+from ir.rows import Flow
 from ir.types import DType, TensorType, Type, type_bytes
+from ir.verifier.decisions import COMM_MODELS
 from ir.verifier.machines import PROVIDER
 
 PROGRAM = "plan.ir"
@@ -175,7 +182,8 @@ class Source:
 class Build:
     """One build directory. ``files`` is all that was read of it, verified. ``inputs`` and ``outputs`` are those of the whole
     model, in its order; ``weights`` is how the weights were written (``shared``, ``per-stage``, or ``none``: such a build
-    cannot run); ``providers`` are those that devices name, by device."""
+    cannot run); ``schedule`` holds the row of actions that each device repeats for a stream; ``providers`` are those that
+    devices name, by device."""
 
     files: Snapshot
     plan: Plan
@@ -184,6 +192,7 @@ class Build:
     outputs: tuple[Port, ...]
     weights: str
     source: Source
+    schedule: Schedule
     providers: Mapping[str, Provider] = field(default_factory=dict)
 
     def provider(self, device: str) -> Provider:
@@ -199,6 +208,17 @@ class Build:
         """Every channel once, by id."""
         return tuple(sorted((c for stage in self.stages for c in stage.receives), key=lambda c: c.id))
 
+    @property
+    def flow(self) -> Flow:
+        """What the rows are about."""
+        return Flow(
+            tuple(stage.devices for stage in self.stages),
+            {channel.id: rows.Channel(channel.source, channel.target) for channel in self.channels},
+            self.plan.comm,
+            self.schedule.slots,
+            frozenset(stage.index for stage in self.stages if stage.members),
+        )
+
     @classmethod
     def open(cls, folder: str | Path, progress: Progress = lambda label, fraction: None) -> Build:
         """The build in ``folder``. Raises InvalidInput when it is none, its files are not those that were written, or it was
@@ -213,7 +233,7 @@ class Build:
             raise InvalidInput("it holds a plan only, no programs", where=str(files.folder), hint=_programs_hint(files))
         try:
             build = _from_manifest(files)
-            problems = _missing_files(build) or _broken_channels(build) or _broken_meshes(build)
+            problems = _missing_files(build) or _broken_channels(build) or _broken_meshes(build) or _broken_rows(build)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
             message = f"the manifest does not describe a build: {reason}"
@@ -288,8 +308,35 @@ def _from_manifest(files: Snapshot) -> Build:
         outputs=outputs,
         weights=str(manifest["weights"]),
         source=Source(str(source["spec"]), str(source["sha256"]), dict(source.get("data", {}))),
+        schedule=_schedule(manifest["schedule"]),
         providers=_providers(manifest.get("providers", {}), {device for stage in stages for device in stage.devices}),
     )
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
+    """The rows of a schedule: of each device its actions as kind, stage, microbatch and, of transfers, channel."""
+    told = {
+        device: [[a.kind, a.stage, a.microbatch] + ([] if a.channel is None else [a.channel]) for a in actions]
+        for device, actions in schedule.rows
+    }
+    return {"slots": schedule.slots, "rows": told}
+
+
+def _schedule(data: Mapping[str, Any]) -> Schedule:
+    """Raises ValueError for numbers that are none, or out of range."""
+    found = []
+    for device, actions in data["rows"].items():
+        for action in actions:
+            kind, *numbers = action
+            if not isinstance(kind, str) or not 2 <= len(numbers) <= 3 or any(type(n) is not int for n in numbers):
+                raise ValueError(f"the row of '{device}' has {action!r}, expected kind, stage, microbatch and perhaps channel")
+            if abs(numbers[1]) > MOST_MICROBATCHES:
+                raise ValueError(f"the row of '{device}' has microbatch {numbers[1]}")
+        found.append((str(device), tuple(Action(*action) for action in actions)))
+    slots = data["slots"]
+    if type(slots) is not int or not 1 <= slots <= MOST_MICROBATCHES:
+        raise ValueError(f"the schedule has {slots!r} slots")
+    return Schedule("@schedule", "stream", tuple(found), periodic=True, slots=slots)
 
 
 def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provider]:
@@ -387,6 +434,14 @@ def _crossing_faults(channel: Channel, maker: StageProgram, reader: StageProgram
         yield "between stages of different shape it must cross whole"
 
 
+def _broken_rows(build: Build) -> list[Diagnostic]:
+    """What keeps the rows of the schedule from being followed."""
+    if build.plan.comm not in COMM_MODELS:
+        return [Diagnostic(f"comm is '{build.plan.comm}', expected one of {', '.join(COMM_MODELS)}", build.files.where(PLAN))]
+    where, found = build.files.where(MANIFEST), rows.faults(build.schedule, build.flow)
+    return [Diagnostic(f"schedule: {fault}", where=where, hint=REBUILD) for fault in found[:4]]
+
+
 def _broken_channels(build: Build) -> list[Diagnostic]:
     where = str(build.folder / MANIFEST)
     sent = {c.id: (stage.index, c) for stage in build.stages for c in stage.sends}
@@ -399,6 +454,9 @@ def _broken_channels(build: Build) -> list[Diagnostic]:
             problems.append(
                 Diagnostic(f"channel {id_} does not pair up: sent by {out}, received by {into}", where=where, hint=REBUILD)
             )
+    crossing = [(c.source, c.target, c.tensor) for stage in build.stages for c in stage.receives]
+    if not problems and len(set(crossing)) < len(crossing):
+        problems.append(Diagnostic("a tensor crosses twice between two stages", where=where, hint=REBUILD))
     count = sum(len(stage.sends) for stage in build.stages), sum(len(stage.receives) for stage in build.stages)
     if not problems and count != (len(sent), len(received)):
         problems.append(Diagnostic("a channel id is used twice", where=where, hint=REBUILD))

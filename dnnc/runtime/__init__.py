@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from dnnc.runtime.generate import random_inputs
     from dnnc.runtime.inputs import read_inputs, split_microbatches, write_npz
     from dnnc.runtime.npz import read_npz
-    from dnnc.runtime.pipeline import Event, Pipeline, RunOptions, RunResult
+    from dnnc.runtime.pipeline import Pipeline
+    from dnnc.runtime.results import Event, RunResult
     from dnnc.runtime.run import RunCommand, run_build, run_command
+    from dnnc.runtime.starting import RunOptions
     from dnnc.runtime.verdict import CheckReport
 
 _HOME = {
@@ -27,10 +29,10 @@ _HOME = {
     "read_npz": "npz",
     "split_microbatches": "inputs",
     "write_npz": "inputs",
-    "Event": "pipeline",
+    "Event": "results",
     "Pipeline": "pipeline",
-    "RunOptions": "pipeline",
-    "RunResult": "pipeline",
+    "RunOptions": "starting",
+    "RunResult": "results",
     "RunCommand": "run",
     "run_build": "run",
     "run_command": "run",

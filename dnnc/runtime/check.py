@@ -1,8 +1,8 @@
 """``dnnc check``: do the stages compute what the unsplit model computes?
 
-The unsplit model runs once with every cut tensor as a further output. Then each stage runs twice, alone in this process: on the
-reference's own values (*alone*: one wrong stage is told from the errors it inherits) and on what the stages before it made
-(*chained*: what a run would give). Where both are the same values, once is enough. One session is open at a time, and values
+The unsplit model runs once with every cut tensor as a further output. Then each stage, in the order in which the rows of the
+schedule come to it, runs twice, alone in this process: on the reference's own values (*alone*: one wrong stage is told from the
+errors it inherits) and on what the stages before it made (*chained*: what a run would give). Where both are the same values, once is enough. One session is open at a time, and values
 are dropped after their last reader, so a check needs little more memory than the unsplit model.
 
 A pass proves that on these inputs each tensor that was compared is that of the unsplit model within its tolerance. It says
@@ -42,6 +42,7 @@ from dnnc.runtime.verdict import CheckReport, Comparison, judge
 from dnnc.runtime.wiring import output_specs
 from ir.diagnostics import InvalidInput
 from ir.module import Module
+from ir.rows import COMPUTE, walk
 from ir.scratch import scratch_folder
 
 
@@ -90,8 +91,9 @@ def check_build(
         expected = unsplit.values()
         tainted, random = random_values(module)
         state = _State(build, module, options, feeds, expected, unsplit, tainted)
-        for index in range(len(build.stages)):
-            progress(f"check stage {index}", index / len(build.stages))
+        order = [action.stage for action in walk(build.schedule, build.flow, 1) if action.kind == COMPUTE]
+        for number, index in enumerate(order):
+            progress(f"check stage {index}", number / len(order))
             state.check_stage(index)
     build.files.confirm()
     return CheckReport(
@@ -100,7 +102,7 @@ def check_build(
         bool(unsplit.from_original),
         len(samples),
         options.inputs is None,
-        tuple(state.comparisons),
+        tuple(sorted(state.comparisons, key=lambda comparison: comparison.stage)),
         random,
         tuple(unsplit.notes),
         time.perf_counter() - start,

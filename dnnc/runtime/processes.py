@@ -1,4 +1,4 @@
-"""A stage process as the starter sees it: how it is started, what it says, and how its end is told to a person."""
+"""A device's process as the starter sees it: how it is started, what it says, and how its end is told to a person."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from dnnc.ort import plain_words
 from dnnc.runtime.edges import config_text
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, failure_for, machine_hint, refusal
-from dnnc.runtime.worker import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
+from dnnc.runtime.rows import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
 
@@ -33,15 +33,14 @@ KILLED = "the system kills a process so when memory runs out: use more, or small
 
 
 @dataclass(slots=True)
-class StageProcess:
-    """The process of a stage, of one of its replicas or of a member of its mesh; ``number``: of the process, ``member``: in the
-    mesh, -1 where the stage has none."""
+class DeviceProcess:
+    """The process of a device; ``number``: among all, ``members``: of each stage that it works on which member of its mesh it
+    is, -1 where the stage has none. ``error``: what it said went wrong, and where."""
 
-    index: int
     number: int
     device: str
-    member: int
-    process: subprocess.Popen[bytes]
+    members: Mapping[int, int]
+    popen: subprocess.Popen[bytes]
     control: int
     answers: deque[dict[str, Any]] = field(default_factory=deque)
     buffered: bytes = b""
@@ -50,32 +49,37 @@ class StageProcess:
     error: dict[str, Any] | None = None
     closed: bool = False
 
-    @property
-    def label(self) -> str:
-        member = f" member {self.member}" if self.member >= 0 else ""
-        return f"stage {self.index}{member} on {self.device}"
+    def label(self, stage: int) -> str:
+        """The process at work on one of its stages."""
+        member = f" member {self.members[stage]}" if self.members[stage] >= 0 else ""
+        return f"stage {stage}{member} on {self.device}"
 
 
-def raise_said(stage: StageProcess, error: str, microbatch: int) -> NoReturn:
-    """Raises what a stage said: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
-    if reason := "" if stage.ready else refusal(error):
-        raise InvalidInput(f"its model cannot be run: {reason}", where=stage.label, hint=REFUSED_HINT)
+def raise_said(process: DeviceProcess, stage: int, error: str, microbatch: int) -> NoReturn:
+    """Raises what a process said of a stage: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
+    if reason := "" if process.ready else refusal(error):
+        raise InvalidInput(f"its model cannot be run: {reason}", where=process.label(stage), hint=REFUSED_HINT)
+    where = process.label(stage)
     machine, failure, words = machine_hint(error), failure_for(error), plain_words(error)
-    if stage.ready:
+    if process.ready:
         hint = machine or "run 'dnnc check' on the build; is every input what the model accepts?"
-        raise failure(f"failed at microbatch {microbatch}: {words}", where=stage.label, hint=hint + last_words(stage))
+        raise failure(
+            f"failed at microbatch {microbatch}: {words}", where=process.label(stage), hint=hint + last_words(process)
+        )
     raise failure(
-        f"could not load its model: {words}", where=stage.label, hint=(machine or "compile it again") + last_words(stage)
+        f"could not load its model: {words}",
+        where=where,
+        hint=(machine or "compile it again") + last_words(process),
     )
 
 
-def raise_ended(stage: StageProcess, status: int, doing: str) -> NoReturn:
-    """Raises what the end of a stage that said nothing means."""
-    machine = KILLED if status == -signal.SIGKILL else machine_hint("\n".join(stage.tail))
+def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
+    """Raises what the end of a process that said nothing means."""
+    machine = KILLED if status == -signal.SIGKILL else machine_hint("\n".join(process.tail))
     outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
     failure = StageStopped if outside else RuntimeFailure
-    hint = (machine or "see what it said last") + last_words(stage)
-    raise failure(f"{ending(status)} while {doing}", where=stage.label, hint=hint)
+    hint = (machine or "see what it said last") + last_words(process)
+    raise failure(f"{ending(status)} while {doing}", where=process.label(stage), hint=hint)
 
 
 def ending(status: int | None) -> str:
@@ -88,14 +92,14 @@ def ending(status: int | None) -> str:
     return f"ended with status {status}"
 
 
-def last_words(stage: StageProcess) -> str:
+def last_words(process: DeviceProcess) -> str:
     """What the process wrote to standard error last, without the colours of onnxruntime's log."""
-    lines = (_COLOUR.sub("", line) for line in stage.tail)
+    lines = (_COLOUR.sub("", line) for line in process.tail)
     return "".join(f"\n    {line}" for line in lines if line)
 
 
 def spawn(config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Starts a stage process and tells it its configuration."""
+    """Starts a process and tells it its configuration."""
     process = subprocess.Popen(
         module_command(_MODULE),
         stdin=subprocess.PIPE,
@@ -113,4 +117,4 @@ def spawn(config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.P
     return process
 
 
-__all__ = ["DOING", "StageProcess", "last_words", "raise_ended", "raise_said", "spawn"]
+__all__ = ["DOING", "DeviceProcess", "last_words", "raise_ended", "raise_said", "spawn"]

@@ -14,7 +14,9 @@ from dnnc.program.build import Build
 from dnnc.providers import CPU
 from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_inputs, split_microbatches, write_npz
-from dnnc.runtime.pipeline import Pipeline, RunOptions, RunResult
+from dnnc.runtime.pipeline import Pipeline
+from dnnc.runtime.results import RunResult
+from dnnc.runtime.starting import RunOptions
 from ir.diagnostics import Diagnostic, Severity, UsageError
 
 

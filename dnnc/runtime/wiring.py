@@ -1,10 +1,10 @@
-"""Which process hands what to which: the edges of a build between its stages, and the links between their processes.
+"""Which place hands what to which: the edges of a build between its stages, and the links between their places.
 
-A stage is one process, or one for each of its replicas (which take microbatches in turn), or one for each member of its mesh
-(which work on each microbatch together). An *edge* holds all that goes from one stage to another; a *link* what goes from one
-process to another, so replicas a and b share a link where they have a microbatch in common. Between stages of which one is a
-mesh, member ``i mod n`` of the n of the maker sends to member i of the reader; the starter feeds every member and collects
-from those that deliver.
+A *place* is where a stage is worked on: one, or one for each of its replicas (which take microbatches in turn), or one for each
+member of its mesh (which work on each microbatch together). A device has one process, for all places on it. An *edge* holds all
+that goes from one stage to another; a *link* what goes from one place to another, so replicas a and b share a link where they
+have a microbatch in common. Between stages of which one is a mesh, member ``i mod n`` of the n of the maker sends to member i
+of the reader; the starter feeds every member and collects from those that deliver.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from dnnc.program.elements import BY_NAME
 from dnnc.program.members import Part
 from dnnc.runtime.edges import FEEDER, Edge, ValueSpec
 from dnnc.runtime.sharing import NEVER, Uses
+from ir.rows import edge_slots
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A process of a run: of stage ``stage`` the replica or member ``position`` on ``device``. It has microbatches ``first``,
-    ``first + step`` and so on."""
+    """Of stage ``stage`` the replica or member ``position``, on ``device``. It has microbatches ``first``, ``first + step`` and
+    so on."""
 
     stage: int
     position: int
@@ -37,7 +38,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one process (its number, or ``FEEDER``) hands to another: ``sent`` under the sender's names, ``received`` under the
+    """What one place (its number, or ``FEEDER``) hands to another: ``sent`` under the sender's names, ``received`` under the
     receiver's. It carries microbatches ``first``, ``first + step`` and so on."""
 
     source: int
@@ -67,9 +68,10 @@ def output_specs(build: Build, stage: int) -> tuple[ValueSpec, ...]:
     return tuple({spec.name: spec for spec in reversed(specs)}.values())[::-1]
 
 
-def build_edges(build: Build, slots: int = 2) -> tuple[Edge, ...]:
+def build_edges(build: Build) -> tuple[Edge, ...]:
     """Edges in (producer, consumer) order. Each stage has at least one to be triggered by and one to be noticed by."""
     values: dict[tuple[int, int], dict[str, ValueSpec]] = defaultdict(dict)
+    channels: dict[tuple[int, int], list[int]] = defaultdict(list)
     for stage in build.stages:
         for port in stage.inputs:
             values[FEEDER, stage.index][port.name] = value_spec(port)
@@ -77,19 +79,21 @@ def build_edges(build: Build, slots: int = 2) -> tuple[Edge, ...]:
             values[stage.index, FEEDER][port.name] = value_spec(port)
         for channel in stage.receives:
             values[channel.source, stage.index][channel.tensor] = value_spec(channel)
+            channels[channel.source, stage.index].append(channel.id)
     for stage in build.stages:
         if not any(consumer == stage.index for _, consumer in values):
             values[FEEDER, stage.index] = {}
         if not any(producer == stage.index for producer, _ in values):
             values[stage.index, FEEDER] = {}
-    return tuple(
-        Edge(p, c, tuple(specs.values()), slots + (max(0, c - p - 1) if FEEDER not in (p, c) else 0))
-        for (p, c), specs in sorted(values.items())
-    )
+    flow, found = build.flow, []
+    for (p, c), specs in sorted(values.items()):
+        slots = flow.slots if FEEDER in (p, c) else edge_slots(flow.comm, p, c, flow.slots)
+        found.append(Edge(p, c, tuple(specs.values()), slots, channels=tuple(channels[p, c])))
+    return tuple(found)
 
 
-def process_places(build: Build) -> tuple[Place, ...]:
-    """The processes of a run, in order of stage."""
+def stage_places(build: Build) -> tuple[Place, ...]:
+    """The places of a run, in order of stage."""
     return tuple(
         Place(stage.index, position, device, *((0, 1) if stage.members else (position, len(stage.devices))))
         for stage in build.stages
@@ -97,13 +101,13 @@ def process_places(build: Build) -> tuple[Place, ...]:
     )
 
 
-def links(build: Build, slots: int = 2) -> tuple[Link, ...]:
+def links(build: Build) -> tuple[Link, ...]:
     """All links, in order of sender and receiver."""
     numbers: dict[int, list[int]] = {FEEDER: [FEEDER]}
-    for number, place in enumerate(process_places(build)):
+    for number, place in enumerate(stage_places(build)):
         numbers.setdefault(place.stage, []).append(number)
     found = []
-    for edge in build_edges(build, slots):
+    for edge in build_edges(build):
         maker, reader = (build.stages[end] if end != FEEDER else None for end in (edge.producer, edge.consumer))
         if (maker and maker.members) or (reader and reader.members):
             pairs = _mesh_pairs(maker, reader)
@@ -168,7 +172,7 @@ def _sides(edge: Edge, maker: StageProgram | None, reader: StageProgram | None, 
         return (replace(edge, values=values),) * 2
     given = {part.channel: part for part in (maker.members[a].sends if maker.members else ())}
     taken = {part.channel: part for part in (reader.members[b].receives if reader.members else ())}
-    sent, received = [], []
+    sent, received, channels = [], [], []
     for channel in (c for c in reader.receives if c.source == maker.index):
         out, into = given.get(channel.id), taken.get(channel.id)
         if (reader.members and into is None) or (maker.members and out is None):
@@ -177,6 +181,8 @@ def _sides(edge: Edge, maker: StageProgram | None, reader: StageProgram | None, 
         assert some is not None
         sent.append(_of_part(edge, some, out.value if out else channel.tensor))
         received.append(_of_part(edge, some, into.value if into else channel.tensor))
+        channels.append(channel.id)
+    edge = replace(edge, channels=tuple(channels))
     return replace(edge, values=tuple(sent)), replace(edge, values=tuple(received))
 
 
@@ -208,17 +214,15 @@ def uses_of(stage: StageProgram) -> dict[str, Uses]:
     return {name: Uses(made.get(name), level.get(name, -1), number.get(name, -1)) for name in names}
 
 
-def assign_cores(devices: Sequence[str], threads: int, pin: bool = True) -> tuple[list[list[int]], bool]:
-    """Cores per stage, given the device of each, and whether they are its device's own: stages of one device share them. Empty
-    lists where the system has no affinity or ``pin`` is off."""
-    position = {device: number for number, device in enumerate(dict.fromkeys(devices))}
-    needed = len(position) * threads
+def assign_cores(devices: int, threads: int, pin: bool = True) -> tuple[list[list[int]], bool]:
+    """Cores of each device, and whether they are its own. Empty lists where the system has no affinity or ``pin`` is off."""
+    needed = devices * threads
     if not pin or not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in devices], needed <= (os.cpu_count() or 1)
+        return [[] for _ in range(devices)], needed <= (os.cpu_count() or 1)
     cores = sorted(os.sched_getaffinity(0))
     if needed <= len(cores):
-        return [cores[position[device] * threads : (position[device] + 1) * threads] for device in devices], True
-    return [cores for _ in devices], False
+        return [cores[number * threads : (number + 1) * threads] for number in range(devices)], True
+    return [cores for _ in range(devices)], False
 
 
 __all__ = [
@@ -229,7 +233,7 @@ __all__ = [
     "links",
     "output_specs",
     "peers_of",
-    "process_places",
+    "stage_places",
     "uses_of",
     "value_spec",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 
 from dnnc.program.build import Build, Channel, Port, Source, StageProgram
 from dnnc.program.snapshot import Snapshot
-from ir.module import Plan, PlanStage
+from ir.module import Action, Plan, PlanStage, Schedule
 from ir.types import BytesType, Dim, DType, SeqType, TensorType, Type
 
 ONNX_DTYPES = {
@@ -87,4 +88,16 @@ def make_build(folder: Path, *stages: str | onnx.ModelProto, outputs: tuple[str,
         tuple(PlanStage(i, "cpu", (f"cpu{i}",), 1, 1.0) for i in range(len(programs))),
     )
     files = Snapshot(folder, {}, contents, {})
-    return Build(files, plan, tuple(programs), tuple(inputs.values()), tuple(results.values()), "shared", Source("", ""))
+    ports = tuple(inputs.values()), tuple(results.values())
+    return scheduled(Build(files, plan, tuple(programs), *ports, "shared", Source("", ""), Schedule("@schedule", "stream", ())))
+
+
+def scheduled(build: Build) -> Build:
+    """The build with the order of work that its stages have by default: each receives, runs and sends."""
+    rows: dict[str, tuple[Action, ...]] = {}
+    for stage in build.stages:
+        ahead = len(build.stages) - 1 - stage.index
+        own = tuple(Action(kind, stage.index, ahead, channel) for kind, channel in build.flow.actions(stage.index))
+        for device in stage.devices:
+            rows[device] = (*rows.get(device, ()), *own)
+    return replace(build, schedule=Schedule("@schedule", "stream", tuple(rows.items()), periodic=True))

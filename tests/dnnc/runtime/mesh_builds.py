@@ -68,11 +68,25 @@ def write(folder: Path, manifest: dict[str, Any], models: Mapping[str, onnx.Mode
         "source": {"spec": "", "sha256": ""},
         "model": "pair",
         "weights": "shared",
+        "schedule": {"slots": 2, "rows": _in_order(manifest["stages"])},
         **manifest,
         "files": {path.relative_to(folder).as_posix(): entry(path) for path in files},
     }
     (folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
     return folder
+
+
+def _in_order(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
+    """The rows of stages that each receive, run and send."""
+    rows: dict[str, list[list[Any]]] = {}
+    for stage in stages:
+        ahead = len(stages) - 1 - stage["index"]
+        own = [["recv", stage["index"], ahead, channel["id"]] for channel in stage["receives"]]
+        own.append(["F", stage["index"], ahead])
+        own += [["send", stage["index"], ahead, channel["id"]] for channel in stage["sends"]]
+        for device in stage["devices"]:
+            rows.setdefault(device, []).extend(own)
+    return rows
 
 
 def pair(folder: Path, members: int = 2, rows: int = 4, wide: int = 8, *, slow: int = 0, body: str = "") -> Path:

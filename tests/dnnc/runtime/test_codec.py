@@ -59,7 +59,7 @@ def test_edges_carry_messages_of_any_size(messages: list[dict[str, Any]], area: 
     """However small the slots are, the receiver gets what was sent, in order."""
     names = sorted({name for message in messages for name in message})
     edge = Edge(0, 1, (ValueSpec("fixed", 1, (3,)), *(ValueSpec(f"v{name}") for name in names)), slots, area)
-    memory = anonymous_memory(edge.slots * edge.slot_bytes)
+    memory = anonymous_memory(edge.nbytes)
     (data_read, data_write), (free_read, free_write) = os.pipe(), os.pipe()
     sender = Sender(edge, Descriptors(memory, free_read, data_write))
     receiver = Receiver(edge, Descriptors(memory, data_read, free_write))
@@ -68,14 +68,16 @@ def test_edges_carry_messages_of_any_size(messages: list[dict[str, Any]], area: 
     def send() -> None:
         for message in full:
             for _ in sender.feeding({name: from_user(value) for name, value in message.items()}):
-                sender.wait()
+                sender.hear()
 
     thread = threading.Thread(target=send)
     thread.start()
     for message in full:
-        received = receiver.receive()
-        found = {name: to_user(value) for name, value in received.values.items()}
-        receiver.release(received)
+        while not receiver.complete:
+            receiver.hear()
+        slot = receiver.take()
+        found = {name: to_user(value) for name, value in receiver.values(slot).items()}
+        receiver.release(slot)
         assert found.keys() == message.keys()
         assert all(same(message[name], found[name]) for name in message)
     thread.join()

@@ -14,7 +14,7 @@ from dnnc.program.snapshot import Snapshot
 from dnnc.runtime import random_inputs
 from dnnc.runtime.generate import Demand, input_demands
 from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.module import Module, Plan
+from ir.module import Module, Plan, Schedule
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
@@ -29,7 +29,7 @@ def build_of(module: Module) -> Build:
     """Only what generation reads of a build: its inputs."""
     inputs = tuple(Port.of(value.name[1:], value.type) for value in module.entry.args)
     plan = Plan("@plan", "throughput", "sum", 1.0, 1.0, 1.0, "optimal", 1.0, ())
-    return Build(Snapshot(Path(), {}, {}, {}), plan, (), inputs, (), "shared", Source("", ""))
+    return Build(Snapshot(Path(), {}, {}, {}), plan, (), inputs, (), "shared", Source("", ""), Schedule("@s", "stream", ()))
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_pipeline_runs_again_in_the_same_processes(tmp_path: Path) -> None:
 
 
 def test_edges_that_skip_stages_get_more_slots(tmp_path: Path) -> None:
-    slots = {(e.producer, e.consumer): e.slots for e in build_edges(make_build(tmp_path, *SPLIT), 2)}
+    slots = {(e.producer, e.consumer): e.slots for e in build_edges(make_build(tmp_path, *SPLIT))}
     assert slots == {(-1, 0): 2, (0, 1): 2, (0, 2): 3, (1, 2): 2, (2, -1): 2}
 
 
@@ -108,7 +108,7 @@ def test_an_input_handed_through_is_an_output(tmp_path: Path) -> None:
 def test_back_pressure_holds_a_fast_stage(tmp_path: Path) -> None:
     """The first stage may be at most the slots of the edge ahead of the slow one."""
     build = make_build(tmp_path, "g (float[4] x) => (float[4] h) { h = Neg(x) }", SLOW.format(name="h", out="y", count=20000))
-    result = run_build(build, [{"x": floats(4)}] * 8, RunOptions(slots=2))
+    result = run_build(build, [{"x": floats(4)}] * 8, RunOptions())
     start = {(e.stage, e.microbatch): e.start for e in result.events if e.action == "F"}
     end = {(e.stage, e.microbatch): e.end for e in result.events if e.action == "F"}
     for m in range(2, 8):
@@ -247,7 +247,7 @@ def test_a_build_without_weights(tmp_path: Path) -> None:
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
     build = make_build(tmp_path, *SPLIT)
     with pytest.raises(UsageError):
-        Pipeline(build, RunOptions(slots=1))
+        Pipeline(build, RunOptions(threads=0))
     with Pipeline(build) as pipeline, pytest.raises(UsageError):
         pipeline.run([])
 

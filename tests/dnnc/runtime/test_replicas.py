@@ -10,7 +10,7 @@ import pytest
 
 from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RuntimeFailure
-from tests.dnnc.runtime.builds import make_build
+from tests.dnnc.runtime.builds import make_build, scheduled
 from tests.dnnc.runtime.test_pipeline import SPLIT, _nothing_left, floats  # noqa: F401  (a fixture)
 
 SIZELESS = (
@@ -26,7 +26,7 @@ def replicated(build: Build, counts: tuple[int, ...]) -> Build:
         replace(stage, devices=tuple(f"{stage.device}.{i}" for i in range(count)))
         for stage, count in zip(build.stages, counts, strict=True)
     )
-    return replace(build, stages=stages)
+    return scheduled(replace(build, stages=stages))
 
 
 @pytest.mark.parametrize("counts", [(2, 1, 1), (1, 3, 2), (2, 2, 4), (1, 1, 3)])
