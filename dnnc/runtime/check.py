@@ -2,8 +2,9 @@
 
 The unsplit model runs once with every cut tensor as a further output. Then each stage, in the order in which the rows of the
 schedule come to it, runs twice, alone in this process: on the reference's own values (*alone*: one wrong stage is told from the
-errors it inherits) and on what the stages before it made (*chained*: what a run would give). Where both are the same values, once is enough. One session is open at a time, and values
-are dropped after their last reader, so a check needs little more memory than the unsplit model.
+errors it inherits) and on what the stages before it made (*chained*: what a run would give). Where both are the same values,
+once is enough. One session is open at a time, and values are dropped after their last reader, so a check needs little more
+memory than the unsplit model.
 
 A pass proves that on these inputs each tensor that was compared is that of the unsplit model within its tolerance. It says
 nothing of other inputs, of tensors that were left out (they are named), nor of how processes hand values to each other. Where
