@@ -60,8 +60,8 @@ def test_a_stage_process_with_too_few_says_so_too(build: Path) -> None:
     code = f"""
 import resource, sys
 from dnnc.cli import main
-from dnnc.runtime import pipeline
-spawn = pipeline.spawn
+from dnnc.runtime import starting
+spawn = starting.spawn
 def lowered(config, descriptors):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors) + 2, before[1]))
@@ -69,7 +69,7 @@ def lowered(config, descriptors):
         return spawn(config, descriptors)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-pipeline.spawn = lowered
+starting.spawn = lowered
 sys.exit(main(["run", {str(build)!r}, "--quiet"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
