@@ -108,19 +108,21 @@ def _workload(stated: Mapping[str, Any], path: Path, workload: str, training: bo
     """The workload on the machines of the split."""
     from dnnc.frontends.workloads import Machines, lower, read_profile
     from dnnc.frontends.workloads.fitted import fitted
+    from dnnc.frontends.workloads.profile import MOST_BYTES, MOST_DEVICES
 
     file = Path(workload or stated["workload"])
     if not workload and not file.exists():
         file = path.parent / file
     machines = {key: value for key, value in stated["machines"].items() if value is not None}
-    try:
-        known = Machines(**machines)
-    except TypeError:
-        raise InvalidInput(f"'machines' has {', '.join(sorted(machines))}", where=str(path), hint=MADE) from None
-    module = lower(read_profile(file, sink=sink), known, backward=training, sink=DiagnosticSink())
+    most = {"accelerators": MOST_DEVICES, "cpus": MOST_DEVICES, "memory": MOST_BYTES, "bandwidth": MOST_BYTES}
+    for key, value in machines.items():
+        whole = isinstance(value, int) or (key == "bandwidth" and isinstance(value, float))
+        if key not in most or not whole or isinstance(value, bool) or not 0 <= value <= most[key]:
+            raise InvalidInput(f"'machines' has {key} {str(value)[:40]}", where=str(path), hint=MADE)
+    module = lower(read_profile(file, sink=sink), Machines(**machines), backward=training, sink=DiagnosticSink())
     topology = module.first(Topology)
-    if topology is None:
-        raise InvalidInput("'machines' does not say how many accelerators there are", where=str(path), hint=MADE)
+    if topology is None or not topology.devices or machines.get("bandwidth") == 0:
+        raise InvalidInput("'machines' has no device, or links without a bandwidth", where=str(path), hint=MADE)
     return fitted(module, topology, training=training, sink=DiagnosticSink(), where=str(file))[0]
 
 
@@ -128,6 +130,7 @@ def _rows(
     claimed: Mapping[str, Any], stated: Mapping[str, Any], path: Path, topology: Topology
 ) -> list[tuple[list[str], Sequence[int | str]]]:
     """Devices and nodes of each stage; replicas are several devices of one. Raises InvalidInput."""
+    from dnnc.frontends.workloads.profile import MOST_DEVICES
     from dnnc.verify_plan.claims import claims_of
     from dnnc.verify_plan.numbers import Malformed
 
@@ -139,13 +142,16 @@ def _rows(
     of_kind = {kind: [device.name for device in topology.devices if device.type == kind] for kind in ("accelerator", "cpu")}
     if alone and any(device.kind == "cpu" and device.nodes for device in devices):
         raise InvalidInput("nodes on CPUs, each on one of its own, are in no row of a schedule", where=str(path))
-    pieces_of = int(stated.get("options", {}).get("pieces", 1)) if alone and "devices" not in claimed else 1
+    pieces_of = stated.get("options", {}).get("pieces", 1) if alone and "devices" not in claimed else 1
+    if not isinstance(pieces_of, int) or not 1 <= pieces_of <= MOST_DEVICES:
+        raise InvalidInput("'pieces' is a whole number above 0", where=str(path), hint=MADE)
     rows: dict[object, tuple[list[str], Sequence[int | str]]] = {}
     for number, device in enumerate(device for device in devices if device.nodes):
         if device.name in of_kind[device.kind]:
             name = device.name
         else:
-            place = int(device.name.partition("[")[2].rstrip("]")) // pieces_of
+            numbered = device.name.partition("[")[2].rstrip("]")  # a row of the reference's format has a number
+            place = int(numbered) // pieces_of if numbered.isdecimal() and "devices" not in claimed else len(topology.devices)
             name = of_kind[device.kind][place] if place < len(of_kind[device.kind]) else device.name
         key = (device.kind, device.stage) if isinstance(device.stage, int) else number
         names, nodes = rows.setdefault(key, ([], device.nodes))

@@ -20,7 +20,7 @@ from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
 from passes.model.stages.problem import violations
-from passes.partition.objective import Objective
+from passes.partition.objective import SearchObjective
 from passes.partition.relax import Effort, Relaxed, Relaxer, relaxes
 from passes.partition.symmetry import Symmetric, symmetric
 
@@ -62,7 +62,7 @@ class _Small:
     sorted: Symmetric | None
     tables: Tables
 
-    def expanded(self, objective: Objective, stages: Stages) -> Stages | None:
+    def expanded(self, objective: SearchObjective, stages: Stages) -> Stages | None:
         """The plan in the problem's own nodes; None when it breaks what was relaxed."""
         if self.sorted is not None:
             stages = self.sorted.assigned(stages)
@@ -71,7 +71,13 @@ class _Small:
 
 
 def part_bound(
-    objective: Objective, order: Sequence[int], dear: Sequence[int], bound: float, value: float, max_words: int, keep_on: KeepOn
+    objective: SearchObjective,
+    order: Sequence[int],
+    dear: Sequence[int],
+    bound: float,
+    value: float,
+    max_words: int,
+    keep_on: KeepOn,
 ) -> tuple[float, str, list[int]]:
     """The best of ``bound`` and of what the nodes ``dear`` and those around them in ``order`` prove, how it was reached, as
     text (empty where it is ``bound``), and the order with those nodes in that of their best plan. ``value``: of a plan."""
@@ -100,7 +106,9 @@ def part_bound(
     return least * (1 - ROUNDING), f"{len(nodes)} nodes around the dearest stage, searched alone on all devices", changed
 
 
-def contraction_bounds(objective: Objective, bound: float, value: float, max_words: int, keep_on: KeepOn) -> Iterator[Step]:
+def contraction_bounds(
+    objective: SearchObjective, bound: float, value: float, max_words: int, keep_on: KeepOn
+) -> Iterator[Step]:
     """Lower bounds on the objective's optimum, not always rising, given one (``bound`` > 0) and the value of a plan; at most
     ``max_words`` 8-byte words are held at once. Ends early where ``keep_on`` says so."""
     if not relaxes(objective.problem) or not math.isfinite(value) or bound <= 0:
@@ -125,7 +133,7 @@ def contraction_bounds(objective: Objective, bound: float, value: float, max_wor
 
 
 def _least(
-    objective: Objective, tables: Tables, bound: float, value: float, few: int, max_words: int, keep_on: KeepOn
+    objective: SearchObjective, tables: Tables, bound: float, value: float, few: int, max_words: int, keep_on: KeepOn
 ) -> tuple[float, Found | None]:
     """A lower bound on the relaxed problem (of ``tables``), its optimum where that is below ``value``; and its plan. None when
     stopped before anything was found."""

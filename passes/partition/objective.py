@@ -52,7 +52,7 @@ class Solution:
     interrupted: bool = False
 
 
-class Objective(Protocol):
+class SearchObjective(Protocol):
     """What an objective brings. ``problem`` is walked at ``price``; stages are (label, nodes), the label being its own."""
 
     problem: Problem
@@ -70,11 +70,11 @@ class Objective(Protocol):
         """The best plan of value at most ``trial`` whose boundaries are in the family; values up to ``floor`` are equally good.
         ``tables`` and ``family`` call ``order[i]`` node i, and so does the answer."""
 
-    def within(self, value: float) -> Objective:
+    def within(self, value: float) -> SearchObjective:
         """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
         itself where there are none."""
 
-    def thinned(self, groups: Groups) -> Objective:
+    def thinned(self, groups: Groups) -> SearchObjective:
         """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of its
         ``problem``."""
 
@@ -84,7 +84,7 @@ class Objective(Protocol):
     def dearest(self, stages: Stages) -> Sequence[int]:
         """The nodes of the stage that costs most."""
 
-    def part(self, nodes: Sequence[int]) -> Objective:
+    def part(self, nodes: Sequence[int]) -> SearchObjective:
         """The objective of ``nodes`` alone (ascending), with all devices: its optimum is no larger."""
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
@@ -102,4 +102,4 @@ class Objective(Protocol):
         """Whether the programme takes tables of a quotient of the problem."""
 
 
-__all__ = ["Budget", "Objective", "Progress", "Solution", "Statistics"]
+__all__ = ["Budget", "Progress", "SearchObjective", "Solution", "Statistics"]

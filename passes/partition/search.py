@@ -46,7 +46,7 @@ from passes.partition.cell_bounds import CellBounds, applies
 from passes.partition.cut_plans import CutPlans
 from passes.partition.hubs import hub_bound
 from passes.partition.interrupts import interruptible
-from passes.partition.objective import Budget, Objective, Progress, Solution, Statistics
+from passes.partition.objective import Budget, Progress, SearchObjective, Solution, Statistics
 from passes.partition.thinning import CUT_WORK, SIZES, entries, intervals
 from passes.partition.thinning import MOST_NODES as HUGE
 
@@ -89,7 +89,7 @@ SMALL_GAP = 2e-4
 class Search:
     """One search; ``run`` gives the plan, its bound and what was done."""
 
-    def __init__(self, objective: Objective, budget: Budget, progress: Progress) -> None:
+    def __init__(self, objective: SearchObjective, budget: Budget, progress: Progress) -> None:
         self.objective, self.budget, self.progress = objective, budget, progress
         self.started = time.perf_counter()
         self.sequences = sequences(objective.problem)
@@ -544,9 +544,9 @@ def per_ideal(family: Family, per_node: Floats) -> Floats:
 __all__ = [
     "TIGHT",
     "Budget",
-    "Objective",
     "Progress",
     "Search",
+    "SearchObjective",
     "Solution",
     "Statistics",
     "per_ideal",

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem
 from passes.model.stages.reduce import Groups
-from passes.partition.search import Objective, Progress
+from passes.partition.search import Progress, SearchObjective
 from passes.partition.training.problem import topological
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Case:
     kinds: tuple[Kind, ...]
     chained: Units
     loose: Units | None
-    programme: Objective
+    programme: SearchObjective
     evaluate: Callable[[Stages], tuple[float, tuple[StageLoad, ...]]]
     bound: tuple[float, str]
     loose_bound: tuple[float, str]

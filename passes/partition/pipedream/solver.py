@@ -26,7 +26,7 @@ from passes.partition.pipedream.problem import (
 )
 from passes.partition.pipedream.reduce import Reduced, reduce_profile
 from passes.partition.pipedream.starts import start_bound
-from passes.partition.search import Budget, Objective, Progress, Search, Solution, per_ideal
+from passes.partition.search import Budget, Progress, Search, SearchObjective, Solution, per_ideal
 from passes.partition.thinning import thinned
 
 BISECTIONS = 50
@@ -71,7 +71,7 @@ def solve_pipedream(
     )
 
 
-def pipedream_objective(profile: Profile, machines: Machines) -> Objective:
+def pipedream_objective(profile: Profile, machines: Machines) -> SearchObjective:
     """What a search over ideals of ``profile`` needs to know; its stages are (machines, nodes)."""
     return _PipeDream(profile, machines)
 

@@ -25,7 +25,7 @@ from passes.model.stages.problem import Floats, Joins, Kind, Problem, crowding, 
 from passes.model.stages.reduce import Groups
 from passes.partition.beam import Boundaries
 from passes.partition.replicas import Replication, replicate_training
-from passes.partition.search import TIGHT, Budget, Objective, Progress, Search, Solution
+from passes.partition.search import TIGHT, Budget, Progress, Search, SearchObjective, Solution
 from passes.partition.thinning import thinned
 from passes.partition.training.problem import (
     OBJECTIVES,
@@ -85,7 +85,7 @@ def solve_training(
     )
 
 
-def training_objective(problem: TrainingProblem, objective: str) -> Objective:
+def training_objective(problem: TrainingProblem, objective: str) -> SearchObjective:
     """What a search over ideals of ``problem`` needs to know; its stages hold units."""
     return _Training(problem, objective)
 

@@ -97,7 +97,16 @@ def test_the_workload_is_found_beside_the_split_or_named(tmp_path: Path, capsys:
     [
         ({"kind": None}, "it is no split that says what it is of"),
         ({"machines": 3}, "'machines' and 'options' are expected as objects"),
-        ({"machines": {"accelerators": 2, "towers": 3}}, "'machines' has accelerators, towers"),
+        ({"machines": {"accelerators": 2, "towers": 3}}, "'machines' has towers 3"),
+        ({"machines": {"accelerators": "2"}}, "'machines' has accelerators 2"),
+        ({"machines": {"accelerators": 0}}, "'machines' has no device"),
+        ({"machines": {"accelerators": 2, "bandwidth": 0}}, "links without a bandwidth"),
+        ({"devices": [{"kind": "accelerator", "name": "x", "nodes": [0, 1], "stage": 0}]}, "'x'"),
+        (
+            {"devices": [{"kind": "accelerator", "name": "acc0", "nodes": [0, 1, 1], "stage": 0}]},
+            "node 1 is in the split twice",
+        ),
+        ({"workload": 7}, "it is no split that says what it is of"),
         ({"options": {"hierarchy": "2x2"}}, "accelerators in groups have two speeds"),
         ({"devices": []}, "node 0 is on no device"),
         ({"devices": 3}, "'devices' is a list of objects"),
@@ -108,7 +117,11 @@ def test_a_split_that_cannot_be_followed_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "w.json").write_text(json.dumps(chain([2.0, 1.0])))
-    data = json.loads(run(capsys, "solve", tmp_path / "w.json", "--json"))
+    devices = [{"kind": "accelerator", "name": f"acc{i}", "nodes": [i], "stage": i} for i in (0, 1)]
+    machines = {"accelerators": 2, "cpus": 0, "memory": None, "bandwidth": None}
+    data = {"kind": "throughput", "workload": "w.json", "machines": machines, "options": {}, "devices": devices}
+    (tmp_path / "s.json").write_text(json.dumps(data))
+    run(capsys, "simulate", tmp_path / "s.json")
     (tmp_path / "s.json").write_text(json.dumps(data | change))
     assert main(["simulate", str(tmp_path / "s.json")]) in (2, 3)
     err = capsys.readouterr().err
