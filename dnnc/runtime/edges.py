@@ -158,6 +158,8 @@ class Descriptors:
 class Side:
     """What both ends of an edge share: the slots."""
 
+    incoming: bool
+
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         self.edge = edge
         self.descriptors = descriptors
@@ -186,6 +188,9 @@ class Side:
         first = slot * self._size + self._offsets[number]
         return self._memory[first : first + self.edge.room(number)]
 
+    def fileno(self) -> int:
+        return self.descriptors.read
+
     def hear(self) -> None:
         """Reads what tokens there are, at least one (blocks for it). Raises EOFError when the other side has gone."""
         raise NotImplementedError
@@ -210,6 +215,8 @@ class Side:
 
 class Sender(Side):
     """The producer's end."""
+
+    incoming = False
 
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         super().__init__(edge, descriptors)
@@ -293,6 +300,8 @@ class _Stream:
 class Receiver(Side):
     """The consumer's end. ``arrived``: of each value, the slots in which it is there and that were not taken yet, in order of
     microbatch."""
+
+    incoming = True
 
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         super().__init__(edge, descriptors)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from dnnc.ort import plain_words
 from dnnc.runtime.edges import config_text
+from dnnc.runtime.engine import Process
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, failure_for, machine_hint, refusal
 from dnnc.runtime.rows import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
 from ir.child import module_command, module_environment
@@ -40,7 +41,7 @@ class DeviceProcess:
     number: int
     device: str
     members: Mapping[int, int]
-    popen: subprocess.Popen[bytes]
+    popen: Process
     control: int
     answers: deque[dict[str, Any]] = field(default_factory=deque)
     buffered: bytes = b""
@@ -98,23 +99,26 @@ def last_words(process: DeviceProcess) -> str:
     return "".join(f"\n    {line}" for line in lines if line)
 
 
-def spawn(config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Starts a process and tells it its configuration."""
-    process = subprocess.Popen(
-        module_command(_MODULE),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=module_environment({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}),
-        pass_fds=tuple(descriptors),
-    )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(config_text(config))
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it died already; its control pipe says so
-    return process
+class LocalProcesses:
+    """The launcher of this host: each process is a child of this one, and ends with it."""
+
+    def start(self, config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+        """Starts a process and tells it its configuration."""
+        process = subprocess.Popen(
+            module_command(_MODULE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=module_environment({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}),
+            pass_fds=tuple(descriptors),
+        )
+        assert process.stdin is not None
+        try:
+            process.stdin.write(config_text(config))
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died already; its control pipe says so
+        return process
 
 
-__all__ = ["DOING", "DeviceProcess", "last_words", "raise_ended", "raise_said", "spawn"]
+__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "raise_said"]

@@ -26,11 +26,10 @@ import numpy as np
 
 from dnnc.program.elements import Array
 from dnnc.runtime.codec import Raw
-from dnnc.runtime.edges import Receiver, Sender, Side
-from dnnc.runtime.program import Program
+from dnnc.runtime.engine import End, Incoming, Outgoing, Runnable
 
 if TYPE_CHECKING:
-    from dnnc.runtime.member import Member
+    pass
 
 STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING, MEETING = range(7)
 """What a process is doing. WAITING: for a free slot of a consumer; MEETING: exchanging parts with the other members."""
@@ -56,18 +55,18 @@ class Work:
     stage: int
     first: int
     every: int
-    program: Program | Member
+    program: Runnable
     receives: list[Ends]
     sends: list[Ends]
-    feeds: list[Receiver]
-    sinks: list[Sender]
+    feeds: list[Incoming]
+    sinks: list[Outgoing]
     outputs: list[Ends] = field(init=False)
 
     def __post_init__(self) -> None:
         self.outputs = [*self.sends, *([sink] for sink in self.sinks)]
 
 
-Handed: TypeAlias = tuple[Sender, int, Mapping[str, Any]]
+Handed: TypeAlias = tuple[Outgoing, int, Mapping[str, Any]]
 """A slot of an edge that a microbatch has, and its values whose size was not known before."""
 
 
@@ -80,7 +79,7 @@ class Receive:
     offset: int
     channels: tuple[int, ...]
     parts: list[tuple[Ends, list[int]]]
-    taken: deque[list[tuple[Receiver, int]]] = field(default_factory=deque)
+    taken: deque[list[tuple[Incoming, int]]] = field(default_factory=deque)
 
     def blocker(self, microbatch: int) -> Any:
         for ends, numbers in self.parts:
@@ -161,7 +160,7 @@ class Compute:
         inputs = {feed: feed.take() for feed in work.feeds}
         for receive in self.receives:
             inputs.update(receive.taken.popleft())
-        sides: list[Sender] = [ends[microbatch % len(ends)] for ends in work.outputs]
+        sides: list[Outgoing] = [ends[microbatch % len(ends)] for ends in work.outputs]
         slots = [side.take() for side in sides]
         follower.mark(RUNNING, work.stage, microbatch)
         start = time.monotonic()
@@ -186,7 +185,7 @@ class Compute:
         for made in handed[len(work.sends) :]:
             follower.hand_over(work.stage, microbatch, made, 0, made[0].count)
 
-    def _bound(self, inputs: Mapping[Receiver, int], sides: Sequence[Sender], slots: Sequence[int]) -> Bound:
+    def _bound(self, inputs: Mapping[Incoming, int], sides: Sequence[Outgoing], slots: Sequence[int]) -> Bound:
         """What to run for these slots: a binding that stays right as long as the process lives."""
         program = self.work.program
         key = (program.turn, *map(id, inputs), *inputs.values(), *map(id, sides), *slots)
@@ -198,7 +197,7 @@ class Compute:
         return bound
 
     def _run_once(
-        self, inputs: Mapping[Receiver, int], sides: Sequence[Sender], slots: Sequence[int]
+        self, inputs: Mapping[Incoming, int], sides: Sequence[Outgoing], slots: Sequence[int]
     ) -> tuple[Bound, list[Mapping[str, Any]]]:
         """Runs; returns what is still to be copied, and of each side the values whose size was not known."""
         feeds = _feeds(inputs)
@@ -261,16 +260,16 @@ class Follower:
         if not wanted:
             raise RuntimeError("the rows wait for each other")
         step, microbatch, side = wanted[-1]
-        state = WAITING if isinstance(side, Sender) else RECEIVING
+        state = RECEIVING if side.incoming else WAITING
         self.wait(step.work.stage, microbatch, [side for *_, side in wanted], state)
 
-    def wait(self, stage: int, microbatch: int, sides: Sequence[Side], state: int) -> None:
+    def wait(self, stage: int, microbatch: int, sides: Sequence[End], state: int) -> None:
         """Hears of one of ``sides`` at least; goes on reading what streams to this process meanwhile. Raises EOFError."""
         self.mark(state, stage, microbatch)
         if len(sides) == 1 and not self._streaming:
             sides[0].hear()
             return
-        by_descriptor = {side.descriptors.read: side for side in (*sides, *self._streaming)}
+        by_descriptor = {side.fileno(): side for side in (*sides, *self._streaming)}
         poll = select.poll()
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLIN)
@@ -351,11 +350,11 @@ def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _feeds(inputs: Mapping[Receiver, int]) -> dict[str, Any]:
+def _feeds(inputs: Mapping[Incoming, int]) -> dict[str, Any]:
     return {name: value for side, slot in inputs.items() for name, value in side.values(slot).items()}
 
 
-def _targets(sides: Sequence[Sender], slots: Sequence[int]) -> dict[str, Raw]:
+def _targets(sides: Sequence[Outgoing], slots: Sequence[int]) -> dict[str, Raw]:
     """Where outputs of known size go: the first slot that wants each."""
     targets: dict[str, Raw] = {}
     for side, slot in zip(sides, slots, strict=True):
@@ -370,7 +369,7 @@ def _own(value: Any) -> Any:
     return [_own(item) for item in value] if isinstance(value, list) else value
 
 
-def _copies(sides: Sequence[Sender], slots: Sequence[int], places: Mapping[str, Raw]) -> tuple[tuple[Array, Array], ...]:
+def _copies(sides: Sequence[Outgoing], slots: Sequence[int], places: Mapping[str, Raw]) -> tuple[tuple[Array, Array], ...]:
     """Copies that bring each tensor of known size from its place to every slot that wants it. Raises ValueError for a shape
     that is not the planned one."""
     copies = []

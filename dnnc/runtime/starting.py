@@ -21,7 +21,8 @@ from dnnc.program.build import Build, StageProgram
 from dnnc.program.elements import BY_NAME
 from dnnc.runtime.collectives import Places
 from dnnc.runtime.edges import FEEDER, Descriptors, Receiver, Sender, anonymous_memory, map_memory, write_memory
-from dnnc.runtime.processes import DeviceProcess, spawn
+from dnnc.runtime.engine import Launcher
+from dnnc.runtime.processes import DeviceProcess, LocalProcesses
 from dnnc.runtime.sharing import places
 from dnnc.runtime.wiring import Place, assign_cores, links, output_specs, peers_of, stage_places, uses_of
 from dnnc.runtime.worker import STATUS_WORDS
@@ -82,8 +83,9 @@ class Processes:
     """The running devices of a build, and the starter's sides of what it shares with them. ``status``: a row for each process,
     which it writes."""
 
-    def __init__(self, build: Build, options: RunOptions) -> None:
+    def __init__(self, build: Build, options: RunOptions, launcher: Launcher | None = None) -> None:
         self.build = build
+        self.launcher: Launcher = launcher or LocalProcesses()
         self.options = options
         self.every: list[DeviceProcess] = []
         self.feeds: list[Port] = []
@@ -131,7 +133,7 @@ class Processes:
                 "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device][::-1]],
             }
             members = {told["stage"]: told.get("member", -1) for told in stages}
-            self.every.append(DeviceProcess(number, device, members, spawn(config, passed), control_read))
+            self.every.append(DeviceProcess(number, device, members, self.launcher.start(config, passed), control_read))
         kept = {process.control for process in self.every}
         for port in (*self.feeds, *self.sinks):
             kept |= {port.side.descriptors.read, port.side.descriptors.write}

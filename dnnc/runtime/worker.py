@@ -21,19 +21,18 @@ import threading
 import time
 from collections.abc import Mapping
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dnnc.ort import ProviderUnavailable
 from dnnc.providers import Provider
-from dnnc.runtime.edges import Descriptors, Edge, Receiver, Sender, ValueSpec, map_memory, read_memory
-from dnnc.runtime.program import Program
+from dnnc.runtime.edges import ValueSpec, map_memory, read_memory
+from dnnc.runtime.engine import Executor, Loaded, Runnable, Transport
+from dnnc.runtime.program import OnnxRuntime
 from dnnc.runtime.rows import LOADING, MEETING, RECEIVING, RUNNING, Follower, Work
 from dnnc.runtime.session import Settings, refuse_idle
-
-if TYPE_CHECKING:
-    from dnnc.runtime.member import Member
+from dnnc.runtime.shared_memory import SharedMemory
 
 STATUS_WORDS = 4
 """Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
@@ -48,6 +47,9 @@ class Worker:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
+        provider = Provider.from_json(config["provider"])
+        self.executor: Executor = OnnxRuntime(Settings(config["threads"], config["spin"], config["optimize"], provider))
+        self.transport: Transport = SharedMemory()
         self.control = int(config["control"])
         status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
         self.status = status[config["process"] * STATUS_WORDS :][:STATUS_WORDS].data  # quicker to write to than an array
@@ -114,47 +116,34 @@ class Worker:
             stage["first"],
             stage["every"],
             self.member(stage) if "segments" in stage else self.whole(stage),
-            [[end and Receiver(*_side(end)) for end in ends] for ends in stage["receives"]],
-            [[end and Sender(*_side(end)) for end in ends] for ends in stage["sends"]],
-            [Receiver(*_side(end)) for end in stage["feeds"]],
-            [Sender(*_side(end)) for end in stage["sinks"]],
+            [[end and self.transport.incoming(end) for end in ends] for ends in stage["receives"]],
+            [[end and self.transport.outgoing(end) for end in ends] for ends in stage["sends"]],
+            [self.transport.incoming(end) for end in stage["feeds"]],
+            [self.transport.outgoing(end) for end in stage["sinks"]],
         )
 
-    def whole(self, stage: Mapping[str, Any]) -> Program:
+    def whole(self, stage: Mapping[str, Any]) -> Loaded:
         """The program of a stage that is no mesh."""
         program = self.program(stage["model"], _specs(stage["outputs"]))
         refuse_idle([program], self.config["provider"]["provider"])
         return program
 
-    def member(self, stage: Mapping[str, Any]) -> Member:
+    def member(self, stage: Mapping[str, Any]) -> Runnable:
         """The program of a member of a mesh."""
-        from dnnc.program.collective import Collective
-        from dnnc.runtime.collectives import Exchange, Places
         from dnnc.runtime.member import Member, Piece
 
-        collectives = tuple(map(Collective.from_json, stage["collectives"]))
-        places = Places.from_json(stage["places"])
-        memory = map_memory(stage["memory"], places.total)
-        peers = {peer: (read, write) for peer, read, write in stage["peers"]}
         pieces = [Piece(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
         refuse_idle([piece.program for piece in pieces], self.config["provider"]["provider"])
-        exchange = Exchange(collectives, stage["member"], memory, places, peers)
-        return Member(pieces, exchange, _specs(stage["outputs"]), self.meet)
+        return Member(pieces, self.transport.group(stage), _specs(stage["outputs"]), self.meet)
 
     def meet(self, meeting: bool) -> None:
         """The member that is run comes to a collective, or to a segment."""
         self.mark(MEETING if meeting else RUNNING, self.stage, self.microbatch)
 
-    def program(self, place: list[Any], outputs: tuple[ValueSpec, ...]) -> Program:
+    def program(self, place: list[Any], outputs: tuple[ValueSpec, ...]) -> Loaded:
         """The model whose bytes lie at an offset among those that the starter verified, with the weights that it opened."""
         offset, size, weights = place
-        config = self.config
-        settings = Settings(config["threads"], config["spin"], config["optimize"], Provider.from_json(config["provider"]))
-        return Program(read_memory(config["programs"], offset, size), outputs, settings, weights)
-
-
-def _side(end: list[Any]) -> tuple[Edge, Descriptors]:
-    return Edge.from_json(end[0]), Descriptors(*end[1])
+        return self.executor.load(read_memory(self.config["programs"], offset, size), outputs, weights)
 
 
 def _specs(items: list[list[Any]]) -> tuple[ValueSpec, ...]:

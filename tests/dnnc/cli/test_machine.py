@@ -60,16 +60,16 @@ def test_a_stage_process_with_too_few_says_so_too(build: Path) -> None:
     code = f"""
 import resource, sys
 from dnnc.cli import main
-from dnnc.runtime import starting
-spawn = starting.spawn
-def lowered(config, descriptors):
+from dnnc.runtime.processes import LocalProcesses
+start = LocalProcesses.start
+def lowered(self, config, descriptors):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors) + 2, before[1]))
     try:
-        return spawn(config, descriptors)
+        return start(self, config, descriptors)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-starting.spawn = lowered
+LocalProcesses.start = lowered
 sys.exit(main(["run", {str(build)!r}, "--quiet"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
