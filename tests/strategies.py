@@ -407,7 +407,8 @@ def topologies(draw: st.DrawFn, name: str = "@machines") -> Topology:
     names: set[str] = set()
     positive = st.one_of(st.sampled_from([1e9, 2.5e10]), st.floats(1e-3, 1e15))
     type_names = draw(st.lists(words, min_size=1, max_size=2, unique=True))
-    provider_options = st.dictionaries(words, words, max_size=2).map(lambda options: tuple(sorted(options.items())))
+    no_paths = words.filter(lambda word: "/" not in word and "\\" not in word)
+    provider_options = st.dictionaries(words, no_paths, max_size=2).map(lambda options: tuple(sorted(options.items())))
     device_types = tuple(
         DeviceType(
             name=type_name,

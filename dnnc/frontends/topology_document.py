@@ -24,7 +24,7 @@ from ir.json_text import parse_json
 from ir.limits import LIMITS
 from ir.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
 from ir.types import DType
-from ir.verifier.machines import LEAST_EFFICIENCY, PROVIDER
+from ir.verifier.machines import LEAST_EFFICIENCY, OPTION, PROVIDER
 
 MOST_FAULTS = 100
 """Reading ends with so many: each costs a look at what was meant."""
@@ -167,8 +167,11 @@ class Document:
         for key, value in table.items():
             if key == "device_id":
                 self.fault((*path, key), "found device_id as an option of the type, expected it at each device")
-            elif isinstance(value, str):
+            elif isinstance(value, str) and OPTION.fullmatch(value):
                 options[key] = value
+            elif isinstance(value, str):
+                message = f"found {describe(value)}, expected no path: some options name a library to load or a file to write"
+                self.fault((*path, key), message)
             else:
                 self.fault((*path, key), f"found {describe(value)}, expected text, as onnxruntime takes its options")
         return options

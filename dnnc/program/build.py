@@ -44,7 +44,7 @@ from ir.ranges import MOST_MICROBATCHES
 from ir.rows import Flow
 from ir.types import DType, TensorType, Type, type_bytes
 from ir.verifier.decisions import COMM_MODELS
-from ir.verifier.machines import PROVIDER
+from ir.verifier.machines import OPTION, PROVIDER
 
 PROGRAM = "plan.ir"
 PLAN = "plan.json"
@@ -344,11 +344,13 @@ def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provide
     found = {}
     for device, item in items.items():
         provider = Provider.from_json(item)
-        texts = [text for pair in provider.options for text in pair]
         if device not in devices:
             raise ValueError(f"it states the provider of '{device}', on which there is no stage")
-        if not all(isinstance(text, str) for text in (provider.name, *texts)) or not PROVIDER.fullmatch(provider.name):
-            raise ValueError(f"the provider of '{device}' is no provider as onnxruntime spells them, with texts as options")
+        if not isinstance(provider.name, str) or not PROVIDER.fullmatch(provider.name):
+            raise ValueError(f"the provider of '{device}' is no provider as onnxruntime spells them")
+        for key, value in provider.options:
+            if not isinstance(value, str) or not OPTION.fullmatch(value):
+                raise ValueError(f"the option '{key}' of the provider of '{device}' is no text that names no file")
         found[device] = provider
     return found
 

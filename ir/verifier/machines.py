@@ -23,6 +23,9 @@ _ABOVE = f"from {SMALLEST:g} to {LARGEST:g}"
 PROVIDER = re.compile(r"[A-Za-z][A-Za-z0-9]*ExecutionProvider")
 """How ONNX Runtime spells the names of its execution providers."""
 MOST_DEVICE_ID = 1 << 16
+OPTION = re.compile(r"[^/\\]*")
+"""A value of a provider's option: no path, for some options name a library to load or a file to write, and a topology may come
+from anywhere."""
 MOST_SHARE = 1000
 """Shares are small: an order of as many turns as their sum is kept for each axis."""
 
@@ -96,6 +99,9 @@ def _provider_faults(topology: Topology) -> Iterable[Fault]:
             yield type_, f"type '{type_.name}' has provider options and no provider"
         for key in _twice(key for key, _ in type_.provider_options):
             yield type_, f"the provider option '{key}' of '{type_.name}' is given twice"
+        for key, value in type_.provider_options:
+            if not OPTION.fullmatch(value):
+                yield type_, f"the provider option '{key}' of '{type_.name}' is a path, '{value}'; an option names no file"
         if "device_id" in dict(type_.provider_options):
             yield type_, f"type '{type_.name}' has the provider option 'device_id', which each device states for itself"
     for device in topology.devices:

@@ -33,7 +33,8 @@ _fractions = st.floats(min_value=1e-6, max_value=1.0)
 _stems = st.sampled_from(["gpu", "h", "node1.gpu", "a-b:", "x/", "9", "gpu0"])
 _names = st.builds(lambda stem, number: f"{stem}{number}", _stems, st.integers(0, 12))
 _words = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=12)
-_options = st.dictionaries(_words, st.text(st.characters(blacklist_categories=("Cs",)), max_size=12), max_size=2)
+_values = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="/\\"), max_size=12)
+_options = st.dictionaries(_words, _values, max_size=2)
 _providers = st.one_of(
     st.just(("", ())),
     st.tuples(

@@ -163,7 +163,8 @@ def test_only_what_runs_on_the_cpu_for_want_of_a_provider_is_foreign(tmp_path: P
     [
         ({"c": {"provider": "CPUExecutionProvider", "options": {}}}, "'c', on which there is no stage"),
         ({"b": {"provider": "cuda", "options": {}}}, "the provider of 'b'"),
-        ({"b": {"provider": "CPUExecutionProvider", "options": {"a": 1}}}, "the provider of 'b'"),
+        ({"b": {"provider": "CPUExecutionProvider", "options": {"a": 1}}}, "the option 'a' of the provider of 'b'"),
+        ({"b": {"provider": "QNNExecutionProvider", "options": {"backend_path": "/x.so"}}}, "names no file"),
         ({"b": {"provider": "CPUExecutionProvider"}}, "'options' is missing"),
         ({"b": "CPUExecutionProvider"}, "does not describe a build"),
         (["b"], "does not describe a build"),
