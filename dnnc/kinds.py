@@ -131,7 +131,7 @@ class KindSearch:
 
     def passes(self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, stop: int) -> Module:
         """The module after the passes ``start`` to ``stop`` of a pipeline."""
-        steps = PassManager(pipeline, start_after=start, stop_after=stop, on_pass=self.told, **self.manager)
+        steps = PassManager(pipeline, start_after=start, stop_after=stop, on_pass=self.told, expanded=True, **self.manager)
         return steps.run(module, context)
 
     def told(self, name: str, seconds: float) -> None:

@@ -66,7 +66,9 @@ class ContractPass(Pass):
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
-        problem = problem_of(module, topology, context.analyses.get(network, topology), comm=self.comm)
+        net = context.analyses.get(network, topology)
+        whole = context.analyses.get(problem_of, module, topology, net)
+        problem = replace(whole, comm=self.comm)
         groups = ordered(problem, classes)
         if self.exact:
             groups = tuple(
@@ -85,7 +87,10 @@ class ContractPass(Pass):
         kept = {key: value for key, value in entry.attributes if not key.startswith("contract.")}
         marks = attributes({**kept, "contract.guarantee": guarantee, "contract.comm": self.comm})
         context.count(self.name, ops=len(ops), classes=len(classes), groups=len(groups))
-        return module.replace(entry, replace(entry, ops=ops, attributes=marks))
+        grouped = module.replace(entry, replace(entry, ops=ops, attributes=marks))
+        context.analyses.put(classes, colocation, grouped)  # groups change neither
+        context.analyses.put(whole, problem_of, grouped, topology, net)
+        return grouped
 
     def _coarse(self, problem: Problem, context: PassContext) -> Coarse | None:
         """What antichain contraction makes of the problem; None when it stays as it is."""

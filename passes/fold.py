@@ -38,6 +38,7 @@ class FoldPass(Pass):
         funcs = list(module.of_type(Func))
         found = [self.repeats(func, module, context) for func in funcs]
         written = folded(module, funcs, found, self.min_support)
+        context.analyses.put(module, expand, written)
         context.count(
             self.name,
             ops=sum(len(func.ops) for func in funcs),

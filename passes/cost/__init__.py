@@ -147,6 +147,7 @@ class _Program:
         self.sizes = sizes
         self.context = context
         self.costed: dict[str, Func] = {}
+        self.known: dict[object, Cost] = {}  # of ops that are alike: the copies of a block
 
     def func(self, name: str) -> Func:
         if name not in self.costed:
@@ -178,10 +179,17 @@ class _Coster:
         sizes = self.program.sizes
         operands = tuple(sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
         facts = OpFacts(op, operands, tuple(sizes.number(value.name, value.type) for value in results))
-        return op.with_facets(_cost(facts, self.work(facts)))
+        alike, known = _alike(facts), self.program.known
+        if alike not in known:
+            work = self.work(facts)
+            if work is None:
+                return op.with_facets(_cost(facts, Work("default")))
+            known[alike] = _cost(facts, work)
+        return op.with_facets(known[alike])
 
-    def work(self, facts: OpFacts) -> Work:
-        """The formula's answer; the default where there is none, or where shapes and attributes fit no op of this name."""
+    def work(self, facts: OpFacts) -> Work | None:
+        """The formula's answer; the default where there is none. None, with a warning, where shapes and attributes fit no op of
+        this name."""
         formula = FORMULAS.get(facts.op.name)
         if formula is None:
             return Work("default")
@@ -194,7 +202,7 @@ class _Coster:
             self.program.context.sink.warn(
                 f"the types of {facts.op.name} do not fit its cost formula; it is counted by its bytes only", where=facts.op.id
             )
-            return Work("default")
+            return None
 
     def control(self, op: Op) -> Op:
         """An op with regions: each region costed, and their sum on the op."""
@@ -230,6 +238,14 @@ class _Coster:
             limit = _scalar(self.program.resources.get(op.operands[0]))
             return limit if limit is not None and 0 <= limit < _MAX_TRIPS else 1
         return 1
+
+
+def _alike(facts: OpFacts) -> object:
+    """What ops of equal cost have in common: all but the names of values, which only say which operands are weights, and which
+    are one and the same."""
+    names = facts.op.operands
+    places = tuple((names.index(name), name[:1] == "@") if name else None for name in names)
+    return facts.op.name, facts.op.attributes, facts.operands, facts.results, places
 
 
 def _counts(work: Work) -> tuple[int | None, ...]:

@@ -65,6 +65,10 @@ class AnalysisCache:
         result: T = found[1]
         return result
 
+    def put(self, result: T, analysis: Callable[..., T], *subjects: object) -> None:
+        """Keeps what ``analysis(*subjects)`` is, where it is known already."""
+        self._results[(analysis, *map(id, subjects))] = (subjects, result)
+
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
@@ -103,6 +107,11 @@ class Pass(ABC):
     """Base of all passes; see the module docstring for the contract."""
 
     name: ClassVar[str]
+
+    @property
+    def by_op(self) -> bool:
+        """Whether the pass looks at ops one by one, and wants a folded module expanded (``on_expanded``)."""
+        return getattr(type(self).run, "by_op", False)
 
     @abstractmethod
     def run(self, module: Module, context: PassContext) -> Module:

@@ -1,4 +1,6 @@
-"""For passes that look at ops one by one: they get a folded module expanded, and what they make of it is folded again."""
+"""For passes that look at ops one by one: they get a folded module expanded, and what they make of it is folded again.
+
+Between two such passes the manager leaves a module expanded (``Pass.by_op``): folding again is for those who look at it."""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ def on_expanded(run: Callable[[P, Module, PassContext], Module]) -> Callable[[P,
 
     @wraps(run)
     def around(self: P, module: Module, context: PassContext) -> Module:
-        expanded = expand(module)
+        expanded = context.analyses.get(expand, module)
         return refolded(module, expanded, run(self, expanded, context))
 
+    around.by_op = True  # type: ignore[attr-defined]
     return around
 
 

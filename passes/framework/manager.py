@@ -57,7 +57,8 @@ class PassManager:
     (stderr), or to ``print_folder``: ``00-input.ir``, then one file per pass, ``10-cost.ir``, ``20-fold.ir``..: every pass,
     unless one of the three conditions selects. ``start_after``, ``stop_after``: the first so many passes ran already; run the
     first N passes only. ``reproducer``: file written
-    when a pass crashes. ``on_pass(name, seconds)`` is called after each pass.
+    when a pass crashes. ``on_pass(name, seconds)`` is called after each pass. ``expanded``: give the module back without
+    ``fold``'s blocks.
 
     After ``run``, ``reports`` tells what each pass did.
     """
@@ -76,6 +77,7 @@ class PassManager:
         stop_after: int | None = None,
         reproducer: Path | None = None,
         on_pass: Callable[[str, float], None] | None = None,
+        expanded: bool = False,
     ) -> None:
         self.passes = tuple(passes)
         self.verify = verify
@@ -88,6 +90,7 @@ class PassManager:
         self.stop_after = stop_after
         self.reproducer = reproducer
         self.on_pass = on_pass
+        self.expanded = expanded
         self.reports: list[PassReport] = []
         self.given: Module | None = None
 
@@ -103,19 +106,20 @@ class PassManager:
             if not self.start_after:
                 self._write("00-input.ir", module, 0)
         steps = self.passes[self.start_after : self.stop_after]
+        view = _View(module, context)
         for number, step in enumerate(steps, start=self.start_after + 1):
             if _selects(self.print_before, step.name):
-                self._show(f"{self._label(number, step)}.before", f"before {step.name}", module, number - 1)
-            module = self._step(number, step, module, context)
+                self._show(f"{self._label(number, step)}.before", f"before {step.name}", view.folded(), number - 1)
+            view.changed(self._step(number, step, view.expanded() if step.by_op else view.folded(), context))
             report = self.reports[-1]
             asked = _selects(self.print_after, step.name) or (self.print_on_change and report.changed)
             everything = self.print_folder is not None and not (self.print_before or self.print_after or self.print_on_change)
             if asked or everything:
                 change = "" if report.changed else " (no change)"
-                self._show(self._label(number, step), f"after {step.name}{change}", module, number)
+                self._show(self._label(number, step), f"after {step.name}{change}", view.folded(), number)
             if self.on_pass is not None:
                 self.on_pass(step.name, report.seconds)
-        return module
+        return view.expanded() if self.expanded else view.folded()
 
     def _step(self, number: int, step: Pass, module: Module, context: PassContext) -> Module:
         """Runs one pass, checks what it made, and files its report."""
@@ -179,6 +183,35 @@ class PassManager:
         except OSError:  # a full disk; the crash itself is what must be told
             return None
         return self.reproducer
+
+
+class _View:
+    """A module as passes want it: as it is, or expanded. ``before``, while one that was folded is expanded: what it was, and
+    what that was expanded."""
+
+    def __init__(self, module: Module, context: PassContext) -> None:
+        self.module, self.context = module, context
+        self.before: tuple[Module, Module] | None = None
+
+    def changed(self, module: Module) -> None:
+        self.module = module
+
+    def expanded(self) -> Module:
+        from passes.model.folding import expand
+
+        if self.before is None:
+            whole = self.context.analyses.get(expand, self.module)
+            self.before = (self.module, whole) if whole is not self.module else None
+            self.module = whole
+        return self.module
+
+    def folded(self) -> Module:
+        """The module, folded again where it was."""
+        from passes.model.folding import refolded
+
+        if self.before is not None:
+            self.module, self.before = refolded(*self.before, self.module), None
+        return self.module
 
 
 def pipeline_of(text: str, where: str = "") -> str | None:

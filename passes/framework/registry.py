@@ -35,9 +35,9 @@ _WHERE: dict[str, str] = {
 }
 
 PIPELINES: dict[str, str] = {
-    "default-inference": "canonicalize,cost,contract,partition{replicas=0},place,schedule,lower,localize",
+    "default-inference": "canonicalize,cost,fold,contract,partition{replicas=0},place,schedule,lower,localize",
     "profiled": "partition{replicas=0},place,schedule",
-    "sharded-inference": "canonicalize,unfuse,cost,shard,schedule,lower,localize",
+    "sharded-inference": "canonicalize,unfuse,cost,fold,shard,schedule,lower,localize",
 }
 """Pipeline text by name; a name stands for its passes wherever pipeline text is read."""
 

@@ -72,8 +72,18 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     that are written in any case, as results of the whole."""
     ops = tuple(ops)
     name = f"@{device_type.name}"
-    times = [op.facet(Time) for op in ops]
-    seconds = [_derived(op, device_type) if time is None else _stated(time, name) for op, time in zip(ops, times, strict=True)]
+    known: dict[object, float] = {}  # of ops that are alike: ``cost`` gives the copies of a block one and the same facet
+    seconds = []
+    for op in ops:
+        time = op.facet(Time)
+        if time is None:
+            dtype = next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
+            alike = id(op.facet(Cost)), dtype
+            if alike not in known:
+                known[alike] = _derived(op, device_type)
+            seconds.append(known[alike])
+        else:
+            seconds.append(_stated(time, name))
     if not fuses(device_type):
         return seconds
     types = {value.name: value.type for op in ops for value in sized_results(op)}

@@ -125,7 +125,10 @@ class PartitionPass(Pass):
         net = context.analyses.get(network, topology)
         cuts = read_cuts(func, self.cuts)
         pins = read_pins(func, topology, self.pins)
-        fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
+        if pins or cuts:
+            fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
+        else:
+            fine = replace(context.analyses.get(problem_of, module, topology, net), comm=self.comm, stages=self.stages or None)
         groups, problem = self._groups(module, fine, frozenset(pins), context)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()

@@ -3,6 +3,7 @@ once."""
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 
 from ir.facets import ShardRule, StageSet
@@ -14,7 +15,8 @@ from passes.model.spmd.reshard_ops import bare, bare_value, plain
 
 def undecided(module: Module, *, copies: bool = False) -> Module:
     """The module as it was before ``shard``: no layouts, strategies, stages, meshes, plan. With ``copies``, the ops that are a
-    stage's own copies of others are still in it. An entry about which nothing was decided is the same object."""
+    stage's own copies of others are still in it. An entry or a module about which nothing was decided
+    is the same object."""
     old = module.entry
     func = plain(module).entry
     if not copies:
@@ -33,7 +35,8 @@ def undecided(module: Module, *, copies: bool = False) -> Module:
         else symbol
         for symbol in module.without(Plan, Mesh, Stage, Schedule).symbols
     )
-    return replace(module, symbols=symbols)
+    same = len(symbols) == len(module.symbols) and all(map(operator.is_, symbols, module.symbols))
+    return module if same else replace(module, symbols=symbols)
 
 
 def copied(func: Func) -> dict[str, str]:

@@ -69,7 +69,7 @@ def test_compile_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert data["status"] in ("optimal", "feasible")
     assert [stage["index"] for stage in data["stages"]] == [0, 1]
     assert max(stage["seconds"] for stage in data["stages"]) == pytest.approx(data["objective"])
-    parts = ["load", "canonicalize", "cost", "contract", "partition", "search", "place", "unfuse", "shard"]
+    parts = ["load", "canonicalize", "cost", "fold", "contract", "partition", "search", "place", "unfuse", "shard"]
     parts += ["schedule", "lower", "localize", "load-test", "write", "total"]
     assert list(data["seconds"]) == parts
     assert data["idle"] == ["cpu2"]

@@ -61,6 +61,7 @@ def test_compiled_and_checked(make: Callable[[], onnx.ModelProto], gap: float, t
 def test_ctrl_c_during_the_search_leaves_nothing(tmp_path: Path) -> None:
     onnx.save(experts(32, hidden=32, length=8), tmp_path / "model.onnx")
     arguments = ["compile", str(tmp_path / "model.onnx"), "-t", "preset:cpu-4", "-o", str(tmp_path / "out")]
+    arguments += ["--replicas", "1", "--mesh", "none"]  # whose search takes long
     tracing = ["--print-after", "contract", "--print-folder", str(tmp_path / "ir")]
     before = set(tmp_path.parent.iterdir())
     process = subprocess.Popen([sys.executable, "-m", "dnnc", *arguments, *tracing], stderr=subprocess.PIPE, text=True)
