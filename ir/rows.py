@@ -309,7 +309,7 @@ def _phrases(cells: Sequence[_Cell], waits: Sequence[Sequence[_Wait]], circle: S
         (cell, on, min((w for w in waits[cell] if w.on == on), key=lambda w: (w.turns, not w.order)).order)
         for cell, on in zip(circle, (*circle[1:], circle[0]), strict=True)
     ]
-    begin = next(n for n in range(len(steps)) if not steps[n - 1][2])  # not in the middle of a lane
+    begin = min((n for n in range(len(steps)) if not steps[n - 1][2]), key=lambda n: steps[n][0])  # not in the middle of a lane
     entered = -1
     for cell, on, order in (*steps[begin:], *steps[:begin]):
         entered = cell if entered < 0 else entered

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from ir.diagnostics import InvalidInput
 from ir.module import Action, Schedule
-from ir.rows import unrolled
+from ir.rows import faults, unrolled
 from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import DeadlockError, Event, run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, largest_load
+from tests.ir.test_rows import LONG, flows, rows_of
 from tests.passes.staging import chain
 
 
@@ -173,3 +174,22 @@ def test_no_device_does_two_things_at_once_in_a_lane(comm: str) -> None:
         assert len(events) == 5 * (len(load.compute) + 2 * len(load.wires))
 
     check()
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_the_simulator_completes_just_the_rows_that_the_verifier_accepts(data: st.DataObject) -> None:
+    flow = data.draw(flows())
+    schedule = data.draw(rows_of(flow))
+    seconds = st.floats(0.0, 1.0)
+    wires = tuple(
+        Wire(channel.source, channel.target, data.draw(seconds), data.draw(seconds)) for channel in flow.channels.values()
+    )
+    compute = tuple(data.draw(seconds) for _ in flow.devices)
+    load = Workload(compute, flow.devices, wires, flow.comm, flow.slots, flow.together)
+    assert load.flow == flow
+    try:
+        done = len(run_rows(load, unrolled(schedule, flow, LONG)))
+    except DeadlockError:
+        done = -1
+    assert (done < 0) == bool(faults(schedule, flow))
