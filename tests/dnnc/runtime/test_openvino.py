@@ -47,12 +47,14 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     if named := os.environ.get("DNNC_OPENVINO"):
         return named
     folder = tmp_path_factory.mktemp("openvino")
-    venv.create(folder, with_pip=True)
     made = str(folder / "bin" / "python")
-    install = [made, "-m", "pip", "install", "-q", "--no-deps", "onnxruntime-openvino"]
-    done = subprocess.run(install, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        pytest.skip(f"onnxruntime-openvino cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    install = [made, "-m", "pip", "install", "-q", "--retries", "1", "--timeout", "20", "--no-deps", "onnxruntime-openvino"]
+    try:
+        venv.create(folder, with_pip=True)
+        subprocess.run(install, capture_output=True, text=True, timeout=600, check=True)
+    except (subprocess.SubprocessError, OSError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        pytest.skip(f"onnxruntime-openvino cannot be installed here: {said[-1]}")
     paths = [made, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     own = Path(subprocess.run(paths, capture_output=True, text=True, check=True).stdout.strip())
     (own / "behind.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
