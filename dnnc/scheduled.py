@@ -53,13 +53,16 @@ def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
 
 
 def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
+    """The module with what a timeline is made of: the schedule, and of stages on meshes their collectives."""
     from dnnc.driver import pass_context
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
 
-    if module.first(Schedule) is not None:
-        return module
-    return PassManager(parse_pipeline("schedule")).run(module, pass_context(sink))
+    plan = module.first(Plan)
+    missing = [] if module.first(Schedule) is not None else ["schedule"]
+    if plan is not None and not plan.flushes and any(stage.mesh for stage in plan.stages):
+        missing.append("lower")
+    return PassManager(parse_pipeline(",".join(missing))).run(module, pass_context(sink)) if missing else module
 
 
 def _of_split(path: Path, workload: str, sink: DiagnosticSink) -> Module:

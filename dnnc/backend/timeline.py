@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dnnc.program.plan_json import bare
 from dnnc.program.trace import TraceEvent
+from ir.facets import Phase, StageSet
 from ir.module import Module, Plan, Stage
-from ir.rows import COMPUTE, lane_of
+from ir.rows import BACKWARD, COMPUTE, lane_of
 from passes.model.graph import cuts_of
 from passes.model.timeline.simulate import simulate
 
@@ -23,12 +24,13 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
     tensors = [bare(cut.name) for cut in cuts_of(module.entry)]
-    exchanged = _collectives(module)
+    exchanged, returning = _collectives(module), _backward(module)
     found = []
     for event in simulate(module, microbatches):
         action = event.action
         number = "" if action.microbatch is None else f".{action.microbatch}"
-        name = f"{action.kind} {action.stage}{number}"
+        kind = BACKWARD if action.kind == COMPUTE and action.stage in returning else action.kind
+        name = f"{kind} {action.stage}{number}"
         args: tuple[tuple[str, int | float | str], ...] = (("stage", action.stage), ("microbatch", action.microbatch or 0))
         if action.channel is not None:
             name += f" {tensors[action.channel]}"
@@ -36,12 +38,24 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
         lane = lane_of(action.kind, comm)
         collectives = exchanged.get(action.stage, ()) if action.kind == COMPUTE else ()
         end = max(event.start, event.end - sum(seconds for _, seconds in collectives))
-        found.append(TraceEvent(event.device, name, action.kind, event.start, end, args, "" if lane == "compute" else lane))
+        found.append(TraceEvent(event.device, name, kind, event.start, end, args, "" if lane == "compute" else lane))
         for title, seconds in collectives:
             label = f"{title} {action.stage}.{action.microbatch}"
             found.append(TraceEvent(event.device, label, COLLECTIVE, end, end + seconds, (*args, ("collective", title))))
             end += seconds
     return found
+
+
+def _backward(module: Module) -> set[int]:
+    """The stages of a profile that run backward nodes alone."""
+    forward, every = set(), set()
+    for op in module.entry.ops:
+        stages, phase = op.facet(StageSet), op.facet(Phase)
+        for stage in stages.stages if stages is not None else ():
+            every.add(stage)
+            if phase is None or phase.phase != "bw":
+                forward.add(stage)
+    return every - forward
 
 
 def _collectives(module: Module) -> dict[int, list[tuple[str, float]]]:

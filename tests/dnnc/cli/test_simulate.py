@@ -27,8 +27,11 @@ def simulated(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[st
     return found
 
 
-def test_a_plan_alone_has_the_timeline_of_its_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = (MLP, "-t", "preset:cpu-2,cores=2", "--stages", "2", "-q")
+@pytest.mark.parametrize("options", [("--stages", "2"), ("--mesh", "2")])
+def test_a_plan_alone_has_the_timeline_of_its_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    common = (MLP, "-t", "preset:cpu-2,cores=2", *options, "-q")
     run(capsys, "compile", *common, "-o", tmp_path / "build")
     run(capsys, "compile", *common, "-o", tmp_path / "plan", "--plan-only")
     assert simulated(capsys, tmp_path / "plan", "-m", "5") == simulated(capsys, tmp_path / "build", "-m", "5")
