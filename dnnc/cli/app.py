@@ -17,7 +17,7 @@ good the plan is.
 \b
   dnnc compile zoo:mlp -t preset:cpu-2 -o build/mlp            plan it, write programs
   dnnc compile zoo:mlp -t preset:cpu-2 --mesh 2 -o build/mlp   the same, its tensors split
-  dnnc run build/mlp                                           run them, one process each
+  dnnc run build/mlp                                           run them, one process per device
   dnnc check build/mlp                                         compare with the model
 """
 
@@ -50,7 +50,7 @@ def _root(
 
 _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("compile", compile_command.compile_, "Plan a model and write its stage programs."),
-    ("run", execute.run, "Run a build, one process per stage."),
+    ("run", execute.run, "Run a build, one process per device."),
     ("check", execute.check, "Compare a build with the unsplit model."),
     ("simulate", execute.simulate, "Predict the timeline of a build."),
     ("solve", solve_command.solve, "Split a profiled workload, with its proof."),

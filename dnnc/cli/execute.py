@@ -51,7 +51,7 @@ def run(
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Run the stage programs of DIR, one process per stage, several microbatches in flight."""
+    """Run the stage programs of DIR, one process per device, several microbatches in flight."""
     from dnnc.runtime import RunCommand, RunOptions, run_command
     from ir.scratch import remove_dead_scratch
 

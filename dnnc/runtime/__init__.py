@@ -1,4 +1,4 @@
-"""Runs a build: one process per stage on ONNX Runtime, and checks it against the unsplit model.
+"""Runs a build: one process per device on ONNX Runtime, and checks it against the unsplit model.
 
 Everything is imported at first use: a stage process imports this package too and must start fast.
 """
