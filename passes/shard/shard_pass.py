@@ -226,6 +226,9 @@ class ShardPass(Pass):
             else:
                 search = searching(meshes)
                 plan, bound = search.search(self.stages, seconds), search.bound
+                if not self.training:  # several stages hand over, which the search does not count
+                    least = min(topology.type(device.type).handover for device in topology.devices)
+                    bound = min(bound + least, max(bound, search.alone(self.stages)))
         except UnfitError as error:
             raise self.unfit(error, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
@@ -243,7 +246,7 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        return plan, plan.bound
+        return plan, max(bound, plan.bound)
 
     def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")

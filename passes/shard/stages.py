@@ -182,6 +182,11 @@ class StageSearch:
         value = self.worth(best.seconds)
         return StagesPlan(staged, value, min(self.bound, value), *told, interrupted)
 
+    def alone(self, stages: int) -> float:
+        """A bound of plans of one stage, inf where there must be more."""
+        tables = (self.bounding.table(block, False, False) for block in self.meshes.blocks)
+        return min(float(table.seconds[0, -1]) for table in tables) if stages < 2 else math.inf
+
     @property
     def refuted(self) -> bool:
         """Whether no plan is better than the incumbent by more than the gap."""

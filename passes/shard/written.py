@@ -177,23 +177,25 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     """The plan with its stages (seconds, and bytes on the fullest device of each; ``workspace``: activations, in training with
     those saved for the backward pass) and its value: the largest load of a stage or shared link; of a training step, in which
     every stage counts as long as the slowest, what filling, running and draining take, or what 1F1B takes on the real links
-    where that is more (a long synchronisation behind the last backward pass, shared links)."""
+    where that is more (a long synchronisation behind the last backward pass, shared links). At inference each of several
+    stages spends its hand-over, as ``place`` has it."""
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
+    woken = len(stages) > 1 and not plan.minimises.trains
     weights = {resource.name: resource.type for resource in module.of_type(Resource)}
     rows = []
     for number, stage in enumerate(stages):
-        used = {types[device] for device in stage.mesh.devices}
+        used = sorted({types[device] for device in stage.mesh.devices})
         bytes_ = footprint(module.entry, weights, stage)
         training = _of_training(module, stage, plan.microbatches) if plan.minimises.trains else {}
         rows.append(
             PlanStage(
                 index=number,
-                device_type=used.pop() if len(used) == 1 else "",
+                device_type=used[0] if len(used) == 1 else "",
                 devices=stage.mesh.devices,
                 ops=len(stage.ops),
-                compute=stage.bill.compute,
+                compute=stage.bill.compute + (max(topology.type(name).handover for name in used) if woken else 0.0),
                 collectives=stage.bill.communication,
                 weights=bytes_.weights,
                 workspace=bytes_.workspace,

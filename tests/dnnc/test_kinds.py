@@ -144,6 +144,15 @@ def test_the_best_of_all_kinds(tmp_path: Path, devices: int, memory: int, bandwi
         assert plan.value == pytest.approx(min(every), rel=1e-6)
 
 
+def test_both_kinds_count_stages_of_single_devices_alike(tmp_path: Path) -> None:
+    """Hand-over included: a mesh had been preferred to a pipeline for seconds that only one of them counted."""
+    model, topology = "zoo:mlp,layers=4,hidden=256,batch=8", "preset:cpu-2,cores=2"
+    pipeline = compiled(tmp_path, model, topology, replicas=1, mesh="none", stages=2).plan
+    sharded = compiled(tmp_path, model, topology, pipeline="canonicalize,cost,shard{stages=2}").plan
+    assert sharded.value == pytest.approx(pipeline.value, rel=1e-9)
+    assert sharded.status == "optimal"
+
+
 @pytest.mark.parametrize("memory", [10**9, 24_000])
 def test_a_replayed_plan_keeps_the_proof_of_all_kinds(tmp_path: Path, memory: int) -> None:
     model, topology = "zoo:mlp,layers=3,inputs=48,hidden=48,outputs=48,batch=12", machines(tmp_path, 3, memory)
