@@ -102,7 +102,7 @@ def test_json_tells_meshes_and_collectives(tmp_path: Path, capsys: pytest.Captur
     assert data["certificate"]["strategy"] == "megatron"
     assert data["bound"] <= data["objective"]
     assert data["seconds"]["search"] > 0
-    assert data["pipeline"] == "canonicalize,unfuse,cost,shard{mesh=2x2,strategy=megatron},schedule"
+    assert data["pipeline"] == "canonicalize,unfuse,cost,fold,shard{mesh=2x2,strategy=megatron},schedule"
     staged = compiled(capsys, *common, "--mesh", "2", "--stages", "2")
     assert [stage["mesh"] for stage in staged["stages"]] == [[2], [2]]
 
@@ -318,7 +318,16 @@ def test_options_become_pipeline_text_that_reads_back(tmp_path: Path) -> None:
     options = CompileOptions(MLP, FOUR, tmp_path, mesh="2x2", uneven=True, stages=1, time_limit=0.0)
     pipeline = build_pipeline(options)
     assert parse_pipeline(pipeline_text(pipeline)) == pipeline
-    assert [step.name for step in pipeline] == ["canonicalize", "unfuse", "cost", "shard", "schedule", "lower", "localize"]
+    assert [step.name for step in pipeline] == [
+        "canonicalize",
+        "unfuse",
+        "cost",
+        "fold",
+        "shard",
+        "schedule",
+        "lower",
+        "localize",
+    ]
     with pytest.raises(UsageError, match="shard"):
         build_pipeline(CompileOptions(MLP, FOUR, tmp_path, mesh="2", pipeline="canonicalize"))
 
