@@ -141,8 +141,12 @@ class KindSearch:
 
 def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> Plan:
     """The plan, whose certificate says what the options ``flags``, which restrict it, cost, as far as that is known without a
-    search: the whole model on every device, in turn, if it fits and all are of one type."""
+    search: the whole model on every device, in turn, if it fits and all are of one type; of one sample alone, that there are no
+    meshes."""
     count = len(topology.devices)
+    if plan.minimises.alone and count > 1 and "plan" not in dict(plan.certificate):  # which says that it was given
+        told = {**dict(plan.certificate), "kinds": "stages of single devices; meshes are not searched for one sample alone"}
+        return replace(plan, certificate=tuple(sorted(told.items())))
     alike = len({device.type for device in topology.devices}) == 1
     everywhere = plan.single / count
     if not plan.minimises.streams or not flags or not alike or everywhere >= plan.value * (1 - TIGHT):
