@@ -10,9 +10,9 @@ First what must share a stage (``partition/colocation.py``), then, with ``exact`
 (``partition/coarsen.py``). Invariant: the groups form no cycle.
 
 The exact rules know no plan's value, so they join only what no best plan parts whatever the other stages are: two ops whose
-border costs more than either of them. On cores the 374 ops of BERT base become 368 groups, the 331 of GPT-2 330; on H100s, whose
-transfers are dear for their speed, the 2168 of T5-large 1945, the 228 of four layers of LLaMA 194. With the value of a plan at
-hand more goes, which is the search's to do (``partition/search.py``: windows, what is too dear to cut).
+border costs more than either of them. On cores the 374 ops of BERT base become 368 groups, the 331 of GPT-2 330; on H100s,
+whose transfers are dear for their speed, the 2168 of T5-large 1945, the 228 of four layers of LLaMA 194. With a plan's
+value at hand more goes, which is the search's to do (``partition/search.py``: windows, what is too dear to cut).
 
 Antichain contraction is off by default: where a lattice is too large, ``partition`` contracts by itself to find a first plan,
 then searches around it in the graph of the exact reductions. On encoder-decoders, experts and random series-parallel graphs
