@@ -90,14 +90,14 @@ class Receive:
         return None
 
     def run(self, microbatch: int, follower: Follower) -> None:
-        now = time.monotonic()
         slots = []
         for ends, numbers in self.parts:
             side = ends[microbatch % len(ends)]
             of_values = [side.arrived[number].popleft() for number in numbers]
             slots.append((side, of_values[0]))
         self.taken.append(slots)
-        follower.note("recv", self, microbatch, now)
+        now = time.monotonic()
+        follower.note("recv", self, microbatch, now, now)
 
 
 @dataclass(slots=True)
@@ -115,11 +115,11 @@ class Send:
         return None if self.given else LANE
 
     def run(self, microbatch: int, follower: Follower) -> None:
-        now = time.monotonic()
+        start = time.monotonic()
         for (_, ranges), handed in zip(self.parts, self.given.popleft(), strict=True):
             for first, count in ranges:
                 follower.hand_over(self.work.stage, microbatch, handed, first, count)
-        follower.note("send", self, microbatch, now)
+        follower.note("send", self, microbatch, start, time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,11 @@ class Compute:
         slots = [side.take() for side in sides]
         follower.mark(RUNNING, work.stage, microbatch)
         start = time.monotonic()
-        values: Sequence[Mapping[str, Any]] = [_NONE] * len(sides)
+        values: Sequence[Mapping[str, Any]]
         if self.fixed:
             bound = self._bound(inputs, sides, slots)
             program.run_bound(bound.binding)
+            values = [_NONE] * len(sides)
         else:
             bound, values = self._run_once(inputs, sides, slots)
         spans = program.take_spans(start, time.monotonic())
@@ -285,11 +286,10 @@ class Follower:
         for _ in side.sending(slot, first, count, values):
             self.wait(stage, microbatch, [side], SENDING)
 
-    def note(self, action: str, step: Receive | Send, microbatch: int, start: float) -> None:
+    def note(self, action: str, step: Receive | Send, microbatch: int, start: float, end: float) -> None:
         """One event for each action of a step."""
-        now, stage = time.monotonic(), step.work.stage
         for channel in step.channels:
-            self.events.append((action, stage, microbatch, start, now, "", channel))
+            self.events.append((action, step.work.stage, microbatch, start, end, "", channel))
 
 
 def _stream(steps: Sequence[Step], first: int, until: int) -> Iterator[tuple[Step, int]]:

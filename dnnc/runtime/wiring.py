@@ -48,10 +48,6 @@ class Link:
     first: int = 0
     step: int = 1
 
-    def turns(self, begin: int) -> int:
-        """The first microbatch of a run that begins at microbatch ``begin``, counted from there, that it carries."""
-        return (self.first - begin) % self.step
-
 
 def value_spec(port: Port | Channel) -> ValueSpec:
     """How a value of the build crosses a process border."""
