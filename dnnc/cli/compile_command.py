@@ -334,6 +334,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto", NO_MESH) else asked
         if not asked and (restricted := dict(result.plan.certificate).get("restricted")):
             asked = f"{restricted.partition(';')[0]} was asked for"
+        if not asked and result.plan.minimises.alone:
+            asked = "no stage there makes one sample faster; meshes were not searched"
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))
