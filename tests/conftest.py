@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,14 @@ def shared_dir() -> Path:
     if folder is None:
         pytest.skip("no ../shared folder beside the checkout: its models are not part of the repository")
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def counted_twice() -> Iterator[None]:
+    """Every plan that is compiled in this process is counted again from its programs (``tests/counted_twice.py``)."""
+    from passes.localize import LocalizePass
+    from tests.counted_twice import localized_and_counted
+
+    run, LocalizePass.run = LocalizePass.run, localized_and_counted  # type: ignore[method-assign]
+    yield
+    LocalizePass.run = run  # type: ignore[method-assign]
