@@ -25,10 +25,11 @@ SHARED_DIMS = {
 
 
 def compile_and_check(model: str, stages: int, out: Path, dims: dict[str, int] | None = None) -> CheckReport:
-    """Compiles to ``stages`` local workers and compares every cut and output with the unsplit model."""
-    result = compile_model(
-        CompileOptions(model=model, topology="preset:cpu-4", out=out, dims=dims or {}, stages=stages, time_limit=5.0)
+    """Compiles to ``stages`` of one local worker each and compares every cut and output with the unsplit model."""
+    options = CompileOptions(
+        model, "preset:cpu-4", out, dims=dims or {}, stages=stages, replicas=1, mesh="none", time_limit=5.0
     )
+    result = compile_model(options)
     assert len(result.plan.stages) == stages
     assert 0 < result.plan.bound <= result.plan.value * (1 + 1e-9)
     report = check_build(out, CheckOptions(samples=1))
