@@ -6,7 +6,6 @@ Three families: shared exports (skipped where that folder is absent), the ``onnx
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
