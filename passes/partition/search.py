@@ -525,8 +525,8 @@ class Search:
     def _solution(self) -> Solution:
         if self.best is None:
             proven = self.exhausted and self.tables.states.every
-            status = "infeasible" if proven else "unknown"
-            return Solution(status, None, float("inf"), float("inf"), self.reason, self.statistics)
+            status, bound = ("infeasible", float("inf")) if proven else ("unknown", self.bound)
+            return Solution(status, None, float("inf"), bound, self.reason, self.statistics)
         status = "optimal" if self.tight() else "feasible"
         bound = self.value if status == "optimal" else min(self.bound, self.value)
         return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
