@@ -202,14 +202,16 @@ def faults(schedule: Schedule, flow: Flow) -> list[str]:
     """What keeps the rows from being followed: actions that do not belong where they stand, that lack or stand twice, members
     of a mesh that differ, and, where there is nothing of that kind, a deadlock. Time is about linear in the actions of a period
     and of a turn of all replicas."""
-    found = [*_shared_in_part(flow)]
+    found = [*_odd_devices(flow)]
     found += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
     return found or [*_missing(schedule, flow), *_unlike_members(schedule, flow)] or _deadlock(schedule, flow)
 
 
-def _shared_in_part(flow: Flow) -> Iterator[str]:
-    """Stages that share some of their devices: turns of replicas and rows of members would not fit together."""
+def _odd_devices(flow: Flow) -> Iterator[str]:
+    """Stages that name a device twice, or share some of their devices: turns of replicas and rows of members would not fit
+    together."""
     for stage, devices in enumerate(flow.devices):
+        yield from (f"stage {stage} has '{name}' {count} times" for name, count in Counter(devices).items() if count > 1)
         for other in range(stage):
             if set(devices) & set(flow.devices[other]) and devices != flow.devices[other]:
                 yield f"stages {other} and {stage} share some of their devices; they share all or none"
@@ -217,15 +219,17 @@ def _shared_in_part(flow: Flow) -> Iterator[str]:
 
 def _odd_actions(schedule: Schedule, flow: Flow, device: str, actions: Sequence[Action]) -> Iterator[str]:
     """Actions of a row that are none, or not of its device."""
+    of_stage: dict[int, set[tuple[str, int | None]]] = {}
     for action in actions:
         says = f"the row of '{device}' has {action_text(action)}"
         if not 0 <= action.stage < len(flow.devices):
             yield f"{says}, but there is no stage {action.stage}"
             continue
-        own = set(flow.actions(action.stage))
+        if action.stage not in of_stage:
+            of_stage[action.stage] = set(flow.actions(action.stage))
         if action.kind == SYNC and action.channel is None and flow.training and not schedule.periodic:
             continue
-        if (action.kind, action.channel) not in own:
+        if (action.kind, action.channel) not in of_stage[action.stage]:
             known = ", ".join(kind if c is None else f"{kind} of channel {c}" for kind, c in flow.actions(action.stage))
             yield f"{says}, which stage {action.stage} does not do; it does {known}"
         elif device not in flow.devices[action.stage]:

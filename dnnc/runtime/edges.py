@@ -101,6 +101,11 @@ class Edge:
         """Bytes of its memory."""
         return self.ring * self.slot_bytes
 
+    @property
+    def token_bytes(self) -> int:
+        """The most bytes of tokens that its pipes may hold: one for each value of each slot."""
+        return self.ring * max(1, len(self.values)) * _TOKEN.size
+
     def to_json(self) -> list[Any]:
         values = [[v.name, v.element, v.shape] for v in self.values]
         return [self.producer, self.consumer, values, self.slots, self.dynamic_bytes, self.channels]
@@ -169,7 +174,7 @@ class Side:
         self._size, self._offsets = edge.slot_bytes, edge.offsets
         self._dynamic = {number for number, value in enumerate(edge.values) if value.size is None}
         self._memory = map_memory(descriptors.memory, edge.nbytes) if self._size else np.empty(0, np.uint8)
-        self._views = [self._views_of(slot) for slot in range(edge.ring)]
+        self._views: dict[int, dict[str, Raw]] = {}  # by slot; an edge may have a million, of which few are ever used
 
     def _views_of(self, slot: int) -> dict[str, Raw]:
         views = {}
@@ -181,7 +186,10 @@ class Side:
 
     def views(self, slot: int) -> dict[str, Raw]:
         """The tensors of known size in ``slot``, in place."""
-        return self._views[slot]
+        views = self._views.get(slot)
+        if views is None:
+            views = self._views[slot] = self._views_of(slot)
+        return views
 
     def area(self, slot: int, number: int) -> Array:
         """The area of ``slot`` for value ``number``, of unknown size."""
@@ -220,7 +228,7 @@ class Sender(Side):
 
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         super().__init__(edge, descriptors)
-        self.free = list(range(edge.ring))
+        self.free = deque(range(edge.ring))
 
     def hear(self) -> None:
         """Takes back slots that the consumer has done with, as ``Side.hear``."""
@@ -233,7 +241,7 @@ class Sender(Side):
 
     def take(self) -> int:
         """A free slot, which there is."""
-        return self.free.pop(0)
+        return self.free.popleft()
 
     def send(self, slot: int, first: int, count: int) -> None:
         """Hands over ``count`` values of ``slot`` from number ``first`` on, all of known size and in place."""
@@ -263,7 +271,7 @@ class Sender(Side):
                     self._put(slot, number, 1, 1)
                     while not self.free:
                         yield
-                    slot = self.free.pop(0)
+                    slot = self.free.popleft()
                     area, used = self.area(slot, number), 0
                 length = min(piece.nbytes - start, area.size - used)
                 area[used : used + length] = np.frombuffer(piece[start : start + length], np.uint8)

@@ -20,16 +20,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dnnc.program.elements import Array
 from dnnc.runtime.codec import Raw
 from dnnc.runtime.engine import End, Incoming, Outgoing, Runnable
-
-if TYPE_CHECKING:
-    pass
 
 STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING, MEETING = range(7)
 """What a process is doing. WAITING: for a free slot of a consumer; MEETING: exchanging parts with the other members."""

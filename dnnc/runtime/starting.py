@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import subprocess
 import time
@@ -170,7 +171,7 @@ class Processes:
         for link in links(self.build):
             what = "what goes to or from the model" if FEEDER in (link.source, link.target) else "a cut"
             memory = self._memory(link.sent.nbytes, what)
-            (data_read, data_write), (free_read, free_write) = (tuple(map(self._own, os.pipe())) for _ in range(2))
+            (data_read, data_write), (free_read, free_write) = (self._pipe(link.sent.token_bytes) for _ in range(2))
             sender, receiver = Descriptors(memory, free_read, data_write), Descriptors(memory, data_read, free_write)
             sends = link.sent.to_json(), (sender.memory, sender.read, sender.write)
             receives = link.received.to_json(), (receiver.memory, receiver.read, receiver.write)
@@ -225,6 +226,22 @@ class Processes:
             message = f"{what} needs {size} bytes of shared memory, which the system does not give ({error})"
             raise InvalidInput(message, where=str(self.build.folder), hint="compile for smaller microbatches") from error
         return descriptor
+
+    def _pipe(self, size: int) -> tuple[int, int]:
+        """The ends of a pipe that holds ``size`` bytes, so that no writer waits for its reader, perhaps itself. Raises
+        InvalidInput where the system gives no pipe so large: the rows of a manifest may ask for any."""
+        read, write = map(self._own, os.pipe())
+        resize, held = getattr(fcntl, "F_SETPIPE_SZ", None), getattr(fcntl, "F_GETPIPE_SZ", None)  # Linux has them
+        if resize is not None and held is not None and fcntl.fcntl(write, held) < size:
+            try:
+                fcntl.fcntl(write, resize, size)
+            except (OSError, OverflowError) as error:
+                message = (
+                    f"a cut needs a pipe of {size} bytes for what may be under way, which the system does not give ({error})"
+                )
+                hint = "compile with fewer slots in the schedule, or with fewer tensors between stages"
+                raise InvalidInput(message, where=str(self.build.folder), hint=hint) from error
+        return read, write
 
     def _own(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)

@@ -121,6 +121,14 @@ def test_what_does_not_belong_into_a_row_is_named() -> None:
     ]
 
 
+def test_a_device_is_one_replica_of_a_stage() -> None:
+    """It would have to take every turn, in one row."""
+    flow = Flow((("a",), ("b", "b")), {0: Channel(0, 1)})
+    first, second = ("a", [Action("F", 0, 0), Action("send", 0, 0, 0)]), ("b", [Action("recv", 1, 0, 0), Action("F", 1, 0)])
+    schedule = _with(Schedule("@s", "stream", (), periodic=True), [first, second])
+    assert faults(schedule, flow) == ["stage 1 has 'b' 2 times"]
+
+
 def test_rows_that_are_not_periodic_hold_every_microbatch_once() -> None:
     made = [Action(kind, 0, m, c) for m in range(2) for kind, c in (("F", None), ("send", 0))]
     read = [Action(kind, 1, m, c) for m in range(2) for kind, c in (("recv", 0), ("F", None))]

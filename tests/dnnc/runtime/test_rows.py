@@ -12,7 +12,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.program.build import Build, schedule_to_json
-from dnnc.runtime import Pipeline, RunResult, RuntimeFailure
+from dnnc.runtime import Pipeline, RunOptions, RunResult, RuntimeFailure
 from ir.diagnostics import InvalidInput
 from ir.module import Action
 from ir.rows import faults, stream, unrolled
@@ -242,6 +242,32 @@ def test_slots_of_the_schedule_are_those_of_the_machine(tmp_path: Path) -> None:
         result = pipeline.run([{"x": floats(2, seed=number)} for number in range(5)])
     assert done(result, "cpu0") == unrolled(build.schedule, build.flow, 5)["cpu0"]
     np.testing.assert_array_equal(result.outputs[4]["y"], floats(2, seed=4))
+
+
+def many(count: int) -> tuple[str, str]:
+    """Two stages, between which so many tensors cross."""
+    names = [f"c{number}" for number in range(count)]
+    typed, made = ", ".join(f"float[2] {name}" for name in names), " ".join(f"{name} = Neg(x)" for name in names)
+    return f"g (float[2] x) => ({typed}) {{ {made} }}", f"g ({typed}) => (float[2] y) {{ y = Sum({', '.join(names)}) }}"
+
+
+def test_a_stage_far_ahead_of_another_on_its_device_fills_no_pipe(tmp_path: Path) -> None:
+    """Nobody else reads what it sends: 1,500 microbatches of three tensors, each sent alone."""
+    build = on(make_build(tmp_path, *many(3)), (("p",), ("p",)))
+    sent = [action for c in range(3) for action in (Action("send", 0, 1500, c), Action("recv", 1, 0, c))]
+    row = (Action("F", 0, 1500), *sent, Action("F", 1, 0))
+    build = replace(build, schedule=replace(build.schedule, rows=(("p", row),), slots=1501))
+    assert faults(build.schedule, build.flow) == []
+    with Pipeline(build, RunOptions(timeout=10)) as pipeline:
+        result = pipeline.run([{"x": floats(2, seed=number % 7)} for number in range(1510)])
+    np.testing.assert_allclose(result.outputs[1509]["y"], -3 * floats(2, seed=1509 % 7), rtol=1e-6)
+
+
+def test_more_slots_than_the_system_can_give_are_refused(tmp_path: Path) -> None:
+    build = make_build(tmp_path, *many(200))
+    build = replace(build, schedule=replace(build.schedule, slots=1 << 20))
+    with pytest.raises(InvalidInput, match="which the system does not give"), Pipeline(build):
+        pass
 
 
 def test_a_device_with_several_stages_names_the_one_that_fails(tmp_path: Path) -> None:
