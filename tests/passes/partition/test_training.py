@@ -167,9 +167,17 @@ def test_numbers_that_mean_never_drown_no_others() -> None:
             assert solve_training(graph, objective).value == pytest.approx(best[objective], rel=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32))
-def test_reductions_keep_the_optimum(seed: int) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(150, marks=pytest.mark.slow)])
+def test_reductions_keep_the_optimum(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(st.integers(0, 2**32))
+    def keep(seed: int) -> None:
+        keeps_the_optimum(seed)
+
+    keep()
+
+
+def keeps_the_optimum(seed: int) -> None:
     """Solved without any reduction, over the whole lattice."""
     problem, _ = units(random_graph(random.Random(seed), 5))
     for objective in OBJECTIVES:
