@@ -37,6 +37,8 @@ BACKWARD = "B"
 SYNC = "sync"
 RECEIVE = "recv"
 SEND = "send"
+MOST_CELLS = 1 << 18
+"""Actions of a turn of replicas with different rows in which a deadlock is looked for, which takes some seconds."""
 LANES = ("compute", "transfers", "in", "out")
 """What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
 
@@ -201,7 +203,7 @@ def action_text(action: Action) -> str:
 def faults(schedule: Schedule, flow: Flow) -> list[str]:
     """What keeps the rows from being followed: actions that do not belong where they stand, that lack or stand twice, members
     of a mesh that differ, and, where there is nothing of that kind, a deadlock. Time is about linear in the actions of a period
-    and of a turn of all replicas."""
+    and, where rows of replicas differ, of a turn of these."""
     found = [*_odd_devices(flow)]
     found += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
     return found or [*_missing(schedule, flow), *_unlike_members(schedule, flow)] or _deadlock(schedule, flow)
@@ -284,13 +286,20 @@ class _Wait:
 
 def _deadlock(schedule: Schedule, flow: Flow) -> list[str]:
     """A circle of waits in words, if there is one: a phrase for each device."""
-    turn = math.lcm(*(len(devices) for devices in flow.takers)) if schedule.periodic else 1
+    rows = {device: lanes(actions, flow.comm) for device, actions in schedule.rows if device not in flow.leads}
+    unlike = {on for on in flow.takers if any(rows[device] != rows[on[0]] for device in on)} if schedule.periodic else set()
+    turn = math.lcm(*map(len, unlike))
+    if (count := turn * sum(len(lane) for of_device in rows.values() for lane in of_device)) > MOST_CELLS and turn > 1:
+        return [f"rows of replicas differ and meet again after {turn} microbatches, {count} actions: make them equal"]
     cells: list[_Cell] = []
     waits: list[list[_Wait]] = []
-    for device, actions in schedule.rows:
-        if device in flow.leads:
-            continue
-        for lane in lanes(actions, flow.comm):
+    replicas = {on[0]: len(on) for on in flow.takers if on not in unlike} if schedule.periodic else {}
+    others = {device for on in flow.takers if on[0] in replicas for device in on[1:]}
+    for device, of_device in rows.items():
+        for lane in of_device if device not in others else []:
+            if device in replicas:
+                _add_alike(device, lane, replicas[device], turn, cells, waits)
+                continue
             start = len(cells)
             for period in range(turn):
                 for action in lane:
@@ -305,6 +314,30 @@ def _deadlock(schedule: Schedule, flow: Flow) -> list[str]:
     if not circle:
         return []
     return ["the rows wait for each other in a circle: " + "; ".join(_phrases(cells, waits, circle))]
+
+
+def _add_alike(
+    device: str, lane: Sequence[Action], replicas: int, turn: int, cells: list[_Cell], waits: list[list[_Wait]]
+) -> None:
+    """The cells of replicas whose rows are equal, and what each waits for in its lane. Which replica has a microbatch makes no
+    difference then, so they need no turn of their own: in period k an action with offset o stands behind the last one before
+    it, in period k - d with offset o', that the same replica does: d = o' - o modulo ``replicas``."""
+    positions: dict[int, list[int]] = defaultdict(list)
+    for position, action in enumerate(lane):
+        positions[(action.microbatch or 0) % replicas].append(position)
+    behind: list[tuple[int, int]] = []
+    earlier: dict[int, int] = {}
+    for position, action in enumerate(lane):
+        own = (action.microbatch or 0) % replicas
+        found = min(((rest - own) % replicas or replicas, of_rest[-1]) for rest, of_rest in positions.items())
+        behind.append((0, earlier[own]) if own in earlier else found)
+        earlier[own] = position
+    start = len(cells)
+    for period in range(turn):
+        for action, (periods, position) in zip(lane, behind, strict=True):
+            turns, before = divmod(period - periods, turn)
+            waits.append([_Wait(start + before * len(lane) + position, -turns, True)])
+            cells.append(_Cell(device, replace(action, microbatch=period + (action.microbatch or 0)), action))
 
 
 def _phrases(cells: Sequence[_Cell], waits: Sequence[Sequence[_Wait]], circle: Sequence[int]) -> Iterator[str]:

@@ -38,9 +38,9 @@ def flows(draw: st.DrawFn) -> Flow:
     together = set()
     for stage in range(count):
         how = draw(st.sampled_from(["own", "shared", "replicas", "mesh"]))
-        alone = [on for on in devices if len(on) == 1]
-        if how == "shared" and alone:
-            devices.append(draw(st.sampled_from(alone)))
+        others = [on for number, on in enumerate(devices) if number not in together]
+        if how == "shared" and others:
+            devices.append(draw(st.sampled_from(others)))
             continue
         devices.append(tuple(f"d{stage}.{n}" for n in range(draw(st.integers(2, 3)) if how in ("replicas", "mesh") else 1)))
         together |= {stage} if how == "mesh" else set()
@@ -153,6 +153,24 @@ def test_many_stages_are_followed_in_little_time() -> None:
         rows.setdefault(device, []).extend(own)
     schedule = Schedule("@s", "stream", tuple((d, tuple(a)) for d, a in rows.items()), periodic=True)
     assert faults(schedule, flow) == []
+
+
+def test_replicas_that_rarely_meet_are_followed_in_little_time() -> None:
+    """Widths without a common divisor: all replicas are back at their first turn after 9,699,690 microbatches."""
+    widths = (2, 3, 5, 7, 11, 13, 17, 19)
+    devices = tuple(tuple(f"d{stage}.{n}" for n in range(width)) for stage, width in enumerate(widths))
+    flow = Flow(devices, {stage: Channel(stage, stage + 1) for stage in range(len(widths) - 1)})
+    rows = {
+        device: [Action(kind, stage, len(widths) - stage, channel) for kind, channel in flow.actions(stage)]
+        for stage, on in enumerate(devices)
+        for device in on
+    }
+    schedule = _with(Schedule("@s", "stream", (), periodic=True), list(rows.items()))
+    assert faults(schedule, flow) == []
+    for stage in range(len(widths)):
+        rows[devices[stage][1]].reverse()
+    (fault,) = faults(_with(schedule, list(rows.items())), flow)
+    assert "rows of replicas differ and meet again after 9699690 microbatches" in fault
 
 
 def test_an_edge_that_passes_over_stages_has_more_buffers() -> None:
