@@ -236,7 +236,8 @@ class Pipeline:
             answer = process.answers.popleft()
             own = [
                 Event(process.device, stage, action, microbatch - base, start - begin, end - begin, title, channel)
-                for action, stage, microbatch, start, end, title, channel in answer["events"]
+                for action, stage, microbatch, start, end, title, channels in answer["events"]
+                for channel in channels
             ]
             found += own
             busy = {

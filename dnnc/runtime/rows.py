@@ -34,11 +34,12 @@ LANE = object()
 """What a step waits for that a step of another lane will do."""
 
 _NONE: Mapping[str, Any] = {}
+_NO_CHANNELS = (None,)
 
 Mark: TypeAlias = Callable[[int, int, int], None]
 """Told what the process is doing, for which stage, at which microbatch."""
-Event: TypeAlias = tuple[str, int, int, float, float, str, int | None]
-"""Action, stage, microbatch, start, end, title, channel."""
+Event: TypeAlias = tuple[str, int, int, float, float, str, tuple[int | None, ...]]
+"""A step: action, stage, microbatch, start, end, title, and the channel of each of its actions."""
 Ends: TypeAlias = Sequence[Any]
 """The sides of an edge, of which number m modulo their count has microbatch m: one for each replica of the stage at its other
 end, None where that never has a microbatch of ours."""
@@ -94,7 +95,7 @@ class Receive:
             slots.append((side, of_values[0]))
         self.taken.append(slots)
         now = time.monotonic()
-        follower.note("recv", self, microbatch, now, now)
+        follower.events.append(("recv", self.work.stage, microbatch, now, now, "", self.channels))
 
 
 @dataclass(slots=True)
@@ -112,11 +113,11 @@ class Send:
         return None if self.given else LANE
 
     def run(self, microbatch: int, follower: Follower) -> None:
-        start = time.monotonic()
+        start, stage = time.monotonic(), self.work.stage
         for (_, ranges), handed in zip(self.parts, self.given.popleft(), strict=True):
             for first, count in ranges:
-                follower.hand_over(self.work.stage, microbatch, handed, first, count)
-        follower.note("send", self, microbatch, start, time.monotonic())
+                follower.hand_over(stage, microbatch, handed, first, count)
+        follower.events.append(("send", stage, microbatch, start, time.monotonic(), "", self.channels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class Compute:
         spans = program.take_spans(start, time.monotonic())
         follower.mark(SENDING, work.stage, microbatch)
         for what, begin, end, title in spans:
-            follower.events.append((what, work.stage, microbatch, begin, end, title, None))
+            follower.events.append((what, work.stage, microbatch, begin, end, title, _NO_CHANNELS))
         for target, source in bound.copies:
             np.copyto(target, source)
         program.turn = (program.turn + 1) % program.turns
@@ -282,11 +283,6 @@ class Follower:
             return
         for _ in side.sending(slot, first, count, values):
             self.wait(stage, microbatch, [side], SENDING)
-
-    def note(self, action: str, step: Receive | Send, microbatch: int, start: float, end: float) -> None:
-        """One event for each action of a step."""
-        for channel in step.channels:
-            self.events.append((action, step.work.stage, microbatch, start, end, "", channel))
 
 
 def _stream(steps: Sequence[Step], first: int, until: int) -> Iterator[tuple[Step, int]]:
