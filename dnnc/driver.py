@@ -47,6 +47,7 @@ __all__ = [
     "Progress",
     "build_pipeline",
     "compile_model",
+    "is_profiled",
     "pass_context",
     "with_topology",
 ]
@@ -173,7 +174,6 @@ def compile_model(
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import free_symbols, load_model, load_topology, may_be_profile, require_static
-    from dnnc.frontends.workloads.fitted import fitted, is_profile
     from dnnc.given import GivenInputs
     from passes.framework.pipeline import made_by, pipeline_text
     from passes.model.folding import expand
@@ -199,11 +199,13 @@ def compile_model(
         )
         module = with_topology(expand(imported.module), topology)
         note = ""
-        if profiled := is_profile(module):
+        if profiled := is_profiled(options.model, module):
             options = _of_profile(options, module)
         pipeline = _with_programs(pipeline or build_pipeline(options, profiled=profiled))
         if profiled:
             training = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
+            from dnnc.frontends.workloads.fitted import fitted
+
             module, note = fitted(module, topology, training=training, sink=sink, where=options.model)
         weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
@@ -261,6 +263,17 @@ def compile_model(
     return CompileResult(
         module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
     )
+
+
+def is_profiled(model: str, module: Module) -> bool:
+    """Whether the module of ``model`` is a profiled workload."""
+    from dnnc.frontends import may_be_profile
+
+    if not may_be_profile(model):
+        return False
+    from dnnc.frontends.workloads.fitted import is_profile
+
+    return is_profile(module)
 
 
 def _of_profile(options: CompileOptions, module: Module) -> CompileOptions:
@@ -487,10 +500,12 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
 
 def _with_programs(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
     """A pipeline of a person's own that lowers stages makes their programs too: they follow from the stages."""
+    names = [step.name for step in pipeline]
+    if "lower" not in names or "localize" in names:
+        return pipeline
     from passes.localize import LocalizePass
 
-    names = [step.name for step in pipeline]
-    return (*pipeline, LocalizePass()) if "lower" in names and "localize" not in names else pipeline
+    return (*pipeline, LocalizePass())
 
 
 def _plan_alone(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:

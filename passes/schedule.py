@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir import parse_module
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module, Plan, Schedule
 from ir.rows import faults, unrolled
@@ -51,6 +50,8 @@ class SchedulePass(Pass):
 
     def _kept(self, load: Workload, own: Schedule, context: PassContext) -> Schedule:
         """The stated schedule with its seconds; ``own`` where it is no other than the compiler's."""
+        from ir import parse_module
+
         stated = parse_module(f"module @stated {{\n{self.stated}\n}}", self.source).first(Schedule)
         if stated is None:
             raise InvalidInput("it states no schedule", where=self.source)

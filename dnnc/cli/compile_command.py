@@ -316,7 +316,7 @@ def _is_split(op: Op) -> bool:
 
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
-    from dnnc.frontends.workloads.fitted import is_profile
+    from dnnc.driver import is_profiled
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
 
     if options.explain:
@@ -339,7 +339,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     if idle := idle_text(result.plan, result.topology, asked):
         put(idle)
     folder = shlex.quote(str(result.out))
-    if is_profile(result.module):
+    if is_profiled(options.model, result.module):
         put(f"wrote the plan to {folder}, and no programs: a profile has seconds in place of operators")
         put(f"next: dnnc simulate {folder}")
         return

@@ -24,7 +24,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
-from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
+from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, Objective, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
@@ -43,10 +43,8 @@ from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.any_split import AnySolution, solve_any
-from passes.partition.any_training import solve_any_training
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
-from passes.partition.from_workload import training_graph_of
 from passes.partition.handover import whole_model, with_handover
 from passes.partition.latency.liveness import liveness
 from passes.partition.latency.split import PieceSolution, solve_pieces
@@ -55,7 +53,6 @@ from passes.partition.on_links import PlacedSolution, best_on_links, link_value
 from passes.partition.pieces import pieces
 from passes.partition.replicas import MOST_REPLICAS, replicate
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
-from passes.partition.training import solve_training
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: position in the solution's, nodes."""
@@ -68,10 +65,8 @@ SOLVERS: dict[tuple[str, str], Solver] = {
     (THROUGHPUT.name, CONTIGUOUS): solve,
     (THROUGHPUT.name, ANY): solve_any,
     (LATENCY.name, CONTIGUOUS): solve_pieces,
-    (TRAINING.name, CONTIGUOUS): solve_training,
-    (TRAINING.name, ANY): solve_any_training,
 }
-"""How to solve, by objective and split."""
+"""How to solve for a stream or a sample, by objective and split; ``_training`` solves the rest."""
 SPLITS = (CONTIGUOUS, ANY)
 
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
@@ -228,10 +223,9 @@ class PartitionPass(Pass):
             raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
 
     def _solver(self, module: Module, topology: Topology, net: Network, groups: Groups) -> Solver:
-        func, solver = module.entry, SOLVERS[self.objective, self.split]
         if self._minimises.trains:
-            graph = training_graph_of(module, topology, net)
-            return lambda problem, budget, progress: solver(graph, "sum", budget, progress)
+            return self._training(module, topology, net)
+        func, solver = module.entry, SOLVERS[self.objective, self.split]
         if not self._minimises.alone:
             return solver
         free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
@@ -243,6 +237,16 @@ class PartitionPass(Pass):
             )
         alive = None if states_bytes(func) else liveness(func, groups)
         return partial(solver, pieces=self.pieces, liveness=alive)
+
+    def _training(self, module: Module, topology: Topology, net: Network) -> Solver:
+        """For training; imported here, since most plans are for inference."""
+        from passes.partition.any_training import solve_any_training
+        from passes.partition.from_workload import training_graph_of
+        from passes.partition.training import solve_training
+
+        graph = training_graph_of(module, topology, net)
+        solver: Solver = solve_training if self.split == CONTIGUOUS else solve_any_training
+        return lambda problem, budget, progress: solver(graph, "sum", budget, progress)
 
     def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> tuple[Groups, Problem]:
         """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
