@@ -26,7 +26,9 @@ from dnnc.kinds import (
     PROGRAM_PASSES,
     SHARDED_PIPELINE,
     KindSearch,
+    mesh_sizes,
     other_kinds,
+    with_one_mesh,
     with_restrictions,
 )
 from dnnc.providers import ON_CPU, Provider
@@ -220,7 +222,8 @@ def compile_model(
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
-    module, pipeline = KindSearch(context, manager or {}, passed).run((pipeline, *_others(options, topology)), module)
+    pipelines = (*with_one_mesh(pipeline, topology), *_others(options, topology))
+    module, pipeline = KindSearch(context, manager or {}, passed).run(pipelines, module)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
@@ -228,7 +231,9 @@ def compile_model(
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
-    plan_told = with_restrictions(_noted(plan, note), _restricting(options, topology), topology)
+    plan_told = with_restrictions(
+        _noted(plan, profile=note, meshes=mesh_sizes(pipelines, topology)), _restricting(options, topology), topology
+    )
     module = module.replace(plan, plan := with_cores(plan_told, options.topology))
 
     def tested(models: Iterable[Path]) -> None:
@@ -298,11 +303,10 @@ def _of_profile(options: CompileOptions, module: Module) -> CompileOptions:
     return replace(options, plan_only=True, objective=objective, pipeline=options.pipeline or PROFILE_PIPELINE)
 
 
-def _noted(plan: Plan, note: str) -> Plan:
-    """The plan, which says whose seconds of a profile its devices have."""
-    if not note:
-        return plan
-    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "profile": note}.items())))
+def _noted(plan: Plan, **notes: str) -> Plan:
+    """The plan, whose certificate says what is not empty of ``notes``."""
+    told = {key: text for key, text in notes.items() if text}
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **told}.items())))
 
 
 def _others(options: CompileOptions, topology: Topology) -> tuple[tuple[Pass, ...], ...]:

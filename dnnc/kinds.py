@@ -4,6 +4,9 @@ Each kind has a pipeline; the kinds are searched one after the other, and every 
 than the best so far, so a kind whose lower bound is not below that costs little. The plan's bound is the least of all kinds:
 "optimal" is said of all that was allowed. No plan mixes a replicated stage with one on a mesh.
 
+Stages on meshes have equal parts. Where devices differ in type, one mesh of all of them is searched first, with parts that may
+follow their speeds, so that plan and bound count it.
+
 Meshes are left out where an option is of single devices (a cut, a pin, ``--split``, ``--pieces``, ``--comm``, latency) or says
 how to plan (``--mesh``, ``--passes``, ``--plan``), and where none can be: on one device, or with as many stages as devices.
 """
@@ -15,14 +18,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from dnnc.units import seconds_text
 from ir.diagnostics import DiagnosticSink, Infeasible
 from ir.module import Module, Plan
 from ir.objectives import THROUGHPUT
 from ir.topology import Topology
-from passes.framework.base import KINDS, NoBetterPlan, Pass, PassContext
+from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
+
+if TYPE_CHECKING:
+    from passes.shard import ShardPass
 
 PROGRAM_PASSES = ("lower", "localize")
 """What makes programs of a scheduled plan: a plan alone does not need them."""
@@ -48,27 +55,92 @@ def other_kinds(
     free = any(topology.type(device.type).free_transfers for device in devices)
     if free or len(devices) < 2 or stages >= len(devices):
         return ()
-    limit = {} if time_limit is None else {"time_limit": max(time_limit, 1e-3)}
-    unequal = len({device.type for device in devices}) > 1 and stages < 2
-    counts = [1, 0] if unequal and not stages else [stages]  # shares by speed are of one mesh for all
+    changes: dict[str, Any] = {"stages": stages}
+    if time_limit is not None:
+        changes["time_limit"] = max(time_limit, 1e-3)
     steps = parse_pipeline(SHARDED_PIPELINE)
     if plan_only:
         steps = tuple(step for step in steps if step.name not in PROGRAM_PASSES)
-    return tuple(
-        tuple(replace(step, stages=count, **limit) if step.name == "shard" else step for step in steps)  # type: ignore[call-arg]
-        for count in counts
-    )
+    return with_one_mesh(_resharded(steps, **changes), topology)
+
+
+def with_one_mesh(pipeline: tuple[Pass, ...], topology: Topology) -> tuple[tuple[Pass, ...], ...]:
+    """The pipeline, and before it, where it searches any number of stages on devices of several types, the one that searches
+    one mesh in parts by their speeds."""
+    shard = _shard_of(pipeline)
+    alike = len({device.type for device in topology.devices}) < 2
+    if alike or shard is None or shard.stages or shard.strategy or shard.shares or shard.tied:
+        return (pipeline,)
+    microbatches = shard.flushed if shard.training else 0  # those of a step in stages: the values are compared
+    return _resharded(pipeline, stages=1, microbatches=microbatches), pipeline
+
+
+def _shard_of(pipeline: Sequence[Pass]) -> ShardPass | None:
+    return next((cast("ShardPass", step) for step in pipeline if step.name == "shard"), None)
+
+
+def _resharded(pipeline: tuple[Pass, ...], **changes: Any) -> tuple[Pass, ...]:
+    return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
+
+
+def kind_of(pipeline: Sequence[Pass]) -> str:
+    """Which plans a pipeline searches."""
+    if _shard_of(pipeline) is not None:
+        return "stages on meshes"
+    alone = any(getattr(step, "replicas", 0) == 1 for step in pipeline if step.name == "partition")
+    return "stages of single devices" if alone else "stages with replicas"
+
+
+def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
+    """On how many devices a stage on a mesh may lie, where the pipelines search some sizes and not all; else empty."""
+    from passes.shard.submeshes import block_places
+
+    searched = [shard for pipeline in pipelines if (shard := _shard_of(pipeline)) and not shard.mesh and shard.stages != 1]
+    sizes = sorted({size for _, size in block_places(topology)}) if searched else []
+    if not sizes or len(sizes) == len(topology.devices):
+        return ""
+    *most, last = map(str, sizes)
+    return f"of {', '.join(most)} or {last} devices (no other sizes are searched)"
 
 
 @dataclass(slots=True)
 class _Best:
     """The best plan so far: the module with it, the pipeline that made it and what that warned of; ``incumbent``: the plan,
-    with the least bound of all kinds so far."""
+    with the least bound of all kinds so far; ``others``: what is known of the other kinds."""
 
     incumbent: Plan
     module: Module | None = None
     pipeline: tuple[Pass, ...] = ()
     warnings: DiagnosticSink = field(default_factory=DiagnosticSink)
+    others: _Known = field(default_factory=lambda: _Known())
+
+    @property
+    def told(self) -> Plan:
+        """The plan, which says what is known of the kinds that are not its own."""
+        kind = kind_of(self.pipeline)
+        texts = [f"{other}: {self.others.text(other)}" for other in self.others.bounds if other != kind]
+        if not texts:
+            return self.incumbent
+        certificate = {**dict(self.incumbent.certificate), "kinds": "; ".join([kind, *texts])}
+        return replace(self.incumbent, certificate=tuple(sorted(certificate.items())))
+
+
+@dataclass(slots=True)
+class _Known:
+    """By kind: the value of its plan that another one beat, if any, and the least bound of its pipelines."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    bounds: dict[str, float] = field(default_factory=dict)
+
+    def beaten(self, kind: str, bound: float, value: float = math.inf) -> None:
+        self.values[kind] = min(value, self.values.get(kind, math.inf))
+        self.bounds[kind] = min(bound, self.bounds.get(kind, math.inf))
+
+    def text(self, kind: str) -> str:
+        value, bound = self.values[kind], self.bounds[kind]
+        if value < math.inf:
+            return seconds_text(value)
+        return "none fits" if bound == math.inf else f"none below {seconds_text(bound)}" if bound else "not searched to the end"
 
 
 class KindSearch:
@@ -95,10 +167,11 @@ class KindSearch:
             except Infeasible as error:
                 faults.append(error)
                 best = best or _Best(_nothing(error))
+                best.others.beaten(kind_of(pipeline), math.inf)
             except KeyboardInterrupt:
                 if best is None or best.module is None:
                     raise
-                best.incumbent = _with_bound(best.incumbent, 0.0)
+                _kept(best, pipeline, 0.0)
                 self.context.count("kinds", interrupted=1)
                 break
         assert best is not None
@@ -107,7 +180,7 @@ class KindSearch:
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None
-        planned = best.module.replace(plan, best.incumbent)
+        planned = best.module.replace(plan, best.told)
         return self.passes(best.pipeline, planned, self.context, _planned(best.pipeline), len(best.pipeline)), best.pipeline
 
     def better(self, pipeline: tuple[Pass, ...], module: Module, shared: int, best: _Best | None) -> _Best:
@@ -120,14 +193,15 @@ class KindSearch:
         except NoBetterPlan as error:
             assert best is not None
             self.told(pipeline[_planned(pipeline) - 1].name, time.perf_counter() - began - self.spent)
-            best.incumbent = _with_bound(best.incumbent, error.bound)
-            return best
+            return _kept(best, pipeline, error.bound)
         plan = made.first(Plan)
         assert plan is not None
         if best is not None and plan.value >= best.incumbent.value:  # on the real links
-            best.incumbent = _with_bound(best.incumbent, plan.bound)
-            return best
-        return _Best(plan, made, pipeline, sink)
+            return _kept(best, pipeline, plan.bound)
+        others = best.others if best is not None else _Known()
+        if best is not None and best.module is not None:
+            others.beaten(kind_of(best.pipeline), best.incumbent.bound, best.incumbent.value)
+        return _Best(plan, made, pipeline, sink, others)
 
     def passes(self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, stop: int) -> Module:
         """The module after the passes ``start`` to ``stop`` of a pipeline."""
@@ -151,8 +225,7 @@ def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> P
     everywhere = plan.single / count
     if not plan.minimises.streams or not flags or not alike or everywhere >= plan.value * (1 - TIGHT):
         return plan
-    text = f"{', '.join(flags)}; at most {everywhere * 1e3:.6g} ms without: each device in turn"
-
+    text = f"by {', '.join(flags)}; without, {seconds_text(everywhere)} or less (the whole model on every device, in turn)"
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "restricted": text}.items())))
 
 
@@ -168,13 +241,15 @@ def _nothing(error: Infeasible) -> Plan:
     return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, bound, "feasible", math.inf, ())
 
 
+def _kept(best: _Best, pipeline: tuple[Pass, ...], bound: float) -> _Best:
+    """``best``, after a pipeline whose plans are no better and not below ``bound``."""
+    best.incumbent = _with_bound(best.incumbent, bound)
+    best.others.beaten(kind_of(pipeline), bound)
+    return best
+
+
 def _with_bound(plan: Plan, bound: float) -> Plan:
-    """The plan of one kind, given what is proven of the others."""
-    told = dict(plan.certificate)
-    if "kinds" not in told:
-        none = "none fits" if bound == math.inf else f"none below {bound * 1e3:.6g} ms" if bound else "not searched to the end"
-        told["kinds"] = f"{KINDS[0]}; {KINDS[1]}: {none}"
-    plan = replace(plan, certificate=tuple(sorted(told.items())))
+    """The plan of one pipeline, given what is proven of the others."""
     if bound >= min(plan.bound, plan.value * (1 - TIGHT)):
         return plan
     return replace(plan, bound=bound, status="feasible" if plan.status == "optimal" else plan.status)
@@ -187,6 +262,8 @@ __all__ = [
     "PROGRAM_PASSES",
     "SHARDED_PIPELINE",
     "KindSearch",
+    "mesh_sizes",
     "other_kinds",
+    "with_one_mesh",
     "with_restrictions",
 ]

@@ -196,11 +196,9 @@ def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[st
     for name, target in sorted(requested.items()):
         if name not in known | targets:
             close = difflib.get_close_matches(name, sorted(known), 1)
-            have = ", ".join(sorted(known)) or "none: every dimension is a number"
+            have = f"it has: {', '.join(sorted(known))}" if known else "leave it out: every dimension of the model is a number"
             hint = f"did you mean --dim {close[0]}={target}? " if close else ""
-            faults.append(
-                Diagnostic(f"the model has no dimension '{name}'", f"--dim {name}={target}", None, f"{hint}it has: {have}")
-            )
+            faults.append(Diagnostic(f"the model has no dimension '{name}'", f"--dim {name}={target}", None, f"{hint}{have}"))
         if not _possible(target):
             hint = "give a whole number from 0 to 2^63 - 1, or another dimension's name"
             faults.append(Diagnostic(f"dimension '{name}' cannot be {target}", f"--dim {name}={target}", None, hint))

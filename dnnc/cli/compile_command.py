@@ -333,7 +333,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         asked = f"--shares {options.shares} was asked for" if options.shares not in ("", "equal") else asked
         asked = f"--mesh {options.mesh} was asked for" if options.mesh not in ("", "auto", NO_MESH) else asked
         if not asked and (restricted := dict(result.plan.certificate).get("restricted")):
-            asked = f"{restricted.partition(';')[0]} was asked for"
+            asked = f"{restricted.partition(';')[0].removeprefix('by ')} was asked for"
         if not asked and result.plan.minimises.alone:
             asked = "no stage there makes one sample faster; meshes were not searched"
     if idle := idle_text(result.plan, result.topology, asked):

@@ -114,6 +114,7 @@ def _add_measured(path: Path, events: Iterable[Event], tensors: Mapping[int, str
 def _print_run(done: RunReport) -> None:
     """Outputs, predicted against measured, and the pace."""
     from dnnc.report import compare_table, key_values, print_table, seconds_text
+    from dnnc.units import count_text
 
     fields = done.to_json()
     print_table(compare_table(fields["stages"]))
@@ -123,7 +124,7 @@ def _print_run(done: RunReport) -> None:
         ("microbatches", f"{done.microbatches} ({fields['inputs']} inputs) in {seconds_text(fields['seconds'])}"),
         (
             "pace",
-            f"{seconds_text(1 / done.throughput)} per microbatch, {done.throughput:.4g} a second "
+            f"{seconds_text(1 / done.throughput)} per microbatch, {count_text(done.throughput)} a second "
             f"(predicted {seconds_text(done.predicted)}{on})",
         ),
         ("latency", f"{seconds_text(fields['latency'])} from a microbatch's first compute to its last output"),

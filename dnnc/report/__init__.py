@@ -18,7 +18,7 @@ from dnnc.report.summary import ModelSummary, summarize, summary_text
 from dnnc.report.tables import Column, Table, columns, key_values, print_table, table_text
 from dnnc.report.timeline import DeviceTime, TimelineSummary, compare_table, summarize_timeline, timeline_table
 from dnnc.report.topology import topology_text
-from dnnc.report.units import bytes_text, count_text, percent_text, rate_text, ratio_text, seconds_text
+from dnnc.units import bytes_text, count_text, percent_text, rate_text, ratio_text, seconds_text
 
 __all__ = [
     "Column",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from dnnc.report.tables import Table, columns
-from dnnc.report.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
+from dnnc.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
 from ir.module import Plan, PlanStage
 from ir.topology import Topology
 from passes.model.stages.load import stage_seconds, step_period
@@ -71,7 +71,10 @@ def plan_headline(plan: Plan) -> str:
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")
-    lines += [f"  {key}: {text}" for key, text in plan.certificate if key in ("kinds", "restricted")]
+    lines += [f"  {key}: {text}" for key, text in plan.certificate if key in ("kinds", "meshes")]
+    if restricted := dict(plan.certificate).get("restricted"):
+        by, _, without = restricted.partition("; ")
+        lines += [f"  restricted {by}", f"    {without}"]
     shares = dict(plan.certificate).get("shares", "")
     if "," in shares:  # of several
         lines.append(f"  shares {shares}" if len(shares) < LONG else f"  shares {shares[:LONG]}...")
@@ -111,7 +114,8 @@ def proof_text(plan: Plan) -> str:
     bound = f"lower bound {seconds_text(plan.bound)}, gap {percent_text(plan.gap)}"
     if unknown := unknown_sizes(plan):
         return f"{unknown}: this plan may be far off\n  measure them with --inputs FILE.npz, or bind dimensions with --dim"
-    return f"{plan.status}: {bound}"
+    among = dict(plan.certificate).get("kinds", "").partition(";")[0] if plan.minimises.alone else ""
+    return f"{plan.status} among {among}: {bound}" if among else f"{plan.status}: {bound}"
 
 
 def unknown_sizes(plan: Plan) -> str:

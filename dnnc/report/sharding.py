@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnc.report.plan import plan_table
 from dnnc.report.tables import Table, columns
-from dnnc.report.units import bytes_text, percent_text, ratio_text, seconds_text
+from dnnc.units import bytes_text, percent_text, ratio_text, seconds_text
 from ir.module import Mesh, Module, Plan, PlanStage
 from ir.opdefs import COLLECTIVES
 from ir.types import Placement, Replicate

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dnnc.report.tables import Table, columns
-from dnnc.report.units import bytes_text, percent_text, seconds_text
+from dnnc.units import bytes_text, percent_text, seconds_text
 from ir.objectives import objective_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnc.report.tables import Table, columns, key_values, table_text
-from dnnc.report.units import bytes_text, count_text, percent_text
+from dnnc.units import bytes_text, count_text, percent_text
 from ir.dims import symbols
 from ir.facets import DECISIONS, Cost
 from ir.module import Func, Module, Resource

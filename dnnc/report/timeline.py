@@ -8,11 +8,14 @@ from typing import Any
 
 from dnnc.program.trace import TraceEvent
 from dnnc.report.tables import Table, columns
-from dnnc.report.units import percent_text, seconds_text
+from dnnc.units import percent_text, seconds_text
 
 SYNC = "sync"
 TRANSFERS = ("send", "recv", "collective", SYNC)
 """Kinds of bars in which a device moves data; in all others it computes."""
+
+ROUNDING = 1e-9
+"""Share of the makespan below which waiting is the error of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ def timeline_table(summary: TimelineSummary) -> Table:
     """One row per device; what is neither compute nor transfers is waiting (the bubble)."""
     rows = []
     for device in summary.devices:
-        waiting = max(0.0, summary.makespan - device.compute - device.transfers)
+        waiting = summary.makespan - device.compute - device.transfers
+        waiting = waiting if waiting > ROUNDING * summary.makespan else 0.0
         share = percent_text(waiting / summary.makespan) if summary.makespan else "-"
         cells = (seconds_text(device.compute), seconds_text(device.transfers), seconds_text(waiting), share)
         rows.append((device.device, *cells))

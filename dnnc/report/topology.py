@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from dnnc.report.tables import Table, columns, table_text
-from dnnc.report.units import bytes_text, rate_text, seconds_text
+from dnnc.units import bytes_text, rate_text, seconds_text
 from ir.topology import DeviceType, Link, Topology
 
 

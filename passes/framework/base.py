@@ -23,10 +23,6 @@ from ir.ops import Op
 T = TypeVar("T")
 
 
-KINDS = ("stages with replicas", "stages on meshes")
-"""Kinds of plan: of ``partition`` and of ``shard``. A stage of one device may be in either, and no plan mixes the others."""
-
-
 class NoBetterPlan(Infeasible):
     """No plan that a pass may make is better than the incumbent of its context; none of them is below ``bound``."""
 
@@ -85,8 +81,8 @@ class Measurements:
 class PassContext:
     """Everything a pass may use besides its module. ``progress(label, fraction)`` may be called at any rate; ``fraction`` is
     None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none.
-    ``dialects`` define the ops of the module, for the verifier. ``incumbent``: the best plan of another kind; a pass that makes
-    plans says in its own that the bound is one of both kinds, or raises NoBetterPlan."""
+    ``dialects`` define the ops of the module, for the verifier. ``incumbent``: the best plan of other pipelines; a pass that
+    makes a better one gives it a bound that holds for theirs as well, or raises NoBetterPlan."""
 
     sink: DiagnosticSink = field(default_factory=DiagnosticSink)
     analyses: AnalysisCache = field(default_factory=AnalysisCache)

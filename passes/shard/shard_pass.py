@@ -25,7 +25,7 @@ from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Module, Plan
 from ir.objectives import THROUGHPUT, TRAINING
 from ir.topology import Topology
-from passes.framework.base import KINDS, NoBetterPlan, Pass, PassContext
+from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.folding import folding
 from passes.model.liveness import live_bytes
@@ -430,10 +430,7 @@ def of_both(plan: Plan, incumbent: Plan | None) -> Plan:
     """The plan with a bound that holds for the kind of plan of the incumbent as well."""
     if incumbent is None:
         return plan
-    value = f"{incumbent.value * 1e3:.6g} ms" if incumbent.value < math.inf else "none fits"
-    kinds = f"{KINDS[1]}; {KINDS[0]}: {value}"
-    certificate = sorted([*plan.certificate, ("kinds", kinds)])
-    return replace(plan, bound=min(plan.bound, incumbent.bound), certificate=tuple(certificate))
+    return replace(plan, bound=min(plan.bound, incumbent.bound))
 
 
 def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, strategy: str) -> Plan:

@@ -46,7 +46,7 @@ def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = ()) -> 
         every = math.prod(sizes)
         places = [(first, every) for first in range(0, count - every + 1, every)]
     else:
-        places = _places(topology)
+        places = block_places(topology)
     for first, size in places:
         for shape in [sizes] if sizes else _shapes(size):
             try:
@@ -72,7 +72,7 @@ def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
     return Submeshes(meshes.devices, blocks, tuple(meshes.forms[form] for form in numbers))
 
 
-def _places(topology: Topology) -> list[tuple[int, int]]:
+def block_places(topology: Topology) -> list[tuple[int, int]]:
     """First device and size of every block."""
     hosts: list[tuple[int, int]] = []
     first = 0
@@ -101,4 +101,4 @@ def _alike(mesh: DeviceMesh) -> bool:
     return (one.bandwidth, one.latency) == (two.bandwidth, two.latency)
 
 
-__all__ = ["Block", "Submeshes", "of_shape", "submeshes"]
+__all__ = ["Block", "Submeshes", "block_places", "of_shape", "submeshes"]

@@ -13,6 +13,8 @@ import pytest
 
 from dnnc.driver import CompileOptions, CompileResult, compile_model
 from dnnc.frontends import load_model, load_topology
+from dnnc.report.plan import plan_headline
+from dnnc.units import seconds_text
 from ir.diagnostics import DiagnosticSink, Infeasible
 from ir.module import Module, Plan
 from ir.topology import Topology
@@ -72,7 +74,8 @@ def test_a_model_that_one_op_dominates_gets_replicas(tmp_path: Path) -> None:
     assert alone.value > 1.2 * plan.value
     assert "kinds" not in dict(alone.certificate)
     told = dict(alone.certificate)["restricted"]
-    assert told == f"--mesh none, --replicas 1; at most {plan.value * 1e3:.6g} ms without: each device in turn"
+    best = f"{seconds_text(plan.value)} or less (the whole model on every device, in turn)"
+    assert told == f"by --mesh none, --replicas 1; without, {best}"
 
 
 def test_a_model_that_fits_no_device_gets_a_mesh(tmp_path: Path) -> None:
@@ -175,6 +178,67 @@ def test_an_interrupt_keeps_the_plan_of_the_kind_before(tmp_path: Path, monkeypa
     assert result.interrupted
     assert (result.plan.bound, result.plan.status) == (0.0, "feasible")
     assert dict(result.plan.certificate)["kinds"] == "stages with replicas; stages on meshes: not searched to the end"
+
+
+UNEQUAL = """
+version = 1
+[types.fast]
+rates = { f32 = "2 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+memory = "1 GB"
+[types.slow]
+like = "fast"
+rates = { f32 = "1 GFLOP/s" }
+[[devices]]
+name = "a"
+type = "fast"
+[[devices]]
+name = "b{0..1}"
+type = "slow"
+[[links]]
+mesh = "*"
+bandwidth = "10 GB/s"
+latency = "1 us"
+"""
+ONE_PRODUCT = "zoo:mlp,layers=1,inputs=512,outputs=512,batch=64"
+
+
+@pytest.mark.parametrize("asked", [{"objective": "training"}, {"mesh": "auto", "stages": 0}, {}])
+def test_parts_by_speed_are_searched_wherever_any_number_of_stages_is(tmp_path: Path, asked: dict[str, object]) -> None:
+    """The bound of stages in equal parts had been told as one of all meshes, above the plan of ``stages=1``."""
+    topology = tmp_path / "unequal.toml"
+    topology.write_text(UNEQUAL)
+    plan = compiled(tmp_path, ONE_PRODUCT, str(topology), **asked).plan
+    microbatches = {"microbatches": 8} if asked.get("objective") else {}
+    one = compiled(tmp_path, ONE_PRODUCT, str(topology), **{"mesh": "auto", **asked, "stages": 1}, **microbatches).plan
+    assert plan.value == pytest.approx(one.value)
+    assert plan.bound <= one.value
+    assert dict(plan.certificate)["shares"].startswith("2:1:1")
+    assert ("kinds" in dict(plan.certificate)) == (not asked), "one kind is no choice"
+
+
+@pytest.mark.parametrize(("cores", "meshes"), [(2, ""), (3, "of 1 or 3 devices"), (4, "of 1, 2 or 4 devices")])
+def test_a_plan_says_which_meshes_were_not_searched(tmp_path: Path, cores: int, meshes: str) -> None:
+    """Optimal was said of all meshes, though those of two of three devices were left out."""
+    for asked in ({}, {"objective": "training"}):
+        plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", f"preset:cpu-{cores},cores={cores}", **asked).plan
+        told = f"{meshes} (no other sizes are searched)" if meshes else ""
+        assert dict(plan.certificate).get("meshes", "") == told
+        assert told in plan_headline(plan)
+    alone = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", f"preset:cpu-{cores},cores={cores}", mesh="none").plan
+    assert "meshes" not in dict(alone.certificate)
+
+
+def test_of_one_sample_alone_optimal_says_of_what(tmp_path: Path) -> None:
+    plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2", objective="latency").plan
+    assert "  optimal among stages of single devices: lower bound" in plan_headline(plan)
+
+
+def test_without_replicas_the_kind_beside_meshes_is_single_devices(tmp_path: Path) -> None:
+    """It had been called stages with replicas, with the value of a plan without them."""
+    plan = compiled(tmp_path, ONE_DOMINATES, "preset:cpu-2,cores=2", replicas=1).plan
+    single = compiled(tmp_path, ONE_DOMINATES, "preset:cpu-2,cores=2", replicas=1, mesh="none").plan
+    assert dict(plan.certificate)["kinds"] == f"stages on meshes; stages of single devices: {seconds_text(single.value)}"
 
 
 def test_what_is_warned_of_is_warned_of_once(tmp_path: Path) -> None:

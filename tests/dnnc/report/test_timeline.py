@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
 from dnnc.report import compare_table, summarize_timeline, table_text, timeline_table
+from dnnc.report.timeline import DeviceTime, TimelineSummary
 
 
 def bar(track: str, kind: str, microbatch: int, start: float, end: float) -> TraceEvent:
@@ -52,6 +53,14 @@ def test_summary_counts_compute_transfers_and_waiting() -> None:
     assert [(d.device, d.compute, d.transfers) for d in summary.devices] == [("cpu0", 4.0, 0.5), ("cpu1", 3.0, 0.0)]
     rows = table_text(timeline_table(summary)).splitlines()
     assert rows[1].split() == ["cpu0", "4.00", "s", "500", "ms", "2.00", "s", "30.8", "%"]
+
+
+def test_rounding_of_a_sum_is_no_waiting() -> None:
+    """It had been told as 0.00 ns and < 0.1 %."""
+    summary = TimelineSummary(1, 0.1 + 0.2, 0.3, 0.3, (DeviceTime("cpu0", 0.2, 0.1),))
+    assert summary.makespan > 0.3
+    rows = table_text(timeline_table(summary)).splitlines()
+    assert rows[1].split()[-4:] == ["0", "s", "0.0", "%"]
 
 
 def test_one_microbatch_has_its_makespan_as_interval() -> None:
