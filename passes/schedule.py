@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module, Plan, Schedule
-from ir.rows import faults, unrolled
+from ir.row_faults import faults
+from ir.rows import unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols

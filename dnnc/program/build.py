@@ -11,10 +11,9 @@ Invariants that ``open`` guarantees, or InvalidInput says which one fails and wh
    type;
 3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
    tensors of its ``sends`` (each once, however many channels carry it);
-4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages.
-
-5. the rows of its schedule can be followed (``ir/rows.py``): each device does each action of its stages once, and none waits
-   for itself.
+4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages;
+5. the rows of its schedule can be followed (``ir/row_faults.py``): each device does each action of its stages once, and none
+   waits for itself.
 
 A stage on a mesh has the programs of its members in the place of one model (``dnnc/program/members.py``), which say besides:
 6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
@@ -41,6 +40,7 @@ from ir import rows
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Action, Module, Plan, Schedule
 from ir.ranges import MOST_MICROBATCHES
+from ir.row_faults import faults
 from ir.rows import Flow
 from ir.types import DType, TensorType, Type, type_bytes
 from ir.verifier.decisions import COMM_MODELS
@@ -440,7 +440,7 @@ def _broken_rows(build: Build) -> list[Diagnostic]:
     """What keeps the rows of the schedule from being followed."""
     if build.plan.comm not in COMM_MODELS:
         return [Diagnostic(f"comm is '{build.plan.comm}', expected one of {', '.join(COMM_MODELS)}", build.files.where(PLAN))]
-    where, found = build.files.where(MANIFEST), rows.faults(build.schedule, build.flow)
+    where, found = build.files.where(MANIFEST), faults(build.schedule, build.flow)
     return [Diagnostic(f"schedule: {fault}", where=where, hint=REBUILD) for fault in found[:4]]
 
 

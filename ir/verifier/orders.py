@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ir.module import Schedule
-from ir.rows import Channel, Flow, faults
+from ir.row_faults import faults
+from ir.rows import Channel, Flow
 from ir.verifier.findings import Findings
 
 _SHOWN = 8

@@ -9,7 +9,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from ir.module import Action, Schedule
-from ir.rows import Channel, Flow, edge_slots, faults, lanes, unrolled
+from ir.row_faults import faults
+from ir.rows import Channel, Flow, edge_slots, lanes, unrolled
 
 LONG = 40
 """Microbatches of a run in which every small deadlock shows."""

@@ -15,7 +15,8 @@ from dnnc.program.build import Build, schedule_to_json
 from dnnc.runtime import Pipeline, RunOptions, RunResult, RuntimeFailure
 from ir.diagnostics import InvalidInput
 from ir.module import Action
-from ir.rows import faults, stream, unrolled
+from ir.row_faults import faults
+from ir.rows import stream, unrolled
 from tests.dnnc.runtime.builds import make_build, scheduled
 from tests.dnnc.runtime.test_pipeline import _nothing_left, floats  # noqa: F401  (a fixture)
 from tests.dnnc.sealing import change

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ir.diagnostics import InvalidInput
 from ir.module import Action, Schedule
-from ir.rows import faults, unrolled
+from ir.row_faults import faults
+from ir.rows import unrolled
 from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import DeadlockError, Event, run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, largest_load
