@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import combinations, pairwise, product
@@ -227,6 +229,17 @@ def test_a_plan_says_which_meshes_were_not_searched(tmp_path: Path, cores: int, 
         assert told in plan_headline(plan)
     alone = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", f"preset:cpu-{cores},cores={cores}", mesh="none").plan
     assert "meshes" not in dict(alone.certificate)
+
+
+def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
+    """The sentence on sizes of mesh had loaded it for every plan."""
+    code = (
+        "import sys; from pathlib import Path; from dnnc.driver import CompileOptions, compile_model; "
+        f"compile_model(CompileOptions('zoo:mlp,hidden=16', 'preset:cpu-2', Path({str(tmp_path / 'b')!r}), plan_only=True, "
+        "mesh='none')); print('passes.shard' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_of_one_sample_alone_optimal_says_of_what(tmp_path: Path) -> None:
