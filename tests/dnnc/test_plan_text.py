@@ -52,6 +52,7 @@ def programs(text: str) -> list[ir.Program]:
     return found
 
 
+@pytest.mark.slow
 def test_programs_follow_from_the_text(tmp_path: Path) -> None:
     check_text(SMALL, PLANS["stages on meshes"], tmp_path, {})
 

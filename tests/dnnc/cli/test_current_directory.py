@@ -40,7 +40,7 @@ def dnnc(start: list[str], folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("start", COMMANDS)
+@pytest.mark.parametrize("start", ["the script", pytest.param("python -m", marks=pytest.mark.slow)])
 def test_a_build_is_made_run_and_checked(start: str, tmp_path: Path) -> None:
     if start == "the script" and not SCRIPT.exists():
         pytest.skip("dnnc is not installed beside this interpreter")

@@ -96,6 +96,7 @@ def test_a_full_disk(arguments: list[str], where: str, build: Path, tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_for_outputs(tmp_path: Path) -> None:
     """Larger than the memory that stages share, which the limit holds for too."""
     build = tmp_path / "build"

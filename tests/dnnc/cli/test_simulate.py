@@ -73,6 +73,7 @@ def test_both_forms_of_a_split_have_one_timeline(tmp_path: Path, capsys: pytest.
     assert max(d["compute"] + d["transfers"] for d in found["devices"]) / 50 * 1e3 == pytest.approx(solved["objective"])
 
 
+@pytest.mark.slow
 def test_pipedreams_split_is_followed_with_its_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each node's forward and backward pass, and transfers beside them: the objective but for the averaging of weights."""
     (tmp_path / "w.txt").write_text(PROFILE)

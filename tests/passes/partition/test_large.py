@@ -49,6 +49,7 @@ def test_same_plan_every_time() -> None:
     assert first.bound == second.bound
 
 
+@pytest.mark.slow
 def test_memory_that_binds() -> None:
     """With limits a tenth above an equal share, the plan keeps to them."""
     problem = encoder_decoder(6)

@@ -157,6 +157,7 @@ def test_where_memory_may_bind_the_bound_is_of_all_plans() -> None:
     assert (plan.value, plan.bound, plan.status) == (10.0, 10.0, "optimal")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_bounds_where_memory_binds_hold_for_weights_alone(seed: int) -> None:
