@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ir.facets import ShardRule
-from ir.module import Mesh, Resource
-from ir.opdefs import OPDEFS, ReshardStep
+from ir.module import Mesh, Resource, Stage
+from ir.opdefs import OPDEFS, RESHARD, ReshardStep
 from ir.ops import Op
 from ir.types import Placement, Replicate, Shard, TensorType, Type
 from ir.verifier.findings import Findings
@@ -17,6 +17,9 @@ def check_collectives(findings: Findings) -> None:
     resources = {r.name: r.type for r in findings.module.of_type(Resource)}
     for stage in findings.stages:
         mesh = findings.meshes.get(stage.mesh) if stage.mesh else None
+        for op in stage.ops:
+            for fault in _misplaced(op, stage):
+                findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
         if mesh is None:
             continue
         types: dict[str, Type] = {value.name: value.type for value in stage.args}
@@ -24,6 +27,17 @@ def check_collectives(findings: Findings) -> None:
             for fault in _faults(op, mesh, types, resources):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
             types.update((value.name, value.type) for value in op.results)
+
+
+def _misplaced(op: Op, stage: Stage) -> Iterator[str]:
+    """Ops of ``comm`` that this stage cannot have."""
+    definition = OPDEFS.get(op.name)
+    if op.name in ("comm.part", "comm.member"):
+        yield f"{op.name} has its place in programs, not in a stage"
+    elif op.name == RESHARD and op.operands and op.operands[0][:1] != "@":
+        yield f"{op.id} is a {RESHARD} of {op.operands[0]}; in a stage it says how a resource is kept"
+    elif definition is not None and definition.step is not None and not stage.mesh:
+        yield f"{op.id} is along an axis of {op.get('mesh')}, but the stage is on no mesh"
 
 
 def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Type]) -> Iterator[str]:

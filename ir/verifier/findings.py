@@ -31,6 +31,7 @@ class Findings:
         for symbol in module.symbols:
             self.symbols.setdefault(symbol.name, symbol)
         self.meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+        self.unsound: set[str] = set()  # names of the meshes that break INV15: parts on them cannot be told
         self.topology: Topology | None = module.first(Topology)
         self.plan: Plan | None = module.first(Plan)
         self.stages: tuple[Stage, ...] = tuple(module.of_type(Stage))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ir.attributes import Dense
 from ir.boxes import box, placements_of
-from ir.module import Mesh, Program, Stage
-from ir.opdefs import is_collective
+from ir.module import Mesh, Program, Resource, Stage
+from ir.opdefs import OPDEFS, RESHARD, is_collective
 from ir.ops import Op
 from ir.types import TensorType, Type, without_layout
 from ir.verifier.findings import Findings
+from ir.verifier.values import type_faults
 
 BORDER = ("comm.part", "comm.recv", "comm.send")
 """Ops at which a part of a whole tensor comes into a program or leaves it."""
@@ -32,8 +34,12 @@ def check_locals(findings: Findings) -> None:
         others.append(program)
         mesh = findings.meshes.get(stage.mesh, Mesh("", (), ()))
         members = [mesh.devices.index(device) for device in program.devices if device in mesh.devices] or [0]
-        for op, fault in _part_faults(program, mesh, members):
-            findings.add("INV23", f"in {program.name}: {fault}", program, op)
+        if mesh.name not in findings.unsound:
+            for op, fault in _part_faults(program, mesh, members, findings):
+                findings.add("INV23", f"in {program.name}: {fault}", program, op)
+        for op in program.ops:
+            for fault in _op_faults(op, program, mesh, findings):
+                findings.add("INV23", f"in {program.name}: {fault}", program, op)
         if (first := others[0]) is not program and (fault := _unlike(first, program)):
             findings.add("INV23", f"in {program.name}: {fault}", program)
     for name, programs in of_stage.items():
@@ -43,6 +49,8 @@ def check_locals(findings: Findings) -> None:
 
 
 def _device_faults(program: Program, stage: Stage, others: Iterable[Program]) -> Iterator[str]:
+    if not program.devices:
+        yield "it is for no device"
     for device in dict.fromkeys(program.devices):
         if device not in stage.devices:
             yield f"'{device}' is not a device of {stage.name}"
@@ -50,7 +58,7 @@ def _device_faults(program: Program, stage: Stage, others: Iterable[Program]) ->
             yield f"'{device}' runs a second program of {stage.name}"
 
 
-def _part_faults(program: Program, mesh: Mesh, members: list[int]) -> Iterator[tuple[Op | None, str]]:
+def _part_faults(program: Program, mesh: Mesh, members: list[int], findings: Findings) -> Iterator[tuple[Op | None, str]]:
     """Local types that are not those of the parts that they are said to be."""
     types: dict[str, Type] = {value.name: value.type for value in program.args}
     for op in program.ops:
@@ -58,17 +66,38 @@ def _part_faults(program: Program, mesh: Mesh, members: list[int]) -> Iterator[t
         for value in op.results:
             if isinstance(value.type, TensorType) and value.type.layout is not None:
                 yield op, f"{value.name} has the layout {value.type.layout}; a program has local types"
-        if op.name in BORDER and (of := op.get("of")) is not None:
-            name = op.results[0].name if op.results else op.operands[0]
-            if name in types and (fault := _part_fault(name, types[name], of, mesh, members)):
-                yield op, fault
-        if op.name == "comm.member" and isinstance(values := op.get("values"), Dense) and op.results:
-            shape = getattr(op.results[0].type, "shape", None)
-            if values.type.shape != (len(program.devices), *(shape or ())):
-                yield op, f"{op.id} has values {values.type} for the {len(program.devices)} devices of the program"
+        if op.name in BORDER and isinstance(of := op.get("of"), Type):
+            faults = type_faults(of, findings.meshes)
+            yield from ((op, f"of {op.id}: {fault}") for fault in faults)
+            for name in () if faults else [value.name for value in op.results] or op.operands:
+                if name in types and (fault := _part_fault(name, types[name], of, mesh, members)):
+                    yield op, fault
     for value in program.results:
         if value.name in types and (fault := _part_fault(value.name, types[value.name], value.type, mesh, members)):
             yield None, f"result {fault}"
+
+
+def _op_faults(op: Op, program: Program, mesh: Mesh, findings: Findings) -> Iterator[str]:
+    """What is wrong with an op of ``comm`` in a program, other than with the types of parts."""
+    definition = OPDEFS.get(op.name)
+    if op.name == RESHARD or (definition and definition.step and not definition.step.moves):
+        yield f"{op.name} has no place in a program, which has ordinary ops on local tensors instead"
+    elif is_collective(op) and (op.get("mesh") != mesh.name or op.get("axis") not in dict(mesh.axes)):
+        yield f"{op.id} is along axis '{op.get('axis')}' of {op.get('mesh')}, which is no axis of {mesh.name or 'its stage'}"
+    elif op.name == "comm.part" and op.operands:
+        resource = findings.symbols.get(op.operands[0])
+        whole, of = without_layout(resource.type) if isinstance(resource, Resource) else None, op.get("of")
+        if op.operands[0][:1] == "%":
+            yield f"{op.id} is a part of {op.operands[0]}; expected a resource"
+        elif whole is not None and isinstance(of, Type) and without_layout(of) != whole:
+            yield f"{op.id} is a part of {of}, but {op.operands[0]} is {whole}"
+    elif op.name == "comm.member" and isinstance(values := op.get("values"), Dense) and op.results:
+        made, number = op.results[0].type, len(program.devices)
+        listed = TensorType(made.dtype, (number, *(made.shape or ()))) if isinstance(made, TensorType) else None
+        if values.type != listed or getattr(made, "shape", None) is None:
+            yield f"{op.id} has values {values.type} for the {number} devices of the program, but is {made}"
+        elif not isinstance(values.data, bytes) or values.type.dtype.bits % 8:
+            yield f"{op.id} has elements of type {values.type.dtype.value}; expected one of whole bytes"
 
 
 def _part_fault(name: str, local: Type, of: Type, mesh: Mesh, members: list[int]) -> str:
@@ -82,8 +111,8 @@ def _part_fault(name: str, local: Type, of: Type, mesh: Mesh, members: list[int]
     for member in members:
         here = box(whole, placements_of(of, mesh), mesh, member)
         shape = tuple(length for _, length in here)
-        if not isinstance(local, TensorType) or (here and local.shape != shape):
-            part = "x".join(map(str, shape))
+        part = replace(whole, shape=shape) if here and isinstance(whole, TensorType) else whole
+        if local != part:
             return f"{name} is {local}, but the part of {of} on {mesh.devices[member]} is {part}"
     return ""
 

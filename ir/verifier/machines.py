@@ -43,6 +43,7 @@ def check_machines(findings: Findings) -> None:
     for mesh in findings.module.of_type(Mesh):
         for fault in _mesh_faults(mesh, findings.topology):
             findings.add("INV15", f"in {mesh.name}: {fault}", mesh)
+            findings.unsound.add(mesh.name)
 
 
 def _name_faults(topology: Topology) -> Iterable[Fault]:
