@@ -8,8 +8,10 @@ from ir.facets import ShardRule
 from ir.module import Mesh, Resource, Stage
 from ir.opdefs import OPDEFS, RESHARD, ReshardStep
 from ir.ops import Op
-from ir.types import Placement, Replicate, Shard, TensorType, Type
+from ir.types import DType, Placement, Replicate, Shard, TensorType, Type
 from ir.verifier.findings import Findings
+
+_NOT_REDUCED = ((DType.STRING, "sum"), (DType.STRING, "max"), (DType.BOOL, "sum"))
 
 
 def check_collectives(findings: Findings) -> None:
@@ -22,7 +24,18 @@ def check_collectives(findings: Findings) -> None:
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
         if mesh is None:
             continue
+        for value in stage.args:
+            if isinstance(value.type, TensorType) and value.type.layout is not None:
+                message = f"in {stage.name}: {value.name} is {value.type}, but every member gets an input of the model whole"
+                findings.add("INV21", message, stage, about=value.name)
         types: dict[str, Type] = {value.name: value.type for value in stage.args}
+        kept: dict[str, Op] = {}
+        for op in stage.ops:
+            if op.name == RESHARD and op.operands and op.results:
+                first = kept.setdefault(op.operands[0], op)
+                if first.results[0].type != op.results[0].type:
+                    message = f"{op.id} keeps {op.operands[0]} as {op.results[0].type}, {first.id} as {first.results[0].type}"
+                    findings.add("INV21", f"in {stage.name}: {message}", stage, op, about=op.name)
         for op in stage.ops:
             for fault in _faults(op, mesh, types, resources):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
@@ -63,6 +76,8 @@ def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Typ
         return
     if (given.dtype, given.shape) != (made.dtype, made.shape):
         yield f"{op.id} makes {made} of {given}; only the layout may change"
+    if (given.dtype, op.get("reduction")) in _NOT_REDUCED:
+        yield f"{op.id} reduces {given}; elements of type {given.dtype.value} have no {op.get('reduction')}"
     beyond = [
         key
         for key in dict.fromkeys((definition.step.join, definition.step.split))
