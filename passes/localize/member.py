@@ -20,10 +20,10 @@ from ir.names import unique
 from ir.opdefs import RESHARD, RESHARD_STEPS, module_opsets
 from ir.ops import Op, Value
 from ir.shares import Shares, nested_cut
-from ir.types import DType, Replicate, TensorType, Type
+from ir.types import DType, Replicate, TensorType, Type, without_layout
 from passes.model.graph import reads, renamed
 from passes.model.spmd.decided import bare_results
-from passes.model.spmd.reshard_ops import bare, laid
+from passes.model.spmd.reshard_ops import laid
 
 _OF_WHOLE = (Cost, Measured, Time, BackwardTime, Transfer, *DECISIONS)
 """Facets that speak of the whole op, or of what was decided for it."""
@@ -51,7 +51,7 @@ class _Known:
         self.resources = list(dict.fromkeys(name for name in named if name in resources))
         around = Surroundings((resources[name] for name in self.resources), module_opsets(module))
         self.types = around.types
-        self.types.update((name, bare(resources[name].type)) for name in self.resources)
+        self.types.update((name, without_layout(resources[name].type)) for name in self.resources)
         self.types.update((arg.name, arg.type) for arg in stage.args)
         whole: Placements = (Replicate(),) * len(mesh.axes)
         self.lies: dict[str, Placements] = {arg.name: whole for arg in stage.args}
@@ -130,14 +130,16 @@ class _Member:
 
     def local(self, value: Value) -> Value:
         """A value, by its type the whole one, with its local type."""
-        whole = bare(value.type)
+        whole = without_layout(value.type)
         return Value(value.name, _sized(whole, self.box(whole, self.known.lies[value.name])))
 
     def border(self, op: Op) -> None:
         """A value that arrives or leaves, with the type of the whole one where that is another."""
         name = op.operands[0] if op.operands else op.results[0].name
         of = laid(self.known.types[name], self.mesh, self.known.lies[name])
-        told = attributes(**{key: op.get(key) for key, _ in op.attributes}, of=of) if of != bare(of) else op.attributes
+        told = (
+            attributes(**{key: op.get(key) for key, _ in op.attributes}, of=of) if of != without_layout(of) else op.attributes
+        )
         results = tuple([self.local(value) for value in op.results])
         self.ops.append(Op(op.name, op.operands, results, told, location=op.location))
 
@@ -192,7 +194,7 @@ class _Member:
         """The range of the part within what this member held before."""
         operand, dim = op.operands[0], op.get("dim")
         before = self.box(self.known.types[operand], self.known.lies[operand])[dim]
-        start, length = self.box(bare(op.results[0].type), self.known.lies[result.name])[dim]
+        start, length = self.box(without_layout(op.results[0].type), self.known.lies[result.name])[dim]
         first = start - before[0]
         if self.known.opset < _SLICE_TAKES_INPUTS:
             fields = attributes(axes=[dim], starts=[first], ends=[first + length])

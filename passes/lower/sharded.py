@@ -29,13 +29,13 @@ from ir.module import Mesh, Module, Stage
 from ir.opdefs import RESHARD, RESHARD_STEPS
 from ir.ops import Location, Op, Value
 from ir.topology import Topology
-from ir.types import Type
+from ir.types import Type, without_layout
 from passes.model.graph import Cut, describe, reads, renamed, stage_members
 from passes.model.network import network
 from passes.model.spmd.decided import decided
 from passes.model.spmd.mesh import DeviceMesh, mesh_over
 from passes.model.spmd.reshard import Step, Ways
-from passes.model.spmd.reshard_ops import bare, defined, fresh, laid
+from passes.model.spmd.reshard_ops import defined, fresh, laid
 
 
 def lower_sharded(module: Module, cuts: Sequence[Cut]) -> tuple[Stage, ...]:
@@ -104,7 +104,7 @@ class _Stage:
         for value in self.func.results:
             if value.name in first or (self.index == 0 and value.name not in made):
                 lies = placements_of(self.types[value.name], self.mesh)
-                found.append(Value(value.name, laid(bare(value.type), self.mesh, lies)))
+                found.append(Value(value.name, laid(without_layout(value.type), self.mesh, lies)))
         return tuple(found)
 
     def add(self, op: Op) -> None:
@@ -115,7 +115,7 @@ class _Stage:
         """A value as it comes: of a layout the mesh alone is another one."""
         value = cut.tensor
         layout = getattr(value.type, "layout", None)
-        type_ = value.type if layout is None else laid(bare(value.type), self.mesh, layout.placements)
+        type_ = value.type if layout is None else laid(without_layout(value.type), self.mesh, layout.placements)
         if cut.name != value.name:
             self.called[value.name] = cut.name
         self.add(Op("comm.recv", (), (Value(cut.name, type_),), attributes(channel=channel, peer=cut.source)))
@@ -130,7 +130,7 @@ class _Stage:
         if source == target:
             self.called[result.name] = name
             return
-        type_ = bare(result.type)
+        type_ = without_layout(result.type)
         try:
             way = self.ways.way(type_, source, target)
         except KeyError as error:

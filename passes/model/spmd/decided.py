@@ -23,12 +23,11 @@ from ir.module import Func, Mesh, Module, Plan, Resource
 from ir.opdefs import RESHARD, module_opsets
 from ir.ops import Op
 from ir.shares import Shares, none_empty, proportional
-from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
+from ir.types import DType, Partial, Replicate, Shard, TensorType, Type, without_layout
 from passes.model.graph import describe, reads, stage_members
 from passes.model.spmd.reshard_ops import (
     Decided,
     Plain,
-    bare,
     bare_value,
     keeps,
     laid,
@@ -105,7 +104,7 @@ class _Reader:
     def __init__(self, module: Module, func: Func, meshes: Sequence[Mesh]) -> None:
         resources = list(module.of_type(Resource))
         self.around = Surroundings(resources, module_opsets(module))
-        self.around.types.update((r.name, bare(r.type)) for r in resources)
+        self.around.types.update((r.name, without_layout(r.type)) for r in resources)
         self.around.types.update((arg.name, arg.type) for arg in func.args)
         self.func, self.meshes = func, meshes
         self.lies: dict[str, Placements] = {}
@@ -284,7 +283,7 @@ class _Reader:
         """Whether the members of its stage can have its operand, and what it makes of it."""
         name, result, mesh = op.operands[0], op.results[0], self.meshes[stages[-1]]
         given = types[name]
-        if bare(given) != bare(result.type):
+        if without_layout(given) != without_layout(result.type):
             self.fault(f"comm.reshard makes {result.type} of {given}; only the layout may change", describe(op))
             return
         if not isinstance(given, TensorType) or not isinstance(result.type, TensorType):
@@ -300,7 +299,12 @@ class _Reader:
                 self.fault(message, describe(op), "between meshes of other sizes or shares values cross whole")
                 return
         self.check(
-            result.name, bare(result.type), placements_of(result.type, mesh), mesh, describe(op), term=not op.get("once")
+            result.name,
+            without_layout(result.type),
+            placements_of(result.type, mesh),
+            mesh,
+            describe(op),
+            term=not op.get("once"),
         )
         maker = home.get(name, stages)
         if maker != stages and any(value.name == result.name for value in self.func.results):

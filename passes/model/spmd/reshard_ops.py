@@ -23,7 +23,7 @@ from ir.facets import StageSet
 from ir.module import Func, Mesh, Module
 from ir.opdefs import RESHARD
 from ir.ops import Op, Value
-from ir.types import Layout, Replicate, TensorType, Type
+from ir.types import Layout, Replicate, TensorType, Type, without_layout
 from passes.model.graph import origins, reads, renamed
 
 _ONCE = attributes(once=1)
@@ -53,16 +53,9 @@ def same_shape(one: Mesh, other: Mesh) -> bool:
     return one.cuts == other.cuts
 
 
-def bare(type_: Type) -> Type:
-    """The type without a layout."""
-    if isinstance(type_, TensorType) and type_.layout is not None:
-        return TensorType(type_.dtype, type_.shape, None, type_.sparse)
-    return type_
-
-
 def bare_value(value: Value) -> Value:
     """The value without a layout; the value itself where it has none."""
-    type_ = bare(value.type)
+    type_ = without_layout(value.type)
     return value if type_ is value.type else Value(value.name, type_)
 
 
@@ -134,7 +127,7 @@ class _Writer:
     def __init__(self, module: Module, found: Decided) -> None:
         self.found = found
         self.resources = {resource.name: resource.type for resource in module.resources.values()}
-        self.types: dict[str, Type] = {name: bare(type_) for name, type_ in self.resources.items()}
+        self.types: dict[str, Type] = {name: without_layout(type_) for name, type_ in self.resources.items()}
         self.types.update((arg.name, arg.type) for arg in found.func.args)
         self.names = {*self.types, *defined(found.func.ops)}
         self.home: dict[str, tuple[int, ...]] = {}
@@ -178,7 +171,7 @@ class _Writer:
         name, lies = value.name, self.found.lies.get(value.name)
         if not name or lies is None:
             return value
-        self.types[name], self.home[name] = bare(value.type), stages
+        self.types[name], self.home[name] = without_layout(value.type), stages
         if name in outputs and self.found.outputs[name] != lies:
             value = Value(self.fresh(name, 0), value.type)
         for stage in stages:
@@ -278,7 +271,6 @@ def defined(ops: Sequence[Op]) -> set[str]:
 __all__ = [
     "Decided",
     "Plain",
-    "bare",
     "bare_value",
     "defined",
     "fresh",

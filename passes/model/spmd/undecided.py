@@ -9,8 +9,9 @@ from dataclasses import replace
 from ir.facets import ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.ops import Op
+from ir.types import without_layout
 from passes.model.graph import renamed
-from passes.model.spmd.reshard_ops import bare, bare_value, plain
+from passes.model.spmd.reshard_ops import bare_value, plain
 
 
 def undecided(module: Module, *, copies: bool = False) -> Module:
@@ -30,8 +31,8 @@ def undecided(module: Module, *, copies: bool = False) -> Module:
     symbols = tuple(
         (old if func == old else func)
         if symbol is old
-        else replace(symbol, type=bare(symbol.type))
-        if isinstance(symbol, Resource) and bare(symbol.type) is not symbol.type
+        else replace(symbol, type=without_layout(symbol.type))
+        if isinstance(symbol, Resource) and without_layout(symbol.type) is not symbol.type
         else symbol
         for symbol in module.without(Plan, Mesh, Stage, Schedule).symbols
     )

@@ -16,13 +16,12 @@ from ir.diagnostics import Infeasible
 from ir.facets import Cost
 from ir.module import Declared, Func, Module, Plan, PlanStage, Resource, Stage
 from ir.topology import Topology
-from ir.types import Replicate, Shard, TensorType, type_bytes
+from ir.types import Replicate, Shard, TensorType, type_bytes, without_layout
 from passes.cost import CostPass
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes
 from passes.model.network import network
 from passes.model.spmd import LocalProgram
-from passes.model.spmd.decided import bare
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.mesh import mesh_of
 from passes.model.spmd.price import Decisions, price
@@ -196,7 +195,7 @@ def fullest_member(module: Module) -> int:
     """Bytes of a lowered plan by what its members run: parts of weights, activations, two buffers for each message."""
     found = 0
     types = [resource.type for resource in module.of_type(Resource)]
-    weights = {bare(type_) for type_ in types if isinstance(type_, TensorType) and (type_.elements or 0) > 64}
+    weights = {without_layout(type_) for type_ in types if isinstance(type_, TensorType) and (type_.elements or 0) > 64}
     for stage in module.of_type(Stage):
         for program in local_programs(module, stage):
             used = {name for op in program.ops for name in reads(op)}
