@@ -159,8 +159,8 @@ def solve_file(
 ) -> SolveResult:
     """Reads and solves. A workload that no plan fits is an answer: ``status`` is ``infeasible`` (``unknown`` when the search
     ended before that was proven) and ``why`` the error that says what is missing. Raises InvalidInput, UsageError."""
-    from dnnc.driver import check_time_limit
     from dnnc.frontends.workloads import UNIT, Machines, in_unit, lower, read_profile
+    from dnnc.options import check_time_limit
 
     check_time_limit(options.time_limit)
     started = time.perf_counter()

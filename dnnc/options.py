@@ -1,0 +1,337 @@
+"""What a person asks of a compilation, as data, and the passes that it means.
+
+``dnnc.driver`` runs these. Options that contradict each other, or need a pass that is not there, are told before any work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from dnnc.kinds import (
+    NO_MESH,
+    PIPELINE,
+    PROFILE_PIPELINE,
+    PROGRAM_PASSES,
+    SHARDED_PIPELINE,
+    other_kinds,
+)
+from ir.diagnostics import UsageError
+from ir.limits import LIMITS, Limits
+from ir.module import Module
+from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
+from ir.topology import Topology
+from passes.framework.base import Pass
+
+NO_TRAINING = "--objective training plans the backward pass too, and programs for training are not generated yet"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What to compile, for what, how, and where to.
+
+    ``dims`` binds symbolic dimensions; ``limits`` bound what the model may ask for. ``cuts``: tensors after which a new stage
+    begins; ``pins``: device by op; ``stages``: how many, None for the best. ``plan``: a plan to replay instead of searching.
+    ``objective``, ``split`` (empty: throughput, contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of
+    a device, of latency), ``comm`` (empty: ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``,
+    which is pipeline text, empty for the default one.
+
+    Replicas, and meshes where ``mesh`` is empty, are chosen together with the stages (``dnnc.kinds``) unless these say how.
+
+    ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, ``none`` to split none. With a shape
+    ``stages`` may be 0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching,
+    ``uneven`` lets shards differ in length where a dimension does not divide, and ``shares`` says how unequal parts are
+    (``3,1``; ``equal``);
+    ``microbatches`` of a training step in stages. ``explain`` asks for ``CompileResult.explanation``;
+    ``load_test``: every program is opened by onnxruntime before the build counts as done. ``inputs``: an ``.npz`` of
+    arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its first microbatch."""
+
+    model: str
+    topology: str
+    out: Path
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+    limits: Limits = LIMITS
+    cuts: tuple[str, ...] = ()
+    pins: Mapping[str, str] = field(default_factory=dict)
+    stages: int | None = None
+    plan: Path | None = None
+    plan_only: bool = False
+    weights: str = "shared"
+    comm: str = ""
+    pipeline: str = ""
+    time_limit: float | None = None
+    objective: str = ""
+    split: str = ""
+    replicas: int | None = None
+    pieces: int | None = None
+    mesh: str = ""
+    strategy: str = ""
+    uneven: bool = False
+    shares: str = ""
+    microbatches: int | None = None
+    explain: bool = False
+    load_test: bool = True
+    inputs: Path | None = None
+
+
+def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
+    """The options of a compile of a profiled workload: of its plan alone, for training where it has backward times and nothing
+    else is asked for. Raises UsageError for options of tensors."""
+    from dnnc.frontends.workloads.fitted import has_backward
+
+    given = {
+        "--mesh": options.mesh,
+        "--strategy": options.strategy,
+        "--uneven": options.uneven,
+        "--shares": options.shares,
+        "--microbatches": options.microbatches,
+        "--explain": options.explain,
+        "--inputs": options.inputs,
+    }
+    if clash := [flag for flag, value in given.items() if value]:
+        raise UsageError(f"{', '.join(clash)}: a profile has no tensors", where=options.model, hint="leave it out")
+    objective = options.objective
+    if not (objective or options.plan or options.pipeline) and has_backward(module):
+        objective = TRAINING.name
+    return replace(options, plan_only=True, objective=objective, pipeline=options.pipeline or PROFILE_PIPELINE)
+
+
+def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pass, ...], ...]:
+    """The pipelines of plans on meshes, where the options leave them free."""
+    asked = options.plan is not None or options.pipeline or options.mesh
+    single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
+    if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name):
+        return ()
+    return other_kinds(topology, stages=options.stages or 0, time_limit=options.time_limit, plan_only=options.plan_only)
+
+
+def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
+    """The options that keep the search from plans that it would look at without them."""
+    if options.plan is not None or options.pipeline:
+        return []
+    given = {
+        f"--stages {options.stages}": options.stages,
+        f"--mesh {options.mesh}": options.mesh,
+        f"--replicas {options.replicas}": (options.replicas or len(topology.devices)) < len(topology.devices),
+        "--cut": options.cuts,
+        "--pin": options.pins,
+        f"--split {options.split}": options.split == ANY,
+    }
+    return [flag for flag, wanted in given.items() if wanted]
+
+
+def check_time_limit(seconds: float | None) -> None:
+    """Raises UsageError for infinity and NaN."""
+    if seconds is not None and not math.isfinite(seconds):
+        raise UsageError(f"--time-limit {seconds}: expected a number of seconds", hint="leave it out for the default")
+
+
+def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[Pass, ...]:
+    """The passes that the options ask for, of a model or of a ``profiled`` workload. Raises UsageError for options that
+    contradict each other or need a pass that is not there."""
+    from passes.framework.pipeline import parse_pipeline
+
+    check_time_limit(options.time_limit)
+    if options.plan is not None:
+        return _replay(options)
+    trains = bool(options.objective) and objective_of(options.objective).trains and not profiled
+    if trains and options.mesh == NO_MESH:
+        raise UsageError("--mesh none leaves meshes out, and a training step of a model is planned on them", where="--mesh")
+    if trains and not (options.mesh or options.pipeline):
+        options = replace(options, mesh="auto", stages=options.stages or 0)
+    if options.mesh == NO_MESH:
+        options = replace(options, mesh="")
+    pipeline = parse_pipeline(options.pipeline or (SHARDED_PIPELINE if options.mesh else PIPELINE))
+    if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
+        return _sharded(options, pipeline)
+    if options.microbatches is not None:
+        raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
+    if options.explain:
+        raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
+    if options.plan_only:
+        pipeline = _plan_alone(pipeline)
+    changes: dict[str, Any] = {}
+    if options.cuts:
+        changes["cuts"] = options.cuts
+    if options.pins:
+        changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
+    if options.stages is not None:
+        changes["stages"] = options.stages
+    for name in ("time_limit", "replicas", "pieces"):
+        if getattr(options, name) is not None:
+            changes[name] = getattr(options, name)
+    for name in ("objective", "split"):
+        if getattr(options, name):
+            changes[name] = getattr(options, name)
+    if trains:
+        raise UsageError(
+            f"--objective {options.objective} of a model needs the pass 'shard', which the pipeline does not have",
+            where="--passes",
+            hint="leave --passes out, or give a profiled workload",
+        )
+    if changes and not any(step.name == "partition" for step in pipeline):
+        given = ", ".join(_FLAGS[name] for name in changes)
+        raise UsageError(
+            f"{given}: the pipeline has no pass 'partition' that could follow it",
+            where="--passes",
+            hint=f"add partition to the pipeline, or leave --passes or {given} out",
+        )
+    pipeline = tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
+    if options.time_limit is not None:
+        limit = {"time_limit": options.time_limit}
+        pipeline = tuple(replace(step, **limit) if step.name == "place" else step for step in pipeline)
+    if options.comm:  # every pass that adds up compute and transfers must do it the same way
+        pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
+    return pipeline
+
+
+def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """The pipeline of a compile that splits tensors. Raises UsageError for options that contradict each other."""
+    if not any(step.name == "shard" for step in pipeline):
+        flags = {"--mesh": options.mesh, "--strategy": options.strategy, "--shares": options.shares, "--uneven": options.uneven}
+        flag = next(flag for flag, value in flags.items() if value)
+        if options.pipeline or options.mesh:
+            raise UsageError(
+                f"{flag} needs the pass 'shard', which the pipeline does not have",
+                where="--passes",
+                hint=f"add shard to the pipeline, or leave --passes or {flag} out",
+            )
+        raise UsageError(f"{flag} says how tensors are split over a mesh", hint="add --mesh auto, or a shape such as --mesh 8")
+    given = {
+        "--cut": options.cuts,
+        "--pin": options.pins,
+        "--split": options.split,
+        "--replicas": options.replicas is not None,
+        "--pieces": options.pieces is not None,
+        "--comm": options.comm,
+    }
+    clash = [flag for flag, value in given.items() if value]
+    if clash:
+        raise UsageError(
+            f"--mesh splits every op over devices that work together, so {', '.join(clash)} cannot go with it",
+            hint="leave --mesh out to place whole ops on devices",
+        )
+    known = offered(Planned.MESHES)
+    if options.objective and objective_of(options.objective) not in known:
+        raise UsageError(
+            f"--mesh minimises {names(known)}, not {options.objective}",
+            where="--objective",
+            hint="leave --objective out for throughput, or --mesh for latency",
+        )
+    training = options.objective == TRAINING.name or any(getattr(step, "training", False) for step in pipeline)
+    if training and not options.plan_only:
+        raise UsageError(NO_TRAINING, hint="add --plan-only for the plan, or leave --objective out for inference")
+    if options.microbatches is not None and not training:
+        raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
+    changes: dict[str, Any] = {}
+    if options.mesh:
+        changes["mesh"] = "" if options.mesh == "auto" else options.mesh
+    if options.stages is not None:
+        changes["stages"] = options.stages
+    if training:
+        changes["training"] = True
+    if options.time_limit is not None:
+        changes["time_limit"] = max(options.time_limit, 1e-3)  # 0: the first plan
+    for name in ("strategy", "uneven", "shares", "microbatches"):
+        if getattr(options, name):
+            changes[name] = getattr(options, name)
+    if options.plan_only:
+        pipeline = _plan_alone(pipeline)
+    return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
+
+
+def with_programs(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """A pipeline of a person's own that lowers stages makes their programs too: they follow from the stages."""
+    names = [step.name for step in pipeline]
+    if "lower" not in names or "localize" in names:
+        return pipeline
+    from passes.localize import LocalizePass
+
+    return (*pipeline, LocalizePass())
+
+
+def _plan_alone(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    return tuple(step for step in pipeline if step.name not in PROGRAM_PASSES)
+
+
+def _with_comm(step: Pass, comm: str) -> Pass:
+    has_it = any(option.name == "comm" for option in fields(step))
+    changes: dict[str, Any] = {"comm": comm}
+    return replace(step, **changes) if has_it else step
+
+
+_FLAGS = {
+    "cuts": "--cut",
+    "pins": "--pin",
+    "stages": "--stages",
+    "time_limit": "--time-limit",
+    "replicas": "--replicas",
+    "pieces": "--pieces",
+    "objective": "--objective",
+    "split": "--split",
+}
+
+
+def _replay(options: CompileOptions) -> tuple[Pass, ...]:
+    """The pipeline with what the plan states in the place of the search. Raises UsageError, InvalidInput."""
+    from dnnc.program.plan_json import read_plan
+    from passes.framework.pipeline import parse_pipeline
+
+    assert options.plan is not None
+    given = {
+        "--cut": options.cuts,
+        "--pin": options.pins,
+        "--stages": options.stages is not None,
+        "--time-limit": options.time_limit,
+        "--replicas": options.replicas,
+        "--pieces": options.pieces,
+        "--objective": options.objective,
+        "--split": options.split,
+        "--mesh": options.mesh,
+        "--strategy": options.strategy,
+        "--uneven": options.uneven,
+        "--shares": options.shares,
+        "--microbatches": options.microbatches,
+    }
+    clash = [name for name, value in given.items() if value]
+    if clash:
+        raise UsageError(
+            f"--plan states every op's stage, so {', '.join(clash)} cannot go with it", hint="edit the plan instead"
+        )
+    own = parse_pipeline(options.pipeline)
+    lacks = "--plan takes the place of the pass '{}', which the pipeline lacks"
+    if own and not any(step.name in ("partition", "shard") for step in own):
+        raise UsageError(lacks.format("partition"), where="--passes", hint="or of 'shard', where the plan splits tensors")
+    stated, schedule = read_plan(options.plan)
+    meshes = stated.name == "replay"
+    if options.explain and not meshes:
+        raise UsageError("--explain tells of plans that split tensors", where=str(options.plan))
+    if meshes and options.comm:
+        raise UsageError(f"--comm {options.comm} cannot go with a plan that splits tensors", where=str(options.plan))
+    if stated.training and not options.plan_only:
+        raise UsageError(NO_TRAINING, where=str(options.plan), hint="add --plan-only for the plan")
+    pipeline = own or parse_pipeline(SHARDED_PIPELINE if meshes else PIPELINE)
+    replaced = "shard" if meshes else "partition"
+    if not any(step.name == replaced for step in pipeline):
+        raise UsageError(lacks.format(replaced), where="--passes")
+    # Groups serve the search alone; the plan is per op.
+    pipeline = tuple(stated if step.name == replaced else step for step in pipeline if step.name != "contract")
+    rows: dict[str, Any] = {"stated": schedule, "source": str(options.plan)} if schedule else {}
+    pipeline = tuple(replace(step, **rows) if step.name == "schedule" else step for step in pipeline)
+    if options.plan_only:
+        pipeline = _plan_alone(pipeline)
+    return tuple(_with_comm(step, options.comm) for step in pipeline) if options.comm else pipeline
+
+
+__all__ = [
+    "CompileOptions",
+    "build_pipeline",
+    "check_time_limit",
+    "kinds_besides",
+    "of_profile",
+    "restrictions",
+    "with_programs",
+]
