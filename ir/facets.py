@@ -2,9 +2,10 @@
 
 A facet is a frozen dataclass with a ``keyword``; an op holds at most one of each, sorted by keyword. Its text is
 ``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others.
-*Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Measured``, ``Color``, ``Phase``) are true whatever the devices
-or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Sync``) are choices of a pass and
-may change. Facts may stand in a function called more than once; decisions only in one that ``fold`` wrote as a variant (INV10).
+*Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Measured``, ``Color``, ``Direction``, ``Phase``) are true
+whatever the devices or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Sync``) are choices of a
+pass and may change. Facts may stand in a function called more than once; decisions only in one that ``fold`` wrote as a variant
+(INV10).
 
 ``facet_text`` and ``parse_facet`` are the only two places that know the spelling.
 """
@@ -54,7 +55,7 @@ class Time:
 @dataclass(frozen=True, slots=True)
 class BackwardTime:
     """Seconds of the op's backward pass per device type, sorted by type name: for profiles that state both passes of a node
-    instead of holding explicit backward nodes (``Phase``)."""
+    instead of holding explicit backward nodes (``Direction``)."""
 
     keyword: ClassVar[str] = "backward"
     seconds: tuple[tuple[str, float], ...]
@@ -88,8 +89,17 @@ class Color:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Direction:
     """``fw`` or ``bw``: the side of an explicit training graph that the op belongs to."""
+
+    keyword: ClassVar[str] = "pass"
+    direction: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """When an op of a training step runs: ``F`` forward, ``I`` for gradients of values, ``W`` for gradients of weights alone,
+    each once a microbatch; ``U``, the update, once a step. An op without one is of ``F``, and that is never written."""
 
     keyword: ClassVar[str] = "phase"
     phase: str
@@ -145,7 +155,19 @@ class OptimizerState:
 
 
 Facet: TypeAlias = (
-    Cost | Time | BackwardTime | Transfer | Measured | Color | Phase | Group | StageSet | ShardRule | Sync | OptimizerState
+    Cost
+    | Time
+    | BackwardTime
+    | Transfer
+    | Measured
+    | Color
+    | Direction
+    | Phase
+    | Group
+    | StageSet
+    | ShardRule
+    | Sync
+    | OptimizerState
 )
 Facets: TypeAlias = tuple[Facet, ...]
 
@@ -158,6 +180,7 @@ FACETS: dict[str, type[Facet]] = {
         Transfer,
         Measured,
         Color,
+        Direction,
         Phase,
         Group,
         StageSet,
@@ -166,6 +189,13 @@ FACETS: dict[str, type[Facet]] = {
         OptimizerState,
     )
 }
+
+FORWARD = "F"
+INPUT_GRADIENT = "I"
+WEIGHT_GRADIENT = "W"
+UPDATE = "U"
+PHASES = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, UPDATE)
+"""In the order in which a device runs those of one microbatch."""
 
 DECISIONS = (Group, StageSet, ShardRule, Sync)
 """Facets that are choices of a pass; the others are facts."""
@@ -185,6 +215,11 @@ def is_shape(text: str) -> bool:
 def measured_shape(text: str) -> tuple[int, ...] | None:
     """The shape that ``Measured`` spells so; None for ``?``."""
     return None if text == "?" else tuple(int(dim) for dim in text.split("x") if dim)
+
+
+def phase_of(facets: Facets) -> str:
+    """The one of ``PHASES`` in which an op with these facets runs."""
+    return next((facet.phase for facet in facets if isinstance(facet, Phase)), FORWARD)
 
 
 def with_facet(facets: Facets, facet: Facet) -> Facets:
@@ -219,6 +254,8 @@ def facet_text(facet: Facet) -> str:
             items += [f"runs = {facet.runs}"] if facet.runs != 1 else []
         case Color() | Group():
             items = [str(facet.color if isinstance(facet, Color) else facet.group)]
+        case Direction():
+            items = [quote_word(facet.direction)]
         case Phase():
             items = [quote_word(facet.phase)]
         case StageSet():

@@ -18,6 +18,7 @@ from ir.facets import (
     BackwardTime,
     Color,
     Cost,
+    Direction,
     Facets,
     Group,
     OptimizerState,
@@ -241,7 +242,9 @@ def facets(draw: st.DrawFn, results: int, stages: int = 0, decided: bool = True)
     if choice & 4:
         found.append(Transfer(tuple(draw(seconds) for _ in range(results))))
     if choice & 8:
-        found += [Color(draw(counts)), Phase(draw(st.sampled_from(["fw", "bw"])))]
+        found += [Color(draw(counts)), Direction(draw(st.sampled_from(["fw", "bw"])))]
+    if choice & 64:
+        found.append(Phase(draw(st.sampled_from(["I", "W", "U"]))))
     if choice & 16 and decided:
         found.append(ShardRule(draw(words)))
     if decided and stages and choice & 32:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dnnc.program.plan_json import bare
 from dnnc.program.trace import TraceEvent
-from ir.facets import Phase, StageSet
+from ir.facets import Direction, StageSet
 from ir.module import Module, Plan, Stage
 from ir.rows import BACKWARD, COMPUTE, lane_of
 from passes.model.graph import cuts_of
@@ -50,10 +50,10 @@ def _backward(module: Module) -> set[int]:
     """The stages of a profile that run backward nodes alone."""
     forward, every = set(), set()
     for op in module.entry.ops:
-        stages, phase = op.facet(StageSet), op.facet(Phase)
+        stages, direction = op.facet(StageSet), op.facet(Direction)
         for stage in stages.stages if stages is not None else ():
             every.add(stage)
-            if phase is None or phase.phase != "bw":
+            if direction is None or direction.direction != "bw":
                 forward.add(stage)
     return every - forward
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dnnc.methods.base import SolvedStage, topology_of
-from ir.facets import BackwardTime, Phase
+from ir.facets import BackwardTime, Direction
 from ir.module import Module
 
 
@@ -22,7 +22,7 @@ def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
     topology, entry = topology_of(module), module.entry
     problem = problem_of(module, topology, network(topology))
     columns: list[list[float]] = [
-        [float(op.facet(Phase, FORWARD).phase == "bw") for op in entry.ops],
+        [float(op.facet(Direction, FORWARD).direction == "bw") for op in entry.ops],
         [float(sum(value_bytes(value) for value in op.results)) for op in entry.ops],
         [float(op.get("weight", 0)) for op in entry.ops],
     ]

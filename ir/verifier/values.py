@@ -10,9 +10,11 @@ from typing import Any
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import storage_fault
 from ir.facets import (
+    PHASES,
     BackwardTime,
     Color,
     Cost,
+    Direction,
     Facets,
     Group,
     Measured,
@@ -202,9 +204,12 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
                 faults += [f"'{shape}' is no shape; expected 1x100x4, empty or ?" for shape in shapes if not is_shape(shape)]
                 if not 0 <= runs < 1 << 62:
                     faults.append(f"measured has {runs} runs, expected 0 or more")
+            case Direction(direction):
+                if direction not in ("fw", "bw"):
+                    faults.append(f"pass is fw or bw, not '{direction}'")
             case Phase(phase):
-                if phase not in ("fw", "bw"):
-                    faults.append(f"phase is fw or bw, not '{phase}'")
+                if phase not in PHASES[1:]:
+                    faults.append(f"phase is I, W or U, or is left out for F, not '{phase}'")
             case StageSet(stages):
                 if not stages or stages[0] < 0 or any(a >= b for a, b in pairwise(stages)):
                     faults.append("the stages of an op are at least one number >= 0, ascending")

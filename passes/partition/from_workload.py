@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ir.diagnostics import InvalidInput
-from ir.facets import BackwardTime, Color, Phase, Time
+from ir.facets import BackwardTime, Color, Direction, Time
 from ir.module import Func, Module
 from ir.topology import DeviceType, Topology
 from passes.model.graph import reads
@@ -69,7 +69,7 @@ def training_graph_of(module: Module, topology: Topology, net: Network) -> Train
         kinds=problem.kinds,
         seconds=problem.seconds,
         size=size,
-        backward=np.array([op.facet(Phase, FORWARD).phase == "bw" for op in func.ops], np.bool_),
+        backward=np.array([op.facet(Direction, FORWARD).direction == "bw" for op in func.ops], np.bool_),
         colour=tuple(None if color is None else color.color for color in colors),
         transfer=transfer,
         edges=tuple(

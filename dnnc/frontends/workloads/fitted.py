@@ -22,7 +22,7 @@ from dnnc.frontends.workloads.pipedream import FORMAT as PIPEDREAM
 from dnnc.frontends.workloads.profile import ACCELERATOR, CPU
 from ir.attributes import attributes
 from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.facets import BackwardTime, Color, Facet, Phase, Time, Transfer
+from ir.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
 from ir.module import Func, Module
 from ir.names import unique
 from ir.ops import Op, Value
@@ -30,7 +30,7 @@ from ir.topology import DeviceType, Topology
 from ir.types import BytesType
 
 WORK = "dnnc.work"
-_FW, _BW = Phase("fw"), Phase("bw")
+_FW, _BW = Direction("fw"), Direction("bw")
 
 
 def is_profile(module: Module) -> bool:
@@ -43,7 +43,7 @@ def is_profile(module: Module) -> bool:
 
 def has_backward(module: Module) -> bool:
     """Whether the workload states a backward pass: of its own nodes, or as backward nodes."""
-    return any(op.facet(BackwardTime) is not None or op.facet(Phase) == _BW for op in module.entry.ops)
+    return any(op.facet(BackwardTime) is not None or op.facet(Direction) == _BW for op in module.entry.ops)
 
 
 def fitted(module: Module, topology: Topology, *, training: bool, sink: DiagnosticSink, where: str) -> tuple[Module, str]:
@@ -62,10 +62,10 @@ def fitted(module: Module, topology: Topology, *, training: bool, sink: Diagnost
     ops: Sequence[Op] = entry.ops
     if training:
         ops = _with_backward_nodes(ops)
-    elif dropped := sum(op.facet(Phase) == _BW for op in ops):
+    elif dropped := sum(op.facet(Direction) == _BW for op in ops):
         sink.warn(f"{dropped} backward nodes are left out: this is inference", where=where)
-        ops = [op for op in ops if op.facet(Phase) != _BW]
-    ops = [_without(op, BackwardTime, *(() if training else (Phase,))) for op in ops]
+        ops = [op for op in ops if op.facet(Direction) != _BW]
+    ops = [_without(op, BackwardTime, *(() if training else (Direction,))) for op in ops]
     types, told = _types(ops, topology, where)
     ops = tuple(op.with_facets(Time(_renamed(time, types))) if (time := op.facet(Time)) else op for op in ops)
     made = {value.name for op in ops for value in op.results}

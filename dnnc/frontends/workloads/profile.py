@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ir.builder import Builder
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span
-from ir.facets import BackwardTime, Color, Facet, Phase, Time, Transfer
+from ir.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
 from ir.module import Module
 from ir.names import unique
 from ir.ops import Location
@@ -152,7 +152,7 @@ def lower(profile: Profile, machines: Machines, *, backward: bool, sink: Diagnos
             if node.color is not None:
                 facets.append(Color(colors[node.color]))
             if backward and explicit:
-                facets.append(Phase("bw" if node.backward else "fw"))
+                facets.append(Direction("bw" if node.backward else "fw"))
             func.op(
                 "dnnc.work",
                 [names[u] for u in sorted(operands[v], key=rank.__getitem__)],

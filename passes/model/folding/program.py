@@ -23,7 +23,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ir.attributes import Attributes, AttrKind
-from ir.facets import DECISIONS, Color, Cost, Facet, Facets, Group, Phase
+from ir.facets import DECISIONS, Color, Cost, Direction, Facet, Facets, Group, Phase
 from ir.module import Func, Inline, Resource, Splat
 from ir.ops import Op, Region
 from ir.types import DType, TensorType, Type, without_layout
@@ -226,7 +226,7 @@ def _facts(facets: Facets) -> Facets:
 def _facets(facets: Facets) -> Hashable:
     """Equal for facets whose facts print the same."""
     facets = _facts(facets)
-    return facets if all(isinstance(facet, Cost | Color | Phase) for facet in facets) else repr(facets)
+    return facets if all(isinstance(facet, Cost | Color | Direction | Phase) for facet in facets) else repr(facets)
 
 
 __all__ = [

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ir.facets import Color, Phase
+from ir.facets import Color, Direction
 from ir.module import Module
 from ir.ops import Value
 from ir.types import BytesType, DType, TensorType
@@ -32,7 +32,7 @@ SPAN = 8
 """Most ops that a shared weight may pull together."""
 SMALL = 4096
 """Bytes below which a shared weight is copied without a thought (scalars, epsilons, axes)."""
-FORWARD = Phase("fw")
+FORWARD = Direction("fw")
 """Of an op that names no phase."""
 
 
@@ -56,7 +56,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             fixed.append(i)
         color = op.facet(Color)
         if color is not None:
-            first = painted.setdefault((color.color, op.facet(Phase, FORWARD).phase), i)
+            first = painted.setdefault((color.color, op.facet(Direction, FORWARD).direction), i)
             if first != i:
                 classes.join(first, i)
     for i in fixed:

@@ -17,7 +17,7 @@ from dnnc.frontends import DIALECTS, load_model
 from dnnc.frontends.workloads import Machines, in_unit, lower, read_profile
 from ir import parse_module, print_module, verify
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
-from ir.facets import BackwardTime, Color, Phase, Time, Transfer
+from ir.facets import BackwardTime, Color, Direction, Time, Transfer
 from ir.module import Module
 from ir.ops import Op
 from ir.topology import Topology
@@ -121,13 +121,13 @@ def test_backward_nodes_are_kept_with_their_phase_or_left_out(tmp_path: Path) ->
     nodes = [node(1, 1.0, colorClass=1), node(2, 2.0, colorClass=1, isBackwardNode=1), node(3, 1.0)]
     data = placement(nodes, [edge(1, 3), edge(3, 2), edge(1, 2)])
     both = ops(read(tmp_path, data, backward=True))
-    assert {i: (op.facet(Phase) or Phase("")).phase for i, op in both.items()} == {1: "fw", 3: "fw", 2: "bw"}
+    assert {i: (op.facet(Direction) or Direction("")).direction for i, op in both.items()} == {1: "fw", 3: "fw", 2: "bw"}
     assert both[2].operands == ("%n1", "%n3")
     sink = DiagnosticSink()
     forward = read(tmp_path, data, sink=sink)
     assert list(ops(forward)) == [1, 3]
     assert forward.has_backward_nodes
-    assert all(op.facet(Phase) is None for op in forward.module.entry.ops)
+    assert all(op.facet(Direction) is None for op in forward.module.entry.ops)
     assert "1 backward nodes are left out" in str(sink.diagnostics[0])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ir.attributes import attributes
-from ir.facets import Phase
+from ir.facets import Direction
 from ir.module import Inline, Module, Resource
 from ir.ops import Op, Value
 from ir.types import DType, TensorType
@@ -252,7 +252,7 @@ def test_forward_and_backward_do_not_fold_together() -> None:
     for layer in range(8):
         for kind in ("MatMul", "Relu"):
             operands = (x, net.weight(f"{layer}")) if kind == "MatMul" else (x,)
-            phase = Phase("fw" if layer < 4 else "bw")
+            phase = Direction("fw" if layer < 4 else "bw")
             x = net.func.op(f"onnx.{kind}", operands, STREAM, name=f"{kind}{layer}", facets=(phase,))
     found = of(net.build(x))
     sizes = sorted((block.size, len(block.copies)) for block in found.blocks)

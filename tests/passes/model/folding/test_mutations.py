@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ir.attributes import Attribute, AttrKind, attributes
-from ir.facets import Color, Cost, Phase, Time
+from ir.facets import Color, Cost, Direction, Time
 from ir.module import Mesh, Module
 from ir.ops import Op
 from ir.types import DType, TensorType
@@ -74,7 +74,7 @@ MUTATIONS: dict[str, Callable[[int], Callable[[Module], Module]]] = {
     "the wiring inside": lambda layer: (
         lambda module: changed(module, ids(module, layer, "MatMul")[1], weight(0, module.entry.ops[2].id))
     ),
-    "the phase": lambda layer: facet_of("Gelu", layer, Phase("bw")),
+    "the phase": lambda layer: facet_of("Gelu", layer, Direction("bw")),
     "the cost": lambda layer: facet_of("Gelu", layer, Cost(flops=1)),
     "the time": lambda layer: facet_of("Gelu", layer, Time((("gpu", 0.5),))),
     "the colour": lambda layer: facet_of("Gelu", layer, Color(3)),
