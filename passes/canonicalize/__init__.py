@@ -2,7 +2,8 @@
 
 Binds symbolic dimensions, computes what is constant (shape arithmetic, masks, positions), drops ops that hand an operand
 through, writes a transpose that merges dimensions on its way as one transpose, inlines an ``If`` whose condition is known,
-keeps equal small constants once, and removes what nothing reads.
+keeps equal small constants once, and removes what nothing reads. A resource with optimizer state is trained: it is no constant,
+and it equals no other.
 
 Invariants: the numbers that come out are the same, bit for bit where constants are computed by exact operations (a sine of a
 constant may be rounded otherwise than the runtime would); arguments and results of the entry keep their names; an op that

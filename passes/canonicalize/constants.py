@@ -1,7 +1,7 @@
 """Constants of a module as canonicalize sees them: small enough to hold, or one value repeated.
 
-A constant is a resource whose data stand in the module (``Inline``) or are one value (``Splat``); weights in files are never
-read. ``Dense`` is the form that evaluation takes and gives.
+A constant is a resource whose data stand in the module (``Inline``) or are one value (``Splat``) and that is not trained
+(it has no optimizer state); weights in files are never read. ``Dense`` is the form that evaluation takes and gives.
 
 Invariants: a new resource has a static type; a tensor of one repeated value is stored as ``Splat`` from ``SPLAT_FROM``
 elements up, whatever its size.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ir.attributes import Dense
 from ir.dense import dense_data, element_texts
+from ir.facets import OptimizerState
 from ir.module import Inline, Module, Resource, Splat
 from ir.names import unique
 from ir.types import DType, TensorType, type_bytes
@@ -44,9 +45,15 @@ class Constants:
     def dense(self, name: str) -> Dense | None:
         """The elements of constant ``name``; None where it is none, or too large."""
         if name not in self._dense:
-            resource = self.resources.get(name)
+            resource = self._constant(name)
             self._dense[name] = self._read(resource) if resource is not None else None
         return self._dense[name]
+
+    def _constant(self, name: str) -> Resource | None:
+        """The resource of this name, unless training changes it."""
+        resource = self.resources.get(name)
+        trained = resource is not None and any(isinstance(facet, OptimizerState) for facet in resource.facets)
+        return None if trained else resource
 
     def _read(self, resource: Resource) -> Dense | None:
         type_ = resource.type
@@ -62,7 +69,7 @@ class Constants:
 
     def splat(self, name: str) -> int | float | None:
         """The one value that every element of constant ``name`` has; None where they differ or are not known."""
-        resource = self.resources.get(name)
+        resource = self._constant(name)
         if resource is None or not isinstance(resource.type, TensorType):
             return None
         if isinstance(resource.data, Splat):
