@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+__all__ = ["__version__", "from_torch", "into_torch"]
+
+
+def __getattr__(name: str) -> Any:
+    """``from_torch`` and ``into_torch``, which need the extra ``train``, are imported when somebody asks for them."""
+    if name not in ("from_torch", "into_torch"):
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    if find_spec("torch") is None:
+        raise ImportError(f"dnnc.{name} needs PyTorch: pip install 'dnnc[train]'")
+    return getattr(import_module("dnnc.frontends.torch"), name)
 
 
 def _foreign_packages() -> str:

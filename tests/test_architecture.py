@@ -36,6 +36,9 @@ DOORS = {
     "google": ("dnnc/frontends/*", "dnnc/backend/*"),  # protobuf, which onnx brings and whose errors it lets through
     "onnxruntime": ("dnnc/ort.py",),  # where its telemetry is turned off first
     "sympy": ("dnnc/frontends/*shape*.py",),
+    "torch": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*", "dnnc/runtime/torch/*"),
+    "onnxscript": ("dnnc/frontends/torch/*",),
+    "safetensors": ("dnnc/frontends/torch/*", "dnnc/runtime/torch/*"),
     "typer": ("dnnc/cli/*",),
     "rich": ("dnnc/cli/*", "dnnc/report/*"),
     "numpy": ("*",),

@@ -1,0 +1,164 @@
+"""From a PyTorch module to a model file that compiles, and from trained weights back into the module.
+
+``from_torch`` exports by ``torch.onnx.export`` and leaves the graph as the exporter wrote it: its optimiser would merge
+batch normalisation into convolutions and fold transposes into weights, and the weights would no longer be those of the module.
+
+Invariants of the file: a parameter that requires a gradient is an initializer under its name in ``state_dict``, of tied ones
+under one of their names; the running averages of batch normalisation are initializers too. Everything else that the
+module holds, buffers and parameters that require no gradient, is an ``onnx.Constant``: training does not change it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir
+import torch
+
+from ir.diagnostics import InvalidInput, UsageError
+
+IN_ONE_FILE = 1 << 30
+"""Bytes of weights from which these lie in a file of their own beside the model: protobuf ends at 2 GiB."""
+_RUNNING = ("running_mean", "running_var")
+
+
+def from_torch(
+    module: torch.nn.Module,
+    example_inputs: Sequence[Any],
+    path: str | Path = "model.onnx",
+    *,
+    dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+) -> Path:
+    """Write ``module`` as the ONNX file ``path``, which ``dnnc compile`` reads; returns the path.
+
+    ``example_inputs``: one tensor per argument of ``module.forward``, of the sizes of one microbatch. ``dynamic_shapes`` names
+    dimensions that ``dnnc compile --dim`` binds later, as ``torch.export`` spells it. The module is exported as it
+    infers and is left in the mode in which it was; ``dnnc compile --objective training`` brings batch normalisation back.
+
+    Raises UsageError where a package of the extra ``train`` is missing, InvalidInput where the module cannot be exported."""
+    target = Path(path)
+    with _inferring(module):
+        program = _exported(module, tuple(example_inputs), dynamic_shapes)
+    model = program.model
+    _fix(model, _fixed_names(module))
+    model.producer_name = model.producer_name or "pytorch"
+    _write(model, target)
+    return target
+
+
+def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> None:
+    """Load the weights of a checkpoint that ``dnnc train`` wrote into ``module``, whose model ``from_torch`` exported.
+
+    Buffers that training does not change keep what they hold. Raises InvalidInput, and leaves the module as it was, for a
+    parameter that the checkpoint lacks, one of another shape, and a file that is no checkpoint."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    where = str(checkpoint)
+    try:
+        stored = load_file(where)
+    except (OSError, SafetensorError) as error:
+        raise InvalidInput(f"it cannot be read as safetensors: {error}", where=where) from error
+    wanted = {name: value for name, value in module.state_dict(keep_vars=True).items() if not _is_fixed(name, value)}
+    tied = _aliases(wanted)
+    found: dict[str, torch.Tensor] = {}
+    for name, value in wanted.items():
+        source = next((alias for alias in tied[value.data_ptr(), value.shape] if alias in stored), None)
+        if source is None:
+            raise InvalidInput(f"it holds no weight '{name}'", where=where, hint="is it of another module?")
+        if stored[source].shape != value.shape:
+            sizes = f"{tuple(stored[source].shape)}, that of the module {tuple(value.shape)}"
+            raise InvalidInput(f"its weight '{source}' has the shape {sizes}", where=where, hint="is it of another module?")
+        found[name] = stored[source]
+    with torch.no_grad():
+        for name, value in wanted.items():
+            value.copy_(found[name])
+
+
+def _exported(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any) -> Any:
+    try:
+        import onnxscript  # noqa: F401  (the exporter needs it, and says so only in a traceback)
+    except ImportError as error:
+        raise UsageError("from_torch needs onnxscript", hint="pip install 'dnnc[train]'") from error
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            log.setLevel(logging.ERROR)  # it tells of packages that the module may not even use
+            return torch.onnx.export(module, inputs, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes)
+    except Exception as error:  # whatever a person's forward raises, and the exporter's own family
+        reason = str(error.__cause__ or error).strip().splitlines()
+        message = f"torch.onnx cannot export {type(module).__name__}: {reason[0] if reason else type(error).__name__}"
+        raise InvalidInput(message, hint="torch.onnx.export(module, inputs, dynamo=True) shows the whole report") from error
+    finally:
+        log.setLevel(level)
+
+
+@contextlib.contextmanager
+def _inferring(module: torch.nn.Module) -> Iterator[None]:
+    """Every part of the module in the mode of inference, and back in its own afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _is_fixed(name: str, value: torch.Tensor) -> bool:
+    """Whether training leaves this entry of a ``state_dict`` alone."""
+    if name.rpartition(".")[2] in _RUNNING:
+        return False
+    return not (isinstance(value, torch.nn.Parameter) and value.requires_grad)
+
+
+def _fixed_names(module: torch.nn.Module) -> set[str]:
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name for name, value in named if _is_fixed(name, value)}
+
+
+def _aliases(values: Mapping[str, torch.Tensor]) -> dict[tuple[int, torch.Size], list[str]]:
+    """The names of each tensor: tied weights have several."""
+    found: dict[tuple[int, torch.Size], list[str]] = {}
+    for name, value in values.items():
+        found.setdefault((value.data_ptr(), value.shape), []).append(name)
+    return found
+
+
+def _fix(model: onnx_ir.Model, names: set[str]) -> None:
+    """Make constants of the initializers of these names."""
+    graph = model.graph
+    for name in [name for name in graph.initializers if name in names]:
+        value = graph.initializers.pop(name)
+        if value.const_value is None:
+            continue
+        node = onnx_ir.node("Constant", [], {"value": value.const_value}, name=f"{name}/Constant")
+        node.outputs[0].name = name
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        value.replace_all_uses_with(node.outputs[0])
+        graph.insert_before(graph[0], node)
+
+
+def _write(model: onnx_ir.Model, target: Path) -> None:
+    """The file, whole or not at all; large weights in ``NAME.data`` beside it, which appears first."""
+    weights = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    beside = f"{target.name}.data" if weights >= IN_ONE_FILE else None
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            onnx_ir.save(model, Path(folder, target.name), external_data=beside)
+            for name in filter(None, (beside, target.name)):
+                os.replace(Path(folder, name), target.parent / name)
+    except OSError as error:
+        raise InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(target)) from error
+
+
+__all__ = ["from_torch", "into_torch"]

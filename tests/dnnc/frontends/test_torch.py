@@ -1,0 +1,128 @@
+"""From PyTorch and back: names, modes, what is trained and what is not, and the numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from ir.diagnostics import InvalidInput
+
+torch = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
+safetensors = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+
+import dnnc  # noqa: E402
+
+pytestmark = pytest.mark.slow  # torch.export takes seconds
+
+
+class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Tied weights, a frozen one, a buffer, batch normalisation, a scalar parameter, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.fc = torch.nn.Linear(8 * 4 * 4, 10)
+        self.drop = torch.nn.Dropout(0.5)
+        self.tied = torch.nn.Linear(10, 10, bias=False)
+        self.again = torch.nn.Linear(10, 10, bias=False)
+        self.again.weight = self.tied.weight
+        self.frozen = torch.nn.Parameter(torch.randn(10), requires_grad=False)
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("table", torch.randn(10))
+
+    def forward(self, image):  # type: ignore[no-untyped-def]
+        hidden = torch.relu(self.norm(self.conv(image)))
+        hidden = torch.nn.functional.avg_pool2d(hidden, 2).flatten(1)
+        hidden = self.tied(self.drop(self.fc(hidden)) * self.frozen)
+        return self.again(torch.tanh(hidden)) * self.scale + self.table
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Path]:
+    torch.manual_seed(1)
+    module = Net()
+    module.norm.running_mean.uniform_()
+    path = dnnc.from_torch(module, (torch.randn(4, 3, 8, 8),), tmp_path_factory.mktemp("export") / "net.onnx")
+    return module, path
+
+
+def test_initializers_are_what_is_trained_under_the_names_of_state_dict(exported: tuple[torch.nn.Module, Path]) -> None:
+    module, path = exported
+    names = {tensor.name for tensor in onnx.load(path).graph.initializer}
+    weights = {"conv.weight", "conv.bias", "norm.weight", "norm.bias", "fc.weight", "fc.bias", "scale"}
+    assert weights | {"norm.running_mean", "norm.running_var"} <= names
+    assert len(names & {"tied.weight", "again.weight"}) == 1
+    assert not names & {"frozen", "table"}
+    assert module.training
+    assert module.drop.training
+
+
+def test_the_file_computes_what_the_module_infers_and_stands_alone(exported: tuple[torch.nn.Module, Path]) -> None:
+    module, path = exported
+    image = np.random.default_rng(0).standard_normal((4, 3, 8, 8), np.float32)
+    (found,) = onnxruntime.InferenceSession(path).run(None, {"image": image})
+    with torch.no_grad():
+        wanted = module.eval()(torch.from_numpy(image)).numpy()
+    module.train()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    assert [entry.name for entry in path.parent.iterdir()] == ["net.onnx"]
+
+
+def test_weights_come_back_into_the_module(exported: tuple[torch.nn.Module, Path], tmp_path: Path) -> None:
+    module, path = exported
+    trained = {
+        tensor.name: torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy()) + 1
+        for tensor in onnx.load(path).graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT
+    }
+    safetensors.save_file(trained, str(tmp_path / "step3.safetensors"))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    dnnc.into_torch(module, tmp_path / "step3.safetensors")
+    for name, value in module.state_dict().items():
+        moved = 0 if name in ("frozen", "table", "norm.num_batches_tracked") else 1
+        torch.testing.assert_close(value, before[name] + moved)
+    assert module.again.weight is module.tied.weight
+
+
+def test_a_foreign_checkpoint_changes_nothing(exported: tuple[torch.nn.Module, Path], tmp_path: Path) -> None:
+    module, _ = exported
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    held = {name: value.detach().clone() + 1 for name, value in before.items() if name not in ("again.weight",)}
+    held["fc.weight"] = torch.zeros(3, 3)
+    safetensors.save_file(held, str(tmp_path / "other.safetensors"))
+    with pytest.raises(InvalidInput, match=r"'fc.weight' has the shape \(3, 3\), that of the module \(10, 128\)"):
+        dnnc.into_torch(module, tmp_path / "other.safetensors")
+    del held["conv.bias"]
+    safetensors.save_file(held, str(tmp_path / "other.safetensors"))
+    with pytest.raises(InvalidInput, match=r"no weight 'conv.bias'"):
+        dnnc.into_torch(module, tmp_path / "other.safetensors")
+    (tmp_path / "text").write_text("no tensors")
+    with pytest.raises(InvalidInput, match="cannot be read as safetensors"):
+        dnnc.into_torch(module, tmp_path / "text")
+    with pytest.raises(InvalidInput, match="cannot be read as safetensors"):
+        dnnc.into_torch(module, tmp_path / "missing")
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(value, before[name])
+
+
+def test_what_cannot_be_exported_is_told_in_a_line(tmp_path: Path) -> None:
+    class Odd(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            raise RuntimeError("no such path")
+
+    with pytest.raises(InvalidInput, match=r"cannot export Odd: .*no such path"):
+        dnnc.from_torch(Odd(), (torch.zeros(2),), tmp_path / "odd.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_importing_dnnc_does_not_import_torch() -> None:
+    code = "import sys, dnnc; assert 'torch' not in sys.modules; dnnc.from_torch; assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
