@@ -222,6 +222,11 @@ def phase_of(facets: Facets) -> str:
     return next((facet.phase for facet in facets if isinstance(facet, Phase)), FORWARD)
 
 
+def in_phase(phase: str) -> Facets:
+    """The facets of an op of which the phase alone is known."""
+    return () if phase == FORWARD else (Phase(phase),)
+
+
 def with_facet(facets: Facets, facet: Facet) -> Facets:
     """``facets`` with ``facet`` in place of the one of its kind, still sorted."""
     kept = [f for f in facets if f.keyword != facet.keyword]

@@ -30,7 +30,8 @@ Data and machines
 Programs and plans
 - INV16  Stages are numbered 0, 1, .. in order; their devices are those of the topology, of their mesh and of the plan.
 - INV17  A channel is one ``comm.send`` and one ``comm.recv`` of the same type in the two stages that name each other as
-         peer.
+         peer. A ``send`` in phase F leads to a stage of higher number, one in I or W to one of lower number; what is sent in
+         U, and nothing else, is received in U. No value is received in an earlier phase than it is sent.
 - INV18  A schedule has a row per device of the topology, of actions of existing stages, with microbatches in range.
 - INV19  A plan numbers its stages 0, 1, .., on devices of the stated type, those of its mesh where it has one; ops are in
          stages that it has; its bound is no greater than its value, a part of a stage's seconds no greater than all.
@@ -41,8 +42,9 @@ Copies of folded blocks
 Sharded stages
 - INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; its operands lie as they want
          them, its results as they make them. A collective, ``comm.slice`` or ``comm.term`` along an axis changes the placement
-         on that axis as its kind says, and nothing else. A stage without a mesh has none of these, and no stage has a
-         ``comm.part``, a ``comm.member`` or a ``comm.reshard`` of anything but a resource.
+         on that axis as its kind says, and nothing else. A stage without a mesh has none of these, but for a
+         ``comm.all_reduce`` in phase U between all its devices, which are replicas. No stage has a ``comm.part``, a
+         ``comm.member`` or a ``comm.reshard`` of anything but a resource.
 Rows
 - INV22  The rows of a schedule, beside the programs of its stages, hold each action of these on each of their devices once (of
          rows that are not periodic, for each microbatch), equal ones for the members of a mesh, in an order that does not

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from ir.facets import ShardRule
+from ir.facets import UPDATE, ShardRule, phase_of
 from ir.module import Mesh, Resource, Stage
 from ir.opdefs import OPDEFS, RESHARD, ReshardStep
 from ir.ops import Op
@@ -20,7 +20,7 @@ def check_collectives(findings: Findings) -> None:
     for stage in findings.stages:
         mesh = findings.meshes.get(stage.mesh) if stage.mesh else None
         for op in stage.ops:
-            for fault in _misplaced(op, stage):
+            for fault in _misplaced(op, stage, findings):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
         if mesh is None:
             continue
@@ -42,14 +42,24 @@ def check_collectives(findings: Findings) -> None:
             types.update((value.name, value.type) for value in op.results)
 
 
-def _misplaced(op: Op, stage: Stage) -> Iterator[str]:
+def between_replicas(op: Op, devices: Sequence[str], meshes: Mapping[str, Mesh]) -> bool:
+    """Whether ``op`` is a sum over ``devices``, replicas of one stage without a mesh, in the update."""
+    mesh = meshes.get(op.get("mesh", ""))
+    if mesh is None or mesh.devices != tuple(devices) or [name for name, _ in mesh.axes] != [op.get("axis")]:
+        return False
+    return op.name == "comm.all_reduce" and phase_of(op.facets) == UPDATE
+
+
+def _misplaced(op: Op, stage: Stage, findings: Findings) -> Iterator[str]:
     """Ops of ``comm`` that this stage cannot have."""
     definition = OPDEFS.get(op.name)
     if op.name in ("comm.part", "comm.member"):
         yield f"{op.name} has its place in programs, not in a stage"
     elif op.name == RESHARD and op.operands and op.operands[0][:1] != "@":
         yield f"{op.id} is a {RESHARD} of {op.operands[0]}; in a stage it says how a resource is kept"
-    elif definition is not None and definition.step is not None and not stage.mesh:
+    elif definition is None or definition.step is None or stage.mesh:
+        return
+    elif not between_replicas(op, stage.devices, findings.meshes):
         yield f"{op.id} is along an axis of {op.get('mesh')}, but the stage is on no mesh"
 
 
@@ -115,4 +125,4 @@ def _text(placements: tuple[Placement, ...]) -> str:
     return ", ".join(map(str, placements))
 
 
-__all__ = ["check_collectives"]
+__all__ = ["between_replicas", "check_collectives"]

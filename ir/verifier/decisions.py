@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ir.facets import StageSet
+from ir.facets import FORWARD, PHASES, UPDATE, StageSet, phase_of
 from ir.module import Func, Plan, PlanStage, Resource, Schedule, Stage
 from ir.objectives import OBJECTIVES
 from ir.ops import Op
@@ -98,6 +98,18 @@ def _check_channels(findings: Findings) -> None:
             findings.add("INV17", message, stage, op, about="peer")
         elif kind == "send" and type_ is not None and not _same_parts(type_, other[2], findings):
             findings.add("INV17", f"channel {channel} sends {type_} but receives {other[2]}", stage, op, about="channel")
+        elif kind == "send" and (fault := _phase_fault(stage, op, peer, other[1])):
+            findings.add("INV17", f"channel {channel} {fault}", stage, op, about="channel")
+
+
+def _phase_fault(stage: Stage, send: Op, peer: Stage, receive: Op) -> str:
+    """Why no device can send in the one phase what another receives in the other; empty where they can."""
+    sent, read = phase_of(send.facets), phase_of(receive.facets)
+    if (sent == UPDATE) != (read == UPDATE) or PHASES.index(read) < PHASES.index(sent):
+        return f"sends in phase {sent} what {peer.name} receives in phase {read}"
+    if sent != UPDATE and (sent == FORWARD) != (stage.index < peer.index):
+        return f"of phase {sent} leads from stage {stage.index} to stage {peer.index}, against the order of that phase"
+    return ""
 
 
 def _same_parts(sent: Type, received: Type | None, findings: Findings) -> bool:

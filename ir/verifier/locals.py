@@ -11,6 +11,7 @@ from ir.module import Mesh, Program, Resource, Stage
 from ir.opdefs import OPDEFS, RESHARD, is_collective
 from ir.ops import Op
 from ir.types import TensorType, Type, without_layout
+from ir.verifier.collectives import between_replicas
 from ir.verifier.findings import Findings
 from ir.verifier.values import type_faults
 
@@ -38,7 +39,7 @@ def check_locals(findings: Findings) -> None:
             for op, fault in _part_faults(program, mesh, members, findings):
                 findings.add("INV23", f"in {program.name}: {fault}", program, op)
         for op in program.ops:
-            for fault in _op_faults(op, program, mesh, findings):
+            for fault in _op_faults(op, program, stage, mesh, findings):
                 findings.add("INV23", f"in {program.name}: {fault}", program, op)
         if (first := others[0]) is not program and (fault := _unlike(first, program)):
             findings.add("INV23", f"in {program.name}: {fault}", program)
@@ -77,11 +78,13 @@ def _part_faults(program: Program, mesh: Mesh, members: list[int], findings: Fin
             yield None, f"result {fault}"
 
 
-def _op_faults(op: Op, program: Program, mesh: Mesh, findings: Findings) -> Iterator[str]:
+def _op_faults(op: Op, program: Program, stage: Stage, mesh: Mesh, findings: Findings) -> Iterator[str]:
     """What is wrong with an op of ``comm`` in a program, other than with the types of parts."""
     definition = OPDEFS.get(op.name)
     if op.name == RESHARD or (definition and definition.step and not definition.step.moves):
         yield f"{op.name} has no place in a program, which has ordinary ops on local tensors instead"
+    elif is_collective(op) and not mesh.name and between_replicas(op, stage.devices, findings.meshes):
+        return
     elif is_collective(op) and (op.get("mesh") != mesh.name or op.get("axis") not in dict(mesh.axes)):
         yield f"{op.id} is along axis '{op.get('axis')}' of {op.get('mesh')}, which is no axis of {mesh.name or 'its stage'}"
     elif op.name == "comm.part" and op.operands:

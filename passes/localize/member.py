@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 
-from ir.attributes import Attribute, AttrKind, Dense, attributes
+from ir.attributes import Attribute, Attributes, AttrKind, Dense, attributes
 from ir.boxes import Box, Placements, axis_number, box, coordinates, placements_of, shape_of
 from ir.dense import dense_data
-from ir.facets import DECISIONS, SEPARATOR, WHOLE, BackwardTime, Cost, Measured, ShardRule, Time, Transfer
+from ir.facets import DECISIONS, SEPARATOR, WHOLE, BackwardTime, Cost, Measured, ShardRule, Time, Transfer, in_phase, phase_of
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
 from ir.module import Mesh, Module, Program, Resource, Stage
 from ir.names import unique
@@ -141,7 +141,7 @@ class _Member:
             attributes(**{key: op.get(key) for key, _ in op.attributes}, of=of) if of != without_layout(of) else op.attributes
         )
         results = tuple([self.local(value) for value in op.results])
-        self.ops.append(Op(op.name, op.operands, results, told, location=op.location))
+        self.ops.append(Op(op.name, op.operands, results, told, facets=op.facets, location=op.location))
 
     # -- ops -----------------------------------------------------------------------------------------------------------
 
@@ -180,6 +180,9 @@ class _Member:
 
     def convert(self, op: Op) -> None:
         """A conversion: a local op, or a collective with this member's side of it."""
+        if op.get("mesh") != self.mesh.name:  # between the replicas of a stage
+            self.ops.append(_undecided(op))
+            return
         axis = axis_number(self.mesh, op.get("axis"))
         result = self.local(op.results[0])
         step = RESHARD_STEPS[op.name.removeprefix("comm.")]
@@ -198,35 +201,39 @@ class _Member:
         first = start - before[0]
         if self.known.opset < _SLICE_TAKES_INPUTS:
             fields = attributes(axes=[dim], starts=[first], ends=[first + length])
-            self.ops.append(Op("onnx.Slice", (operand,), (result,), fields, location=op.location))
+            self.put(op, "onnx.Slice", (operand,), result, fields)
             return
         names = [
             self.integers(f"{result.name}/{what}", (number,), op)
             for what, number in (("start", first), ("end", first + length), ("axis", dim))
         ]
-        self.ops.append(Op("onnx.Slice", (operand, *names), (result,), location=op.location))
+        self.put(op, "onnx.Slice", (operand, *names), result)
 
     def term(self, op: Op, result: Value, zero: bool) -> None:
         if not zero:
-            self.ops.append(Op("onnx.Identity", op.operands, (result,), location=op.location))
+            self.put(op, "onnx.Identity", op.operands, result)
             return
         assert isinstance(result.type, TensorType)
         dtype, lengths = result.type.dtype, shape_of(result.type) or ()
         nothing = "0.0" if dtype.is_float else "0"
         if self.known.opset < _FILLS_SHAPES:
             full = Dense(TensorType(dtype, lengths), dense_data(dtype, [nothing] * math.prod(lengths)))
-            self.ops.append(Op("onnx.Constant", (), (result,), _tensor(full), location=op.location))
+            self.put(op, "onnx.Constant", (), result, _tensor(full))
             return
         shape = self.integers(f"{result.name}/shape", lengths, op)
         value = Dense(TensorType(dtype, (1,)), dense_data(dtype, [nothing]))
-        self.ops.append(Op("onnx.ConstantOfShape", (shape,), (result,), _tensor(value), location=op.location))
+        self.put(op, "onnx.ConstantOfShape", (shape,), result, _tensor(value))
+
+    def put(self, of: Op, name: str, operands: tuple[str, ...], result: Value, fields: Attributes = ()) -> None:
+        """Appends an op that stands for ``of``, in its phase."""
+        self.ops.append(Op(name, operands, (result,), fields, facets=in_phase(phase_of(of.facets)), location=of.location))
 
     def integers(self, name: str, values: tuple[int, ...], op: Op) -> str:
         """A constant of the program; what it is called."""
         name = unique(name, self.names)
         type_ = TensorType(DType.I64, (len(values),))
         value = Dense(type_, dense_data(DType.I64, list(map(str, values))))
-        self.ops.append(Op("onnx.Constant", (), (Value(name, type_),), _tensor(value), location=op.location))
+        self.put(op, "onnx.Constant", (), Value(name, type_), _tensor(value))
         return name
 
 

@@ -7,10 +7,12 @@ else holds of them; collectives are explicit there.
 Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/passes/test_lower.py`` the rest):
 1. An op stands in each stage of its set, in the entry's order, unchanged, values under the entry's names. So the stages one
    after the other, without ``comm`` ops, are the entry function in another topological order (each op once unless replicated).
-2. ``%v = comm.recv() {channel, peer}`` stand first in a stage, ``comm.send(%v) {channel, peer}`` right after the op that makes
-   ``%v``. A channel is one tensor to one stage; it leads from a lower to a higher index, so stages never wait in a circle.
-   Channels are numbered by the producer's place in the entry, then by receiver.
-3. A replicated op sends to a stage that lacks it from its latest copy before that stage.
+2. ``comm.send(%v) {channel, peer}`` stands right after the op that makes ``%v``, in its phase. A
+   ``%v = comm.recv() {channel, peer}`` has the phase of the first op that reads ``%v`` in its stage, and ``borders.py`` says
+   where it stands. A channel is one tensor to one stage. One of a forward value leads from a lower to a higher index, one of
+   a gradient from a higher to a lower, so stages never wait in a circle. Channels are numbered by the producer's place in the
+   entry, then by receiver; collectives behind them.
+3. A replicated op sends to a stage that lacks it from the copy that is nearest on the way (``passes.model.graph.sender``).
 4. Arguments and resources reach each stage that reads them directly: no channel carries them. An output of the model that is
    itself an argument or a resource is handed through by stage 0; one that is made in several stages leaves the first.
 """
@@ -21,13 +23,15 @@ import math
 from dataclasses import dataclass, replace
 
 from ir.attributes import attributes
-from ir.facets import ShardRule
+from ir.facets import ShardRule, in_phase
 from ir.module import Func, Module, Plan, Stage
 from ir.names import unique
+from ir.opdefs import is_collective
 from ir.ops import Op
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
+from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.lower.sharded import lower_sharded
 from passes.model.graph import Cut, cuts_of, reads, stage_members
 
@@ -64,7 +68,7 @@ class LowerPass(Pass):
             stages=len(stages),
             channels=len(cuts),
             bytes=sum(cut.nbytes or 0 for cut in cuts),
-            collectives=sum(op.dialect == "comm" and op.get("axis") is not None for stage in stages for op in stage.ops),
+            collectives=sum(collectives_in(stage.ops) for stage in stages),
         )
         module = insert_symbols(module, stages)
         if sharded and plan is not None and not plan.minimises.trains:
@@ -102,6 +106,7 @@ def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
     outputs = {value.name: value for value in func.results}
     first_holder: dict[str, int] = {}
     stages = []
+    collective = len(cuts)
     for index in range(1 + max((index for stages in members for index in stages), default=0)):
         own = [op for op, stages in zip(func.ops, members, strict=True) if index in stages]
         used = dict.fromkeys(name for op in own for name in reads(op))
@@ -115,22 +120,18 @@ def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
         ]
         if index == 0:
             used.update(dict.fromkeys(value.name for value in results))
-        body = [
-            Op("comm.recv", results=(cut.tensor,), attributes=attributes(channel=channel, peer=cut.source))
-            for channel, cut in enumerate(cuts)
-            if cut.target == index
-        ]
-        sends: dict[str, list[tuple[int, Cut]]] = {}
-        for channel, cut in enumerate(cuts):
-            if cut.source == index:
-                sends.setdefault(cut.tensor.name, []).append((channel, cut))
-        for op in own:
-            body.append(op)
-            body += [
-                Op("comm.send", (value.name,), attributes=attributes(channel=channel, peer=cut.target), location=op.location)
-                for value in op.results
-                for channel, cut in sends.get(value.name, ())
-            ]
+        body: list[Op] = []
+        sends = sends_of(cuts, index)
+        for item in stage_text(func, members, cuts, index):
+            if isinstance(item, tuple):
+                channel, cut = item
+                fields = attributes(channel=channel, peer=cut.source)
+                body.append(Op("comm.recv", results=(cut.tensor,), attributes=fields, facets=in_phase(cut.read)))
+                continue
+            body.append(numbered(item, collective) if is_collective(item) else item)
+            collective += is_collective(item)
+            for value in item.results:
+                body += [replace(send, location=item.location) for send in sends.get(value.name, ())]
         args = tuple(value for value in func.args if value.name in used)
         stages.append(Stage(f"@stage{index}", index, (), args, tuple(results), tuple(body)))
     return tuple(stages)

@@ -11,6 +11,7 @@ Types stay those of whole tensors, with layouts. Invariants of a stage on a mesh
 3. Arguments of the model reach every member whole; small constants and what has no layout are whole as well. A reshard with
    ``once`` stays, in a stage on a mesh: it says how the stage keeps a weight.
 4. A value is sent right behind the op that makes it, as it lies there, and received so, under the name that the model gives it.
+   The collectives of a reshard have its phase.
 5. Channels of collectives are numbered behind those between stages, in the order of stages and of ops, so the members of a
    group agree on their order.
 
@@ -25,11 +26,13 @@ from dataclasses import replace
 from ir.attributes import Attribute, AttrKind, attributes
 from ir.boxes import Placements, placements_of
 from ir.diagnostics import InvalidInput
+from ir.facets import in_phase, phase_of
 from ir.module import Mesh, Module, Stage
-from ir.opdefs import RESHARD, RESHARD_STEPS
-from ir.ops import Location, Op, Value
+from ir.opdefs import RESHARD, RESHARD_STEPS, is_collective
+from ir.ops import Op, Value
 from ir.topology import Topology
 from ir.types import Type, without_layout
+from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.model.graph import Cut, describe, reads, renamed, stage_members
 from passes.model.network import network
 from passes.model.spmd.decided import decided
@@ -56,10 +59,8 @@ def lower_sharded(module: Module, cuts: Sequence[Cut]) -> tuple[Stage, ...]:
             value.name for op, held in zip(module.entry.ops, members, strict=True) for value in op.results if held[0] == index
         }
         devices = mesh_over(topology, net, mesh) if mesh.axes else DeviceMesh(())
-        stage = _Stage(module, index, mesh, Ways(devices, found.uneven), channel, set(names)).program(own, first, cuts)
-        channel += sum(
-            op.dialect == "comm" and op.get("axis") is not None and op.get("channel") is not None for op in stage.ops
-        )
+        stage = _Stage(module, members, index, mesh, Ways(devices, found.uneven), channel, set(names)).program(own, first, cuts)
+        channel += collectives_in(stage.ops)
         stages.append(stage)
     return tuple(stages)
 
@@ -67,8 +68,18 @@ def lower_sharded(module: Module, cuts: Sequence[Cut]) -> tuple[Stage, ...]:
 class _Stage:
     """One stage while its program is put together."""
 
-    def __init__(self, module: Module, index: int, mesh: Mesh, ways: Ways, channel: int, names: set[str]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        members: Sequence[Sequence[int]],
+        index: int,
+        mesh: Mesh,
+        ways: Ways,
+        channel: int,
+        names: set[str],
+    ) -> None:
         self.func, self.index, self.mesh, self.ways, self.channel = module.entry, index, mesh, ways, channel
+        self.members = members
         self.names = names
         self.body: list[Op] = []
         self.called: dict[str, str] = {}
@@ -77,21 +88,20 @@ class _Stage:
 
     def program(self, own: Sequence[Op], first: set[str], cuts: Sequence[Cut]) -> Stage:
         """The stage, under a name by its number. ``own``: its ops; ``first``: values that no stage before makes."""
-        sends: dict[str, list[Op]] = {}
-        for channel, cut in enumerate(cuts):
-            if cut.target == self.index:
-                self.receive(channel, cut)
-            if cut.source == self.index:
-                fields = attributes(channel=channel, peer=cut.target)
-                sends.setdefault(cut.tensor.name, []).append(Op("comm.send", (cut.tensor.name,), attributes=fields))
-        for op in own:
-            if op.name == RESHARD:
-                self.reshard(op)
+        sends = sends_of(cuts, self.index)
+        for item in stage_text(self.func, self.members, cuts, self.index):
+            if isinstance(item, tuple):
+                self.receive(*item)
+                continue
+            if item.name == RESHARD:
+                self.reshard(item)
             else:
+                op = numbered(item, self.channel) if is_collective(item) else item
+                self.channel += is_collective(item)
                 self.add(renamed((op,), self.called)[0] if self.called else op)
-            for value in op.results:
+            for value in item.results:
                 for send in sends.get(value.name, ()):
-                    self.add(replace(send, operands=(self.called.get(value.name, value.name),), location=op.location))
+                    self.add(replace(send, operands=(self.called.get(value.name, value.name),), location=item.location))
         results = self.results(first)
         used = {name for op in own for name in reads(op)} | {value.name for value in results}
         args = tuple(arg for arg in self.func.args if arg.name in used)
@@ -118,7 +128,8 @@ class _Stage:
         type_ = value.type if layout is None else laid(without_layout(value.type), self.mesh, layout.placements)
         if cut.name != value.name:
             self.called[value.name] = cut.name
-        self.add(Op("comm.recv", (), (Value(cut.name, type_),), attributes(channel=channel, peer=cut.source)))
+        fields = attributes(channel=channel, peer=cut.source)
+        self.add(Op("comm.recv", (), (Value(cut.name, type_),), fields, facets=in_phase(cut.read)))
 
     def reshard(self, op: Op) -> None:
         """The chain that a reshard is."""
@@ -138,11 +149,11 @@ class _Stage:
         current, lies = name, source
         for number, step in enumerate(way, 1):
             made = result.name if number == len(way) else fresh(result.name, self.names)
-            self.add(self.step(current, made, type_, lies, step, op.location))
+            self.add(self.step(current, made, type_, lies, step, op))
             current, lies = made, step.after
 
-    def step(self, operand: str, result: str, type_: Type, lies: Placements, step: Step, location: Location) -> Op:
-        """One op of a chain."""
+    def step(self, operand: str, result: str, type_: Type, lies: Placements, step: Step, reshard: Op) -> Op:
+        """One op of the chain of ``reshard``, in its phase."""
         before, after = lies[step.axis], step.after[step.axis]
         definition = RESHARD_STEPS[step.kind]
         fields = {
@@ -154,7 +165,15 @@ class _Stage:
             fields["channel"] = Attribute(AttrKind.INT, self.channel)
             self.channel += 1
         value = Value(result, laid(type_, self.mesh, step.after))
-        return Op(f"comm.{step.kind}", (operand,), (value,), tuple(sorted(fields.items())), location=location)
+        return Op(
+            f"comm.{step.kind}",
+            (operand,),
+            (value,),
+            tuple(sorted(fields.items())),
+            (),
+            in_phase(phase_of(reshard.facets)),
+            reshard.location,
+        )
 
 
 __all__ = ["lower_sharded"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import StageSet
+from ir.facets import FORWARD, PHASES, UPDATE, StageSet, phase_of
 from ir.module import Func
 from ir.names import ABSENT
 from ir.opdefs import RESHARD
@@ -75,7 +75,9 @@ def _renamed(op: Op, names: dict[str, str]) -> Op:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A tensor that crosses from stage ``source`` to stage ``target``; its channel is its position in ``cuts_of``."""
+    """A tensor that crosses from stage ``source`` to stage ``target``; its channel is its position in ``cuts_of``.
+
+    ``sent``: the phase in which it is made; ``read``: that of its first reader in ``target``, in the order of ``PHASES``."""
 
     tensor: Value
     name: str
@@ -84,13 +86,26 @@ class Cut:
     target: int
     nbytes: int | None
     """Bytes per microbatch, measured ones where the type does not tell; None where nothing does."""
+    sent: str = FORWARD
+    read: str = FORWARD
+
+
+def sender(phase: str, holders: Iterable[int], stage: int) -> int | None:
+    """Which of the stages ``holders``, which make a value in ``phase``, sends it to ``stage``; None where none may.
+
+    Forward values go to stages of higher number, gradients to those of lower number, what an update makes either way."""
+    before = [holder for holder in holders if holder < stage]
+    after = [holder for holder in holders if holder > stage]
+    if before and phase in (FORWARD, UPDATE):
+        return max(before)
+    return min(after) if after and phase != FORWARD else None
 
 
 def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
     """The stages of each op of ``func``, in the ops' order.
 
-    Raises InvalidInput when an op has none, when a number below the highest is used by no op, or for a value that is made
-    only in stages after one that reads it."""
+    Raises InvalidInput when an op has none, when a number below the highest is used by no op, for a value that no stage makes
+    which may send it to one that reads it (``sender``)."""
     members = tuple(op.facet(StageSet, StageSet(())).stages for op in func.ops)
     problems = [
         Diagnostic("the op is in no stage", where=describe(op), hint="run 'partition' (or replay a plan) before 'lower'")
@@ -107,43 +122,61 @@ def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
     for op, stages in zip(func.ops, members, strict=True):
         for name in reads(op) if stages else ():
             producer, holders = made.get(name, (None, ()))
-            if producer is not None and holders and min(holders) > min(stages):
-                problems.append(
-                    Diagnostic(
-                        f"stage {min(stages)} reads {name}, which stage {min(holders)} makes ({describe(producer)})",
-                        where=describe(op),
-                        hint="move one of the two ops: what a stage reads comes from stages of lower number",
-                    )
-                )
+            if producer is not None and holders:
+                problems += _unreachable(name, producer, holders, op, stages)
         made.update((value.name, (op, stages)) for value in op.results)
     if problems:
         raise InvalidInput(problems)
     return members
 
 
+def _unreachable(
+    name: str, producer: Op, holders: tuple[int, ...], reader: Op, stages: tuple[int, ...]
+) -> Iterable[Diagnostic]:
+    """A fault where a stage of ``reader`` can get ``name`` from none of ``holders``: of the first such stage."""
+    phase = phase_of(producer.facets)
+    lost = next((s for s in stages if s not in holders and sender(phase, holders, s) is None), None)
+    if lost is None:
+        return
+    if phase == FORWARD:
+        source, hint = min(holders), "what a stage reads comes from stages of lower number"
+    else:
+        source, hint = max(holders), "gradients come from stages of higher number"
+    yield Diagnostic(
+        f"stage {lost} reads {name}, which stage {source} makes ({describe(producer)})",
+        where=describe(reader),
+        hint=f"move one of the two ops: {hint}",
+    )
+
+
 def cuts_of(func: Func) -> tuple[Cut, ...]:
     """Every tensor that crosses from one stage to another, by producer in ``func``'s order, then by receiver. Raises as
     ``stage_members``."""
     members = stage_members(func)
-    targets: dict[str, dict[int, int]] = {}
+    targets: dict[str, dict[int, str]] = {}
     made: dict[str, tuple[int, ...]] = {}
     for op, stages in zip(func.ops, members, strict=True):
+        phase = phase_of(op.facets)
         for name in reads(op):
             for stage in stages:
                 if name in made and stage not in made[name]:
-                    targets.setdefault(name, {})[stage] = max(holder for holder in made[name] if holder < stage)
+                    readers = targets.setdefault(name, {})
+                    readers[stage] = min(phase, readers.get(stage, phase), key=PHASES.index)
         made.update((value.name, stages) for value in op.results)
     names = origins(func)
     taken = {(target, name) for name, to in targets.items() for target in to}
     found = []
-    for op in func.ops:
+    for op, stages in zip(func.ops, members, strict=True):
+        phase = phase_of(op.facets)
         for value, sized in zip(op.results, sized_results(op), strict=True):
-            for target, source in sorted(targets.get(value.name, {}).items()):
+            for target, read in sorted(targets.get(value.name, {}).items()):
                 name = names.get(value.name, value.name)
                 if (target, name) in taken:
                     name = value.name
                 taken.add((target, name))
-                found.append(Cut(value, name, source, target, type_bytes(sized.type)))
+                source = sender(phase, stages, target)
+                assert source is not None
+                found.append(Cut(value, name, source, target, type_bytes(sized.type), phase, read))
     return tuple(found)
 
 
@@ -175,4 +208,4 @@ def listing(names: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
 
 
-__all__ = ["Cut", "cuts_of", "describe", "listing", "origins", "reads", "renamed", "stage_members", "topological"]
+__all__ = ["Cut", "cuts_of", "describe", "listing", "origins", "reads", "renamed", "sender", "stage_members", "topological"]
