@@ -4,14 +4,15 @@ An ``OpDef`` states arity, attributes, regions, traits, the layout rule and a ch
 the op does to placements. Who wants to know such a thing asks the definition and keeps no list of names.
 
 Definitions come in *dialects*, which are values that are passed in: whoever verifies a module says by which. ``CORE`` are
-``comm`` and ``dnnc``, defined here; that of ONNX's operators needs their schemas and is made by ``dnnc.frontends``
-(traits of ONNX's operators need no schema: ``ir.operators``). A dialect knows all its ops: one that it lacks is a fault. It may
-call an op opaque; then the op passes, and nothing is assumed of it, as of all ops of a dialect that is not passed in.
+``comm`` and ``dnnc``, defined here; ``grad`` is in ``ir.grads``; that of ONNX's operators needs their schemas and is made by
+``dnnc.frontends`` (traits of ONNX's operators need no schema: ``ir.operators``). A dialect knows all its ops: one that it
+lacks is a fault. It may call an op opaque; then the op passes, and nothing is assumed of it, as of all ops of a dialect that
+is not passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from ir.attributes import Attribute, AttrKind
 from ir.module import Module
 from ir.ops import Op
 from ir.ranges import MOST_MEMORY
-from ir.types import REDUCTIONS, Partial, Placement, Replicate, Shard
+from ir.types import REDUCTIONS, Partial, Placement, Replicate, Shard, Type
 
 PURE = "pure"
 """Results depend on operands and attributes only: the op may be dropped, moved and computed again."""
@@ -29,6 +30,8 @@ RESHARD = "comm.reshard"
 """The op that changes the layout of a value."""
 COMMUNICATION = "communication"
 """Moves data between devices."""
+EFFECT = "effect"
+"""Changes what outlives the run: the op is kept though nothing reads it, and is neither merged nor repeated."""
 
 Arity: TypeAlias = tuple[int, int | None]
 """Least and greatest number; None: no upper limit."""
@@ -103,9 +106,10 @@ def _placement(kind: type[Placement], op: Op, key: str) -> Placement:
 @dataclass(frozen=True, slots=True)
 class OpDef:
     """What an op called ``name`` looks like. ``attributes`` are those it may have; with ``extensible`` it may have others
-    too. ``regions`` are the keys of its regions. ``check`` gives messages about an op that arity and kinds do not catch.
-    ``step``: what an op of ``comm`` does to placements; ``layout``: how the layout rule of another is drawn
-    (``ir.layout_rules``), None where it has none. ``missing``: why the dialect has no such op, empty where it has."""
+    too. ``regions`` are the keys of its regions. ``check`` gives messages about an op that arity and kinds do not catch,
+    ``typed`` those about the types of its operands (None: not known) and results. ``step``: what an op of ``comm`` does to
+    placements; ``layout``: how the layout rule of another is drawn (``ir.layout_rules``), None where it has none. ``missing``:
+    why the dialect has no such op, empty where it has."""
 
     name: str
     operands: Arity = (0, None)
@@ -115,6 +119,7 @@ class OpDef:
     traits: frozenset[str] = frozenset()
     extensible: bool = False
     check: Callable[[Op], Iterable[str]] | None = None
+    typed: Callable[[Op, Sequence[Type | None]], Iterable[str]] | None = None
     doc: str = ""
     step: ReshardStep | None = None
     layout: Callable[[Any], None] | None = None
@@ -357,6 +362,7 @@ __all__ = [
     "COLLECTIVES",
     "COMMUNICATION",
     "CORE",
+    "EFFECT",
     "OPAQUE",
     "OPDEFS",
     "PURE",

@@ -13,8 +13,9 @@ from functools import lru_cache, partial
 from dnnc.frontends.attribute_values import value_faults
 from dnnc.frontends.domains import MICROSOFT, STANDARD_DOMAINS
 from ir.attributes import AttrKind
+from ir.grads import DIALECTS as BASE
 from ir.layout_rules import RULES
-from ir.opdefs import CORE, PURE, AttrDef, Dialect, Dialects, OpDef
+from ir.opdefs import PURE, AttrDef, Dialect, Dialects, OpDef
 from ir.operators import RANDOM, TRAITS
 from ir.ops import Op
 
@@ -97,7 +98,7 @@ def _traits(name: str, has_regions: bool) -> frozenset[str]:
     return traits if RANDOM in traits or has_regions else traits | {PURE}
 
 
-DIALECTS: Dialects = (*CORE, Dialect("onnx", lookup))
+DIALECTS: Dialects = (*BASE, Dialect("onnx", lookup))
 """The dialects of the modules that dnnc works on: who verifies a module passes them."""
 
 

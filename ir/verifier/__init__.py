@@ -64,8 +64,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ir.diagnostics import Diagnostic, InvalidInput
+from ir.grads import DIALECTS
 from ir.module import Module
-from ir.opdefs import CORE, Dialects
+from ir.opdefs import Dialects
 from ir.verifier.collectives import check_collectives
 from ir.verifier.decisions import check_decisions
 from ir.verifier.findings import Findings
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from ir.parser import SourceMap
 
 
-def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dialects = CORE) -> list[Diagnostic]:
+def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dialects = DIALECTS) -> list[Diagnostic]:
     """Every invariant that ``module`` breaks, in the order of the module; empty when it is valid. ``dialects`` define ops."""
     findings = Findings(module, source_map, dialects)
     check_symbols(findings)
@@ -94,7 +95,7 @@ def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dia
     return findings.sorted()
 
 
-def load_module(text: str, where: str = "", *, dialects: Dialects = CORE) -> Module:
+def load_module(text: str, where: str = "", *, dialects: Dialects = DIALECTS) -> Module:
     """The valid module that ``text`` spells; ``dialects`` define its ops. Raises InvalidInput with every fault of syntax or,
     when there is none, every broken invariant, at its line."""
     from ir.parser import parse

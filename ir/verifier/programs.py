@@ -188,6 +188,9 @@ class _Checker:
             self.add("INV11", fault, op, about=name)
         if name == "dnnc.call" and not faults:
             self.call(op)
+        if definition.typed is not None and not faults:
+            for fault in definition.typed(op, [self.value_type(operand) for operand in op.operands]):
+                self.add("INV11", fault, op, about=name)
 
     def call(self, op: Op) -> None:
         callee = self.findings.symbols.get(op.get("callee"))

@@ -225,7 +225,7 @@ def _with_resources(module: Module, constants: Constants) -> Module:
     """``module`` with the resources that are used: those it had in their order, then those made now."""
     used = used_symbols(module)
     resources = {name: resource for name, resource in constants.resources.items() if name in used}
-    merged = equal_constants(resources.values())
+    merged = equal_constants(resource for resource in resources.values() if resource.name not in constants.written)
     resources = {name: resource for name, resource in resources.items() if name not in merged}
     last = max((i for i, symbol in enumerate(module.symbols) if isinstance(symbol, Resource)), default=-1)
     had = module.resources

@@ -1,7 +1,8 @@
 """Constants of a module as canonicalize sees them: small enough to hold, or one value repeated.
 
 A constant is a resource whose data stand in the module (``Inline``) or are one value (``Splat``) and that is not trained
-(it has no optimizer state); weights in files are never read. ``Dense`` is the form that evaluation takes and gives.
+(it has no optimizer state, and no ``grad.assign`` writes it); weights in files are never read. ``Dense`` is the form that
+evaluation takes and gives.
 
 Invariants: a new resource has a static type; a tensor of one repeated value is stored as ``Splat`` from ``SPLAT_FROM``
 elements up, whatever its size.
@@ -17,7 +18,8 @@ from dataclasses import dataclass, field
 from ir.attributes import Dense
 from ir.dense import dense_data, element_texts
 from ir.facets import OptimizerState
-from ir.module import Inline, Module, Resource, Splat
+from ir.grads import written_resources
+from ir.module import Func, Inline, Module, Resource, Splat
 from ir.names import unique
 from ir.types import DType, TensorType, type_bytes
 
@@ -34,6 +36,7 @@ class Constants:
     limit: int
     resources: dict[str, Resource] = field(init=False)
     taken: set[str] = field(init=False)
+    written: set[str] = field(init=False)
     made: int = 0
     repeated: int = 0
     _dense: dict[str, Dense | None] = field(default_factory=dict)
@@ -41,6 +44,7 @@ class Constants:
     def __post_init__(self) -> None:
         self.resources = self.module.resources
         self.taken = {symbol.name for symbol in self.module.symbols}
+        self.written = {name for func in self.module.of_type(Func) for name in written_resources(func.ops)}
 
     def dense(self, name: str) -> Dense | None:
         """The elements of constant ``name``; None where it is none, or too large."""
@@ -53,7 +57,7 @@ class Constants:
         """The resource of this name, unless training changes it."""
         resource = self.resources.get(name)
         trained = resource is not None and any(isinstance(facet, OptimizerState) for facet in resource.facets)
-        return None if trained else resource
+        return None if trained or name in self.written else resource
 
     def _read(self, resource: Resource) -> Dense | None:
         type_ = resource.type

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from ir.attributes import Dense
 from ir.diagnostics import DiagnosticSink, Infeasible
+from ir.grads import DIALECTS
 from ir.module import Module, Plan
-from ir.opdefs import CORE, Dialects
+from ir.opdefs import Dialects
 from ir.ops import Op
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class PassContext:
     evaluate: ConstantEvaluator | None = None
     progress: Callable[[str, float | None], None] = lambda label, fraction: None
     measure: Callable[[Module], Measurements] | None = None
-    dialects: Dialects = CORE
+    dialects: Dialects = DIALECTS
     incumbent: Plan | None = None
 
     def count(self, pass_name: str, **values: int | float | str) -> None:

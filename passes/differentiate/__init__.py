@@ -1,0 +1,1 @@
+"""Differentiate: the pass is written on top of ``site`` and ``rules``."""

@@ -1,0 +1,16 @@
+"""Which op has which rule of differentiation: one file per family, one table.
+
+To add a rule: a function from ``Site`` to the gradients of the operands (``passes.differentiate.site``) in the file of its
+family, a line in that file's ``RULES``, and an instance in ``tests/passes/differentiate``, where every rule is compared with
+central differences.
+"""
+
+from __future__ import annotations
+
+from passes.differentiate.rules import arithmetic, unary
+from passes.differentiate.site import Rule
+
+RULES: dict[str, Rule] = {**arithmetic.RULES, **unary.RULES}
+"""By the op's full name."""
+
+__all__ = ["RULES"]
