@@ -1,1 +1,214 @@
-"""Differentiate: the pass is written on top of ``site`` and ``rules``."""
+"""Differentiate: the backward pass, the synchronisation of gradients and the update, as ops behind the forward program.
+
+The entry function returns its loss, a scalar (pass ``training``). The resources with the facet ``optimizer`` are trained: a
+gradient is made of each that reaches the loss; one that does not loses the facet, with a warning. Ops without a phase are the
+forward program; behind them come those of phase I and W, then of phase U (``ir/README.md``). A backward op has the location
+and the first stage of its forward op. On meshes, ``layouts`` says how each new op is split.
+
+- ``site``, ``rules``: one rule per operator; ``tape``: reverse mode; ``update``: phase U; ``layouts``: strategies and reshards;
+  ``recomputed``: forward ops that run again in place of being saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ir.diagnostics import InvalidInput, UsageError
+from ir.facets import FORWARD, OptimizerState, Phase, StageSet, phase_of
+from ir.grads import DEFAULTS
+from ir.layout_rules import Surroundings
+from ir.module import Func, Mesh, Module, Plan, Resource, Symbol
+from ir.names import unique
+from ir.opdefs import module_opsets
+from ir.ops import Op, Value
+from ir.types import TensorType, without_layout
+from passes.differentiate.site import Added, Program
+from passes.differentiate.tape import Gradients, differentiated
+from passes.differentiate.update import REPLICAS, Updates
+from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.framework.symbols import insert_symbols
+from passes.model.graph import reads
+from passes.model.spmd.reshard_ops import bare_value, defined, without_reshards
+
+RECOMPUTE = ("none", "stage")
+
+
+@dataclass(frozen=True)
+class DifferentiatePass(Pass):
+    """Add the backward pass, the synchronisation of gradients and the optimizer's update.
+
+    ``microbatches``: of a step; those of the plan unless given, else 1. ``learning_rate``, ``momentum``, ``beta1``, ``beta2``,
+    ``epsilon``, ``weight_decay``: the optimizer's numbers, torch's defaults unless given. ``recompute``: ``none``, or
+    ``stage``: the forward ops of each stage run again for its gradients, so that a stage keeps only what it received.
+    """
+
+    name: ClassVar[str] = "differentiate"
+    microbatches: int | None = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    epsilon: float | None = None
+    weight_decay: float | None = None
+    recompute: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.microbatches is not None and self.microbatches < 1:
+            raise ValueError(f"a step has at least 1 microbatch, not {self.microbatches}")
+        if self.recompute not in RECOMPUTE:
+            raise ValueError(f"recompute is {' or '.join(RECOMPUTE)}, not '{self.recompute}'")
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput for an entry without a scalar loss, without a weight to train, or with an op on the way of a
+        gradient that has no rule; UsageError for a number that no optimizer of the module has."""
+        func = module.entry
+        loss = _loss(func)
+        trained = [resource for resource in module.of_type(Resource) if _optimizer(resource)]
+        if not trained:
+            raise InvalidInput(
+                "no resource is trained", where=func.name, hint="run 'training' first: it marks the weights to train"
+            )
+        self._check_numbers(trained)
+        plain = without_reshards(func).func
+        program = _program(module, plain)
+        body = context.bodies
+        gradients = differentiated(
+            plain,
+            loss,
+            [resource.name for resource in trained],
+            program,
+            lambda op: (
+                body(op, [program.around.types.get(name) for name in op.operands], module_opsets(module)) if body else None
+            ),
+        )
+        program.added = list(gradients.added)
+        plan = module.first(Plan)
+        meshes = _replicas(module, plan)
+        staged = any(op.facet(StageSet) is not None for op in func.ops)
+        readers = _readers([*plain.ops, *(one.op.with_facets(*_stages(one)) for one in gradients.added)])
+        updates = Updates(program, self._microbatches(plan), self._numbers(), readers, meshes, staged)
+        reached = [resource for resource in trained if resource.name in gradients.weights]
+        for resource in reached:
+            updates.write(resource, gradients)
+        if not reached:
+            raise InvalidInput(
+                f"no gradient of {loss} reaches a trained weight", where=func.name, hint="does the loss depend on the weights?"
+            )
+        ops = tuple(_with_results(op, gradients) for op in func.ops)
+        ops += tuple(one.op.with_facets(Phase(one.phase), *_stages(one)) for one in program.added)
+        context.count(
+            self.name, forward=len(func.ops), backward=len(gradients.added), update=len(program.added) - len(gradients.added)
+        )
+        lost = [resource.name for resource in trained if resource.name not in gradients.weights]
+        for name in lost:
+            context.sink.warn(f"no gradient of {loss} reaches {name}: it is not trained", where=func.name)
+        new = [*program.constants.values(), *updates.states]
+        return _assembled(module, replace(func, ops=ops), new, list(meshes.values()), set(lost))
+
+    def _microbatches(self, plan: Plan | None) -> int:
+        return self.microbatches or (plan.microbatches if plan is not None else 0) or 1
+
+    def _numbers(self) -> dict[str, float]:
+        keys = ("learning_rate", "momentum", "beta1", "beta2", "epsilon", "weight_decay")
+        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+
+    def _check_numbers(self, trained: Iterable[Resource]) -> None:
+        optimizers = sorted({optimizer for resource in trained if (optimizer := _optimizer(resource))})
+        for optimizer in optimizers:
+            if optimizer not in DEFAULTS:
+                raise InvalidInput(
+                    f"unknown optimizer '{optimizer}'", where="optimizer<name>", hint=f"known: {', '.join(DEFAULTS)}"
+                )
+        for key in self._numbers():
+            if not any(key in DEFAULTS[optimizer] for optimizer in optimizers):
+                raise UsageError(
+                    f"{' and '.join(optimizers)} has no '{key}'", where=f"differentiate{{{key.replace('_', '-')}}}"
+                )
+
+
+def _optimizer(resource: Resource) -> str:
+    """The name of the optimizer that trains a resource; empty where none does."""
+    return next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "")
+
+
+def _loss(func: Func) -> str:
+    """The name of the scalar that the function returns. Raises InvalidInput."""
+    if any(phase_of(op.facets) != FORWARD for op in func.ops):
+        raise InvalidInput("the program has ops of a backward pass already", where=func.name, hint="run 'differentiate' once")
+    hint = "run 'training' first: it adds the loss"
+    if len(func.results) != 1:
+        raise InvalidInput(f"the entry function returns {len(func.results)} values, not one loss", where=func.name, hint=hint)
+    (result,) = func.results
+    bare = without_layout(result.type)
+    if not isinstance(bare, TensorType) or not bare.dtype.is_float or bare.shape != ():
+        raise InvalidInput(f"the loss {result.name} is {bare}, not a scalar of floats", where=func.name, hint=hint)
+    return result.name
+
+
+def _program(module: Module, func: Func) -> Program:
+    """What rules see of the forward program: types without layouts, small constants, names that are taken."""
+    around = Surroundings(module.resources.values(), module_opsets(module))
+    around.types = {name: without_layout(type_) for name, type_ in around.types.items()}
+    around.types.update((arg.name, arg.type) for arg in func.args)
+    for op in func.ops:
+        around.see(replace(op, results=tuple(map(bare_value, op.results))))
+    taken = {*defined(module.entry.ops), *(arg.name for arg in func.args)}
+    return Program(around, taken, {symbol.name for symbol in module.symbols})
+
+
+def _stages(one: Added) -> tuple[StageSet, ...]:
+    return (StageSet(one.stages),) if one.stages else ()
+
+
+def _readers(ops: Iterable[Op]) -> dict[str, list[int]]:
+    """The stages that read each resource."""
+    found: dict[str, set[int]] = {}
+    for op in ops:
+        stages = op.facet(StageSet, StageSet((0,))).stages
+        for name in reads(op):
+            if name[:1] == "@":
+                found.setdefault(name, set()).update(stages)
+    return {name: sorted(stages) for name, stages in found.items()}
+
+
+def _replicas(module: Module, plan: Plan | None) -> dict[int, Mesh]:
+    """A mesh of one axis for each replicated stage that is on devices."""
+    taken = {symbol.name for symbol in module.symbols}
+    return {
+        stage.index: Mesh(unique(f"@{REPLICAS}{stage.index}", taken), ((REPLICAS, stage.replicas),), stage.devices)
+        for stage in (plan.stages if plan is not None else ())
+        if stage.replicas > 1 and not stage.mesh and stage.devices
+    }
+
+
+def _with_results(op: Op, gradients: Gradients) -> Op:
+    """A forward op with the results that the backward pass reads in addition."""
+    extra = {number: value for (id_, number), value in gradients.named.items() if id_ == op.id}
+    if not extra:
+        return op
+    results = list(op.results) + [Value("")] * (max(extra) + 1 - len(op.results))
+    for number, value in extra.items():
+        results[number] = value
+    return replace(op, results=tuple(results))
+
+
+def _assembled(module: Module, func: Func, new: Sequence[Resource], meshes: Sequence[Mesh], lost: set[str]) -> Module:
+    """The module with the new entry, the new resources behind the others, and the meshes before the plan."""
+    symbols: list[Symbol] = []
+    last = max(i for i, symbol in enumerate(module.symbols) if isinstance(symbol, Resource))
+    for i, symbol in enumerate(module.symbols):
+        if symbol is module.entry:
+            symbol = func
+        elif isinstance(symbol, Resource) and symbol.name in lost:
+            symbol = replace(symbol, facets=tuple(f for f in symbol.facets if not isinstance(f, OptimizerState)))
+        symbols.append(symbol)
+        if i == last:
+            symbols += new
+    return insert_symbols(replace(module, symbols=tuple(symbols)), meshes)
+
+
+__all__ = ["DifferentiatePass"]

@@ -43,6 +43,9 @@ class Added:
     op: Op
     source: Op
     """The forward op that it is of."""
+    stages: tuple[int, ...]
+    phase: str = ""
+    """``I`` or ``W`` as soon as it is known."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class Program:
     constants: dict[tuple[TensorType, bytes], Resource] = field(default_factory=dict)
     named: dict[tuple[str, int], Value] = field(default_factory=dict)
     """Results that rules asked for and the forward op (by its id) does not name, by their number."""
+    stages: tuple[int, ...] = ()
+    """Those of the op whose rule runs; empty in a program without stages."""
     count: int = 0
 
     def temporary(self) -> str:
@@ -146,11 +151,15 @@ class Site:
         return type_
 
     def shape(self, number: int) -> tuple[int, ...]:
-        return self.shape_of(self.operand(number) if number >= 0 else self.op.results[-1 - number].name)
+        """Of operand ``number``, or of result j as ``-1 - j``. Raises InvalidInput where a dimension is no number."""
+        name = self.operand(number) if number >= 0 else self.op.results[-1 - number].name
+        return self._lengths(name or f"result {-1 - number}", self.type(number))
 
     def shape_of(self, name: str) -> tuple[int, ...]:
-        """Raises InvalidInput where a dimension is no number."""
-        type_ = self.type_of(name)
+        """Of any value. Raises InvalidInput where a dimension is no number."""
+        return self._lengths(name, self.type_of(name))
+
+    def _lengths(self, name: str, type_: TensorType) -> tuple[int, ...]:
         shape = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
         if type_.shape is None or len(shape) != len(type_.shape):
             hint = "bind symbolic dimensions first: canonicalize{dims=[NAME=NUMBER]}, or --dim NAME=NUMBER"
@@ -178,6 +187,10 @@ class Site:
         listed = self.integers(number, key)
         return None if listed is None else tuple(sorted({axis % rank for axis in listed}))
 
+    def has_opset(self, version: int) -> bool:
+        """Whether the module's ops are of this opset of ONNX or a later one."""
+        return (self.program.around.opsets or {}).get("onnx", version) >= version
+
     def fault(self, message: str, hint: str = "") -> InvalidInput:
         """The fault of an op that cannot be differentiated."""
         return InvalidInput(f"{self.op.name}: {message}", where=describe(self.op), hint=hint)
@@ -198,7 +211,7 @@ class Site:
             results.append(value)
         kept = attributes({key: _listed(item) for key, item in attrs.items() if item is not None})
         op = Op(name, tuple(operands), tuple(results), kept, location=self.op.location)
-        self.program.added.append(Added(op, self.op))
+        self.program.added.append(Added(op, self.op, self.program.stages))
         return tuple(value.name for value in results)
 
     def scalar(self, value: float, dtype: DType) -> str:
@@ -275,7 +288,7 @@ class Site:
         shape = self.shape_of(name)
         kept = tuple(1 if i in axes else dim for i, dim in enumerate(shape) if keep or i not in axes)
         type_ = TensorType(self.type_of(name).dtype, kept)
-        if (self.program.around.opsets or {}).get("onnx", AXES_OPERAND) < AXES_OPERAND:
+        if not self.has_opset(AXES_OPERAND):
             return self.emit("onnx.ReduceSum", (name,), type_, axes=tuple(axes), keepdims=int(keep))
         return self.emit("onnx.ReduceSum", (name, self.ints(tuple(axes))), type_, keepdims=int(keep))
 

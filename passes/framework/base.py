@@ -10,7 +10,7 @@ cached by identity in ``context.analyses``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from ir.grads import DIALECTS
 from ir.module import Module, Plan
 from ir.opdefs import Dialects
 from ir.ops import Op
+from ir.types import Type
 
 T = TypeVar("T")
 
@@ -38,6 +39,14 @@ class ConstantEvaluator(Protocol):
     Returns one constant per result, or None when the op cannot be evaluated."""
 
     def __call__(self, op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None: ...
+
+
+class FunctionBodies(Protocol):
+    """Gives the ops that define a composite op; given by the driver, since passes know no ONNX implementation.
+
+    They have the operands of the op and, in the end, its results under their names; None when the op has no such definition."""
+
+    def __call__(self, op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> tuple[Op, ...] | None: ...
 
 
 class AnalysisCache:
@@ -89,6 +98,7 @@ class PassContext:
     analyses: AnalysisCache = field(default_factory=AnalysisCache)
     statistics: dict[str, dict[str, int | float | str]] = field(default_factory=dict)
     evaluate: ConstantEvaluator | None = None
+    bodies: FunctionBodies | None = None
     progress: Callable[[str, float | None], None] = lambda label, fraction: None
     measure: Callable[[Module], Measurements] | None = None
     dialects: Dialects = DIALECTS

@@ -29,6 +29,7 @@ _WHERE: dict[str, str] = {
     "assign": "passes.replay.assign:AssignPass",
     "replay": "passes.replay.meshes:ReplayPass",
     "place": "passes.place:PlacePass",
+    "differentiate": "passes.differentiate:DifferentiatePass",
     "schedule": "passes.schedule:SchedulePass",
     "lower": "passes.lower:LowerPass",
     "localize": "passes.localize:LocalizePass",

@@ -7,10 +7,17 @@ central differences.
 
 from __future__ import annotations
 
-from passes.differentiate.rules import arithmetic, unary
+from passes.differentiate.rules import arithmetic, indexing, moves, products, reductions, unary
 from passes.differentiate.site import Rule
 
-RULES: dict[str, Rule] = {**arithmetic.RULES, **unary.RULES}
+RULES: dict[str, Rule] = {
+    **arithmetic.RULES,
+    **indexing.RULES,
+    **moves.RULES,
+    **products.RULES,
+    **reductions.RULES,
+    **unary.RULES,
+}
 """By the op's full name."""
 
 __all__ = ["RULES"]

@@ -1,0 +1,102 @@
+"""Rules of ops that read or write where indices say: the gradient is added up at the same places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ir.types import TensorType
+from passes.differentiate.rules.moves import scattered, zeros
+from passes.differentiate.site import Rule, Site
+
+Gradients = Sequence[str | None]
+
+
+def gather(site: Site) -> Gradients:
+    """Rows of a table: the gradient is added to the rows that were read.
+
+    Of one constant index, the gradient with zeros around it. Else by ScatterND over the first dimension."""
+    shape, indices = site.shape(0), site.shape(1)
+    axis = int(site.op.get("axis", 0)) % len(shape)
+    known = site.numbers(1)
+    if known is not None and len(indices) <= 1 and len(set(rows := [int(i) % shape[axis] for i in known])) == len(rows):
+        given = site.reshape(site.given, (*shape[:axis], len(rows), *shape[axis + 1 :]))
+        return [scattered(site, given, axis, shape[axis], rows)]
+    count, dtype = len(indices), site.type(0).dtype
+    # The indexed dimensions to the front, so that rows of the gradient are rows of the table.
+    front = (*range(axis, axis + count), *range(axis), *range(axis + count, len(shape) - 1 + count))
+    updates = site.transpose(site.given, front)
+    table = (shape[axis], *shape[:axis], *shape[axis + 1 :])
+    places = site.reshape(site.operand(1), (*indices, 1))
+    found = site.emit("onnx.ScatterND", (zeros(site, table, dtype), places, updates), TensorType(dtype, table), reduction="add")
+    return [site.transpose(found, (*range(1, axis + 1), 0, *range(axis + 1, len(shape))))]
+
+
+def gather_elements(site: Site) -> Gradients:
+    """ScatterElements that adds."""
+    operands = (zeros(site, site.shape(0), site.type(0).dtype), site.operand(1), site.given)
+    axis = int(site.op.get("axis", 0))
+    return [site.emit("onnx.ScatterElements", operands, site.type(0), axis=axis, reduction="add")]
+
+
+def gather_nd(site: Site) -> Gradients:
+    """ScatterND that adds; batch dimensions have no rule."""
+    if site.op.get("batch_dims", 0):
+        raise site.fault("batch dimensions have no rule")
+    operands = (zeros(site, site.shape(0), site.type(0).dtype), site.operand(1), site.given)
+    return [site.emit("onnx.ScatterND", operands, site.type(0), reduction="add")]
+
+
+def scatter_elements(site: Site) -> Gradients:
+    """What was written over gets no gradient; what was written gets that of its place."""
+    reduction = site.op.get("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise site.fault(f"the reduction '{reduction}' has no rule", "use 'none' or 'add'")
+    axis, given, indices = int(site.op.get("axis", 0)), site.given, site.operand(1)
+    first = given
+    if reduction == "none" and site.wants(0):
+        nothing = zeros(site, site.shape(1), site.type(0).dtype)
+        first = site.emit("onnx.ScatterElements", (given, indices, nothing), site.type(0), axis=axis)
+    third = site.emit("onnx.GatherElements", (given, indices), site.type(2), axis=axis) if site.wants(2) else None
+    return [first, None, third]
+
+
+def scatter_nd(site: Site) -> Gradients:
+    """As ``scatter_elements``, by rows."""
+    reduction = site.op.get("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise site.fault(f"the reduction '{reduction}' has no rule", "use 'none' or 'add'")
+    given, indices = site.given, site.operand(1)
+    first = given
+    if reduction == "none" and site.wants(0):
+        nothing = zeros(site, site.shape(2), site.type(0).dtype)
+        first = site.emit("onnx.ScatterND", (given, indices, nothing), site.type(0))
+    third = site.emit("onnx.GatherND", (given, indices), site.type(2)) if site.wants(2) else None
+    return [first, None, third]
+
+
+def chosen(site: Site) -> Gradients:
+    """TopK: the gradient at the places that were chosen."""
+    shape = site.shape(0)
+    axis = int(site.op.get("axis", -1)) % len(shape)
+    places = site.result(1)
+    operands = (zeros(site, shape, site.type(0).dtype), places, site.given)
+    return [site.emit("onnx.ScatterElements", operands, site.type(0), axis=axis), None]
+
+
+def compress(site: Site) -> Gradients:
+    """Which elements are kept is known when the program runs only."""
+    raise site.fault(f"the size of its result depends on values, of at most {math.prod(site.shape(0))} elements")
+
+
+RULES: dict[str, Rule] = {
+    "onnx.Compress": compress,
+    "onnx.Gather": gather,
+    "onnx.GatherElements": gather_elements,
+    "onnx.GatherND": gather_nd,
+    "onnx.ScatterElements": scatter_elements,
+    "onnx.ScatterND": scatter_nd,
+    "onnx.TopK": chosen,
+}
+
+__all__ = ["RULES"]

@@ -1,0 +1,122 @@
+"""Rules of matrix products: each factor's gradient is a product of the other factor and the gradient of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ir.types import TensorType
+from passes.differentiate.site import Rule, Site, broadcast
+
+Gradients = Sequence[str | None]
+
+
+def product(site: Site, one: str, other: str) -> str:
+    """MatMul of two tensors of rank 2 or above."""
+    left, right = site.shape_of(one), site.shape_of(other)
+    shape = (*broadcast(left[:-2], right[:-2]), left[-2], right[-1])
+    return site.emit("onnx.MatMul", (one, other), TensorType(site.type_of(one).dtype, shape))
+
+
+def flipped(site: Site, name: str) -> str:
+    """The matrices transposed."""
+    rank = len(site.shape_of(name))
+    return site.transpose(name, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def matmul(site: Site) -> Gradients:
+    """A B, batched and broadcast; a vector is a row on the left, a column on the right."""
+    left, right = site.shape(0), site.shape(1)
+    rows = (1, *left) if len(left) == 1 else left
+    columns = (*right, 1) if len(right) == 1 else right
+    given = site.reshape(site.given, (*broadcast(rows[:-2], columns[:-2]), rows[-2], columns[-1]))
+    first = second = None
+    if site.wants(0):
+        other = flipped(site, site.reshape(site.operand(1), columns))
+        first = site.reshape(site.summed_to(product(site, given, other), rows), left)
+    if site.wants(1):
+        second = site.reshape(_right(site, rows, columns, given), right)
+    return first, second
+
+
+def _right(site: Site, rows: tuple[int, ...], columns: tuple[int, ...], given: str) -> str:
+    """The gradient of the right factor. A matrix for all batches on the left is one product of all rows at once."""
+    one = site.reshape(site.operand(0), rows)
+    if len(columns) == 2 and len(rows) > 2:
+        axes = tuple(range(len(rows) - 1))
+        return _contracted(site, one, given, axes)
+    return site.summed_to(product(site, flipped(site, one), given), columns)
+
+
+def _contracted(site: Site, one: str, given: str, axes: tuple[int, ...]) -> str:
+    """``[.., m, k]`` and ``[.., m, n]`` to ``[k, n]``: the sum over all rows."""
+    inner, outer = site.shape_of(one)[-1], site.shape_of(given)[-1]
+    dtype = site.type_of(one).dtype
+    letters = "abcdefgh"[: len(axes)]
+    if len(axes) > len("abcdefgh") or not site.has_opset(12):
+        return site.sum(product(site, flipped(site, one), given), axes[:-1])
+    equation = f"{letters}x,{letters}y->xy"
+    return site.emit("onnx.Einsum", (one, given), TensorType(dtype, (inner, outer)), equation=equation)
+
+
+def gemm(site: Site) -> Gradients:
+    """alpha A' B' + beta C."""
+    alpha, beta = site.op.get("alpha", 1.0), site.op.get("beta", 1.0)
+    given = site.given
+    scaled = given if alpha == 1.0 or not (site.wants(0) or site.wants(1)) else site.mul(given, alpha)
+    turned = (bool(site.op.get("transA", 0)), bool(site.op.get("transB", 0)))
+    gradients: list[str | None] = [None, None, None]
+    if site.wants(0):
+        gradients[0] = _gemm(site, scaled, site.operand(1), 0, not turned[1], swap=turned[0])
+    if site.wants(1):
+        gradients[1] = _gemm(site, scaled, site.operand(0), 1, not turned[0], swap=turned[1])
+    if site.wants(2):
+        third = site.summed(given, 2)
+        gradients[2] = third if beta == 1.0 else site.mul(third, beta)
+    return gradients
+
+
+def _gemm(site: Site, given: str, other: str, number: int, turn: bool, *, swap: bool) -> str:
+    """The gradient of factor ``number``: given times the other one on its side, or both the other way round if it is stored
+    transposed (``swap``). ``turn``: whether the other factor is stored as it is multiplied, and so is transposed here."""
+    type_ = TensorType(site.type_of(given).dtype, site.shape(number))
+    other_first = (number == 1) != swap
+    operands = (other, given) if other_first else (given, other)
+    turn = turn != swap
+    turns = {"transA": int(turn), "transB": int(swap)} if other_first else {"transA": int(swap), "transB": int(turn)}
+    return site.emit("onnx.Gemm", operands, type_, **{key: value for key, value in turns.items() if value})
+
+
+def einsum(site: Site) -> Gradients:
+    """An equation without repeated letters in a term: each operand's gradient is the equation turned round."""
+    equation = str(site.op.get("equation")).replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    letters = "".join(terms)
+    if "..." in equation or any(len(set(term)) < len(term) for term in terms):
+        raise site.fault("its equation has dots or a letter twice in a term, which has no rule")
+    if not arrow:
+        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+    sizes = {letter: size for i, term in enumerate(terms) for letter, size in zip(term, site.shape(i), strict=True)}
+    return [_einsum(site, terms, result, sizes, i) if site.wants(i) else None for i in range(len(terms))]
+
+
+def _einsum(site: Site, terms: Sequence[str], result: str, sizes: dict[str, int], number: int) -> str:
+    others = [(term, site.operand(i)) for i, term in enumerate(terms) if i != number]
+    readable = "".join([result, *(term for term, _ in others)])
+    kept = "".join(letter for letter in terms[number] if letter in readable)
+    dtype = site.type(number).dtype
+    equation = ",".join([result, *(term for term, _ in others)]) + f"->{kept}"
+    operands = (site.given, *(name for _, name in others))
+    found = site.given
+    if equation != f"{kept}->{kept}":
+        found = site.emit("onnx.Einsum", operands, TensorType(dtype, tuple(sizes[x] for x in kept)), equation=equation)
+    if kept == terms[number]:
+        return found
+    # A letter of this operand alone is summed over: its gradient is the same along it.
+    found = site.reshape(found, [sizes[x] if x in kept else 1 for x in terms[number]])
+    return site.expand(found, [sizes[x] for x in terms[number]])
+
+
+RULES: dict[str, Rule] = {"onnx.Einsum": einsum, "onnx.Gemm": gemm, "onnx.MatMul": matmul}
+
+__all__ = ["RULES"]
