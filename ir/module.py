@@ -206,8 +206,9 @@ class PlanStage:
     are told as if all devices were the smallest: of one with twice its memory, half of what it holds.
 
     In training ``compute`` and ``collectives`` are those of a microbatch forward and backward: ``backward``, what of their sum
-    the backward pass takes; ``sync``, seconds in which gradients of weights are synchronised once a step, of which each
-    microbatch is charged its part; ``learning``: what the stage receives and sends the gradient of back."""
+    the backward pass takes; ``sync``, seconds of the update once a step, in which gradients of weights are synchronised, and
+    of which each microbatch that a device handles is charged its part; ``learning``: what the stage receives and sends the
+    gradient of back."""
 
     index: int
     device_type: str

@@ -69,7 +69,12 @@ TRAINING = Objective(
     "a step with its backward pass",
     "per training step",
     trains=True,
-    splits=((Planned.MESHES, (CONTIGUOUS,)), (Planned.PROFILE, (CONTIGUOUS, ANY)), (Planned.PAPER, (CONTIGUOUS, ANY))),
+    splits=(
+        (Planned.OPS, (CONTIGUOUS, ANY)),
+        (Planned.MESHES, (CONTIGUOUS,)),
+        (Planned.PROFILE, (CONTIGUOUS, ANY)),
+        (Planned.PAPER, (CONTIGUOUS, ANY)),
+    ),
 )
 PIPEDREAM = Objective(
     "pipedream",

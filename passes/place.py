@@ -11,6 +11,10 @@ type, each channel the route between its two devices, and the plan the numbers t
 - the value (throughput) is the largest of all these, a replicated stage counting for each r-th sample. It is never below the
   port model's, hence not below the bound, which stays as it is.
 
+The value of a training step is what the pipeline takes to fill, run and drain when every stage is as slow as the slowest;
+seconds per microbatch are then of both passes, with the part of the update that falls to one (``passes.model.learning``), and
+a value whose gradient comes back crosses twice.
+
 The value of a latency plan is the time of one sample alone (``PlacementProblem.latency``); its stages have their devices.
 
 Which device: stages that a plan or a pin put on devices stay there; the others are chosen to minimise the value. Of placements
@@ -33,7 +37,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ir.diagnostics import Infeasible, InvalidInput
 from ir.module import Module, Plan, PlanStage
@@ -41,10 +45,11 @@ from ir.topology import Device, Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import cuts_of, listing, stage_members
+from passes.model.learning import learning_seconds, step_seconds
 from passes.model.network import network
 from passes.model.sizes import assessed
-from passes.model.stages.placement import PlacementProblem
-from passes.model.stages.placement_from_ir import Memory, placement_problem, stage_memory
+from passes.model.stages.placement import Placement, PlacementProblem
+from passes.model.stages.placement_from_ir import Flushed, Memory, placement_problem, stage_memory, updates
 from passes.model.stages.placement_search import search
 
 TIGHT = 1e-9
@@ -74,7 +79,7 @@ class PlacePass(Pass):
         if any(stage.mesh for stage in plan.stages):
             return module  # 'shard' chose the devices, and counted their links
         own = stage_ops(module, plan)
-        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm)
+        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, Flushed.of(plan))
         problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
         ends = time.perf_counter() + self.time_limit
 
@@ -86,6 +91,7 @@ class PlacePass(Pass):
         if chosen is None:
             raise _crowded(problem, plan, topology)
         stages = []
+        steps = steps_of(module, plan, problem, own, chosen) if plan.flushes else [{}] * len(own)
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
             stages.append(
@@ -101,12 +107,16 @@ class PlacePass(Pass):
                     workspace=memory[stage].workspace,
                     buffers=memory[stage].buffers,
                     replicas=len(devices),
+                    **steps[stage],
                 )
             )
             _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
         alone = plan.minimises.alone
         value = problem.latency(chosen) if alone else problem.value(chosen)
         of_ports = problem.latency(chosen, ports=True) if alone else problem.port_value(chosen)
+        if plan.flushes:
+            shared = [len(devices) for devices in chosen]
+            value, of_ports = (step_seconds(period, plan.microbatches, shared) for period in (value, of_ports))
         port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports
         if value < plan.bound * (1 - TIGHT):
             found = f"the plan states that no plan is below {plan.bound!r} s, and takes {value!r} s itself"
@@ -116,6 +126,27 @@ class PlacePass(Pass):
         placed = replace(plan, stages=tuple(stages), value=value, port_value=port_value, status=status)
         context.count(self.name, value=value, port_value=port_value, complete=int(complete))
         return module.replace(plan, assessed(placed, module.entry))
+
+
+def steps_of(
+    module: Module, plan: Plan, problem: PlacementProblem, own: Sequence[Sequence[int]], chosen: Placement
+) -> list[dict[str, Any]]:
+    """What the rows of a training plan say beside their seconds per microbatch: of these the backward pass, the seconds of the
+    update once a step, on the slowest device; and the values whose gradients a stage returns."""
+    found: list[dict[str, Any]] = []
+    for stage, (positions, update) in enumerate(zip(own, updates(module, own), strict=True)):
+        row = problem.compute[stage]
+        device = problem.topology.devices[max(chosen[stage], key=lambda position: row[position])]
+        type_, port = problem.topology.type(device.type), problem.network.port(device.name)
+        works = learning_seconds(module.entry, type_)
+        found.append(
+            {
+                "backward": math.fsum(works[i].backward for i in positions),
+                "sync": update.seconds(type_, port, len(chosen[stage])),
+                "learning": tuple(sorted(m.tensor for m in problem.messages if m.target == stage and m.times > 1)),
+            }
+        )
+    return found
 
 
 def routes(problem: PlacementProblem) -> int:

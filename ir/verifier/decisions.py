@@ -185,7 +185,7 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
     if not 1 <= plan.microbatches <= MOST_MICROBATCHES and (plan.microbatches or plan.objective not in _TRAIN):
         yield f"a training step has {plan.microbatches} microbatches, not from 1 to {MOST_MICROBATCHES}"
     for stage in plan.stages:
-        if stage.backward + stage.sync / max(1, plan.microbatches) > stage.working * (1 + SLACK):
+        if stage.backward + stage.sync * stage.replicas / max(1, plan.microbatches) > stage.working * (1 + SLACK):
             yield f"stage {stage.index} has more seconds of its backward pass and of synchronisation than in all"
     keys = [key for key, _ in plan.certificate]
     if keys != sorted(set(keys)):

@@ -24,7 +24,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import Group, StageSet
 from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
-from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, Objective, Planned, names, objective_of, offered
+from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
@@ -39,7 +39,7 @@ from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
-from passes.model.stages.placement_from_ir import stage_memory
+from passes.model.stages.placement_from_ir import Flushed, stage_memory
 from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.any_split import AnySolution, solve_any
@@ -52,6 +52,7 @@ from passes.partition.limits import at_least_a_plan
 from passes.partition.on_links import PlacedSolution, best_on_links, link_value
 from passes.partition.pieces import pieces
 from passes.partition.replicas import MOST_REPLICAS, replicate
+from passes.partition.steps import Steps, quickest
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -68,6 +69,8 @@ SOLVERS: dict[tuple[str, str], Solver] = {
 }
 """How to solve for a stream or a sample, by objective and split; ``_training`` solves the rest."""
 SPLITS = (CONTIGUOUS, ANY)
+MICROBATCHES = 8
+"""Of a training step unless it is told."""
 
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
 """Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
@@ -78,17 +81,16 @@ class PartitionPass(Pass):
     """Split the model into stages, one per device, by dynamic programming over the lattice of ideals.
 
     ``objective``: ``throughput`` (least largest load per sample), ``latency`` (least time of one sample alone; a device runs
-    up to ``pieces`` stages, one after another) or ``training`` (of a profile: least largest load of forward and backward nodes,
-    a colour on one device, which runs a stage forward and one backward). ``split``: ``contiguous`` (data flows forward only
-    between devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute and transfers of a device
-    add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in different stages. ``pins``:
-    ``NODE=DEVICE``. ``stages``:
-    exactly so many (0: at most one per device). ``replicas``: most devices that a stage may run on, each handling every
-    so-many-th sample (0: as many as there are, where the objective has a use for them). ``max_ideals``, ``max_pairs``: ideals
-    walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the search may
-    hold. ``time_limit``: seconds. ``anytime``: an interrupt from
-    the keyboard ends the search with its best plan instead of the run. ``hosts``: look for plans that are better where links
-    between hosts are slower than inside.
+    up to ``pieces`` stages, one after another) or ``training`` (least time of a step; of a profile: least largest load of
+    forward and backward nodes, a colour on one device, which runs a stage forward and one backward). ``split``: ``contiguous``
+    (data flows forward only between devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute
+    and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in
+    different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most
+    devices that a stage may run on, each handling every so-many-th sample (0: as many as there are, where the objective has a
+    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream). ``max_ideals``, ``max_pairs``:
+    ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
+    search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan
+    instead of the run. ``hosts``: look for plans that are better where links between hosts are slower than inside.
     """
 
     name: ClassVar[str] = "partition"
@@ -100,6 +102,7 @@ class PartitionPass(Pass):
     pins: tuple[str, ...] = ()
     stages: int = 0
     replicas: int = 1
+    microbatches: int = 0
     max_ideals: int = 5_000_000
     max_pairs: int = 60_000_000
     memory: int = 512
@@ -110,13 +113,41 @@ class PartitionPass(Pass):
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a missing topology or an option that names nothing, Infeasible when no plan fits."""
-        started = time.perf_counter()
         topology = module.first(Topology)
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         module = undecided(module)
+        planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
+        if self.objective != TRAINING.name or planned is Planned.PROFILE:
+            self._check(topology, planned)
+            return self._planned(module, topology, context)
+        return self._steps(module, topology, context)
+
+    def _steps(self, module: Module, topology: Topology, context: PassContext) -> Module:
+        """The module with a plan for training steps."""
+        stream = replace(self, objective=THROUGHPUT.name, hosts=False)
+        stream._check(topology, Planned.OPS)
+        if self.comm != "sum":
+            raise UsageError(f"--comm {self.comm}: not an option of objective=training", where=self.name, hint="leave it out")
+        if self.microbatches < 0:
+            raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
+        steps = Steps(module, topology, context.analyses.get(network, topology), self.microbatches or MICROBATCHES)
+
+        def plan_of(stages: int) -> tuple[Module, Plan]:
+            found = replace(stream, stages=stages)._planned(module, topology, context, steps)
+            plan = found.first(Plan)
+            assert plan is not None
+            told = steps.told(plan, stages or 1)
+            return found.replace(plan, told), told
+
+        if self.stages or self.split != CONTIGUOUS:
+            return plan_of(self.stages)[0]
+        return quickest(plan_of, steps.microbatches)
+
+    def _planned(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None) -> Module:
+        """The module with a plan; with ``steps`` that of a stream with their costs."""
+        started = time.perf_counter()
         func = module.entry
-        self._check(topology, Planned.PROFILE if states_bytes(func) else Planned.OPS)
         net = context.analyses.get(network, topology)
         cuts = read_cuts(func, self.cuts)
         pins = read_pins(func, topology, self.pins)
@@ -124,7 +155,9 @@ class PartitionPass(Pass):
             fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
         else:
             fine = replace(context.analyses.get(problem_of, module, topology, net), comm=self.comm, stages=self.stages or None)
-        groups, problem = self._groups(module, fine, frozenset(pins), context)
+        if steps is not None:
+            fine = steps.problem(fine)
+        groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
         overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(fine)
@@ -132,7 +165,8 @@ class PartitionPass(Pass):
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds)
         search = self._solver(module, topology, net, groups)
         solution = at_least_a_plan(lambda given: search(problem, given, context.progress), budget)
-        if _gave_up(func) and problem.size < (whole := self._whole(fine, module, context))[1].size:
+        gave_up = steps is None and _gave_up(func)
+        if gave_up and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
                 groups, problem = whole
                 left = replace(budget, seconds=max(0.5, built + self.time_limit - time.perf_counter()))
@@ -143,10 +177,12 @@ class PartitionPass(Pass):
             raise explain(problem, solution, topology)
         if overcounts:
             solution = self._bounded(solution, fine, problem, budget, built + self.time_limit, context)
-        solution = self._within_memory(module, problem, groups, solution, budget, context, built + self.time_limit, search)
+        solution = self._within_memory(
+            module, problem, groups, solution, budget, context, built + self.time_limit, search, steps
+        )
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
-        if isinstance(solution, AnySolution):
+        if isinstance(solution, AnySolution) and steps is None:
             solution = self._worth_its_boundaries(module, topology, net, problem, groups, solution)
         searched = time.perf_counter()
         if self.hosts and self._pipeline:
@@ -154,7 +190,8 @@ class PartitionPass(Pass):
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
         alone = not (pins or cuts) and self.stages in (0, 1)
         several = len(self._parts(problem, solution))
-        solution = with_handover(problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
+        if steps is None:
+            solution = with_handover(problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
         plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
         statistics = solution.statistics
         context.count(
@@ -248,7 +285,9 @@ class PartitionPass(Pass):
         solver: Solver = solve_training if self.split == CONTIGUOUS else solve_any_training
         return lambda problem, budget, progress: solver(graph, "sum", budget, progress)
 
-    def _groups(self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext) -> tuple[Groups, Problem]:
+    def _groups(
+        self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext, steps: Steps | None
+    ) -> tuple[Groups, Problem]:
         """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
         when nothing else is asked; where more is asked inside it, its classes stand instead."""
         classes = context.analyses.get(colocation, module)
@@ -259,7 +298,9 @@ class PartitionPass(Pass):
             return self._over(fine, tuple((op,) for op in range(fine.size)))
         # What contract joins is for throughput and contiguous splits; others have reductions of their own.
         if self.stages or not self._pipeline:
-            return self._over(fine, ordered(fine, classes))
+            return self._over(fine, ordered(fine, classes), steps)
+        if steps is not None:
+            return self._whole(fine, module, context, steps)
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
             return self._whole(fine, module, context)
         by_label: dict[int, list[int]] = {}
@@ -276,26 +317,28 @@ class PartitionPass(Pass):
                 result.append(tuple(members))
         return self._over(fine, ordered(fine, result))
 
-    def _over(self, fine: Problem, groups: Groups) -> tuple[Groups, Problem]:
-        return groups, self._wide(quotient(fine, groups))
+    def _over(self, fine: Problem, groups: Groups, steps: Steps | None = None) -> tuple[Groups, Problem]:
+        return groups, self._wide(quotient(fine, groups), groups, steps)
 
-    def _whole(self, fine: Problem, module: Module, context: PassContext) -> tuple[Groups, Problem]:
+    def _whole(self, fine: Problem, module: Module, context: PassContext, steps: Steps | None = None) -> tuple[Groups, Problem]:
         """The problem with nothing given up, and its groups."""
         base = ordered(fine, context.analyses.get(colocation, module))
         joined = quotient(fine, base)
         merged = reduce(joined)
         if len(merged) == len(base):
-            return base, self._wide(joined)
+            return base, self._wide(joined, base, steps)
         groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
-        return self._over(fine, groups)
+        return self._over(fine, groups, steps)
 
-    def _wide(self, problem: Problem) -> Problem:
+    def _wide(self, problem: Problem, groups: Groups, steps: Steps | None) -> Problem:
         """The problem with the replicas that its stages may have."""
         if self.replicas == 1 or not self._pipeline:
             return problem
         left = sum(problem.kinds[k].count for k in set(pools(problem.kinds))) - max(self.stages - 1, 0)  # one for each other
         most = min(self.replicas or MOST_REPLICAS, left)
-        return replicate(problem, most) if most > 1 else problem
+        if most < 2:
+            return problem
+        return replicate(problem, most) if steps is None else steps.replicated(problem, groups, most)
 
     def _worth_its_boundaries(
         self, module: Module, topology: Topology, net: Network, problem: Problem, groups: Groups, solution: AnySolution
@@ -342,6 +385,7 @@ class PartitionPass(Pass):
         context: PassContext,
         deadline: float,
         search: Solver,
+        steps: Steps | None,
     ) -> Solution:
         """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
 
@@ -357,7 +401,9 @@ class PartitionPass(Pass):
             parts = self._parts(problem, solution)
             members = _ops_of(parts, groups)
             placed = _with_stages(module, members)
-            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm)
+            shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
+            flushed = Flushed(steps.microbatches, shared) if steps is not None else None
+            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flushed)
             held = [0] * len(solution.stages)
             for (owner, _), needed in zip(parts, exact, strict=True):
                 held[owner] += needed.total

@@ -10,6 +10,8 @@
    memory counts it in each: the tied embedding of a language model is read by its first and its last op.
 
 4. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
+5. *Changing state*: a ``grad.assign`` of the forward phase (a running average of batch normalisation) with all that read the
+   resource: a stage of its own would change a copy.
 
 An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
 
@@ -45,6 +47,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     painted: dict[tuple[int, str], int] = {}
     read = [reads(op) for op in func.ops]
     fixed: list[int] = []
+    changed: list[str] = []
     for i, op in enumerate(func.ops):
         for name in read[i]:
             readers.setdefault(name, []).append(i)
@@ -54,6 +57,8 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             stays = stays or not _can_travel(value)
         if stays:
             fixed.append(i)
+        if op.name == "grad.assign":
+            changed.append(op.operands[0])
         color = op.facet(Color)
         if color is not None:
             first = painted.setdefault((color.color, op.facet(Direction, FORWARD).direction), i)
@@ -75,6 +80,9 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             if not _can_travel(value):
                 for reader in readers.get(value.name, ()):
                     classes.join(i, reader)
+    for name in changed:
+        for user in readers[name]:
+            classes.join(readers[name][0], user)
     edges = _edges(maker, read)
     if classes.joined:
         merge_cycles(classes, edges)

@@ -26,13 +26,15 @@ Placement: TypeAlias = tuple[tuple[int, ...], ...]
 @dataclass(frozen=True, slots=True)
 class Message:
     """What a channel carries: ``tensor`` from stage ``source`` to stage ``target``, ``size`` bytes. ``stated``: seconds at each
-    end whatever the route, for workloads that state them."""
+    end whatever the route, for workloads that state them. ``times``: how often it crosses for each microbatch: twice where its
+    gradient comes back."""
 
     tensor: str
     source: int
     target: int
     size: int
     stated: float | None = None
+    times: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +90,8 @@ class PlacementProblem:
         if message.stated is not None:
             return [message.stated, *(0.0 for _ in channels[1:])]
         paths = [self.network.path(self.names[source], self.names[target]) for target in targets]
-        seconds = [message.size / path.bandwidth for path in paths]
-        return [max(path.latency for path in paths) + seconds[0], *seconds[1:]]
+        seconds = [message.times * message.size / path.bandwidth for path in paths]
+        return [message.times * max(path.latency for path in paths) + seconds[0], *seconds[1:]]
 
     def receive_seconds(self, channel: int, source: int, target: int) -> float:
         """Seconds that device ``target`` spends on one message of ``channel`` from device ``source``."""
@@ -98,7 +100,7 @@ class PlacementProblem:
             return 0.0
         if message.stated is not None:
             return message.stated
-        return self.network.seconds(self.names[source], self.names[target], message.size)
+        return message.times * self.network.seconds(self.names[source], self.names[target], message.size)
 
     def port_seconds(self, channel: int, device: int, times: int = 1) -> float:
         """The least that ``device`` can spend on a message of ``channel``, with its bytes sent ``times`` times."""
@@ -107,7 +109,7 @@ class PlacementProblem:
             return 0.0
         if message.stated is not None:
             return message.stated
-        return self.network.port(self.names[device]).seconds(times * message.size)
+        return message.times * self.network.port(self.names[device]).seconds(times * message.size)
 
     def media(self, channel: int, source: int, target: int) -> tuple[tuple[str, float], ...]:
         """Links of the route that transfers share, each with the seconds one message occupies it; a direction of a full-duplex
@@ -123,7 +125,7 @@ class PlacementProblem:
             link = self.network.links[name]
             if link.shared or link.duplex != "full":
                 one_way = link.duplex == "full" and len(link.ends) == 2
-                found.append((f"{name} from {entered}" if one_way else name, message.size / link.bandwidth))
+                found.append((f"{name} from {entered}" if one_way else name, message.times * message.size / link.bandwidth))
         self._media[channel, source, target] = tuple(found)
         return tuple(found)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import Transfer
 from ir.module import Func, Module, Plan
 from ir.rows import edge_slots
-from ir.topology import Topology
+from ir.topology import DeviceType, Topology
 from passes.model.graph import Cut, cuts_of, listing, reads
+from passes.model.learning import all_reduce_seconds, in_flight, learning, learning_seconds, saved_bytes, update_seconds
 from passes.model.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
-from passes.model.network import Network
+from passes.model.network import Network, Port
 from passes.model.op_time import func_seconds
 from passes.model.stages.placement import Message, Placement, PlacementProblem
 
@@ -38,6 +39,45 @@ class Memory:
         return self.total - self.spare
 
 
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """A training step of so many ``microbatches`` through stages of so many ``replicas``."""
+
+    microbatches: int
+    replicas: tuple[int, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Flushed | None:
+        """None of a plan that is of no step."""
+        return cls(plan.microbatches, tuple(stage.replicas for stage in plan.stages)) if plan.flushes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a stage does once a step: ``moved`` bytes of weights and state, and gradients of so many bytes each to add up."""
+
+    moved: int
+    gradients: tuple[int, ...]
+
+    def seconds(self, device_type: DeviceType, port: Port, replicas: int) -> float:
+        summed = 0.0
+        if replicas > 1 and not device_type.free_transfers:
+            summed = all_reduce_seconds(self.gradients, replicas, port.bandwidth, port.latency)
+        return summed + update_seconds(self.moved, device_type)
+
+
+def updates(module: Module, own: Sequence[Sequence[int]]) -> tuple[Update, ...]:
+    """The updates of each stage. A weight of several stages is updated by the first."""
+    learned, sizes = learning(module), resource_bytes(module)
+    found, done = [], set[str]()
+    for positions in own:
+        names = [name for i in positions for name in reads(module.entry.ops[i]) if name in learned.state]
+        here = [name for name in dict.fromkeys(names) if name not in done]
+        done.update(here)
+        found.append(Update(sum(learned.update[name] for name in here), tuple(sizes[name] for name in here)))
+    return tuple(found)
+
+
 def placement_problem(
     module: Module,
     plan: Plan,
@@ -53,9 +93,14 @@ def placement_problem(
     least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
     by_type = {}
     for type_ in topology.types:
+        if plan.flushes:
+            works = learning_seconds(entry, type_)
+            by_type[type_.name] = [math.fsum(works[i].both for i in ops) for ops in own]
+            continue
         seconds = func_seconds(entry, type_)
         handover = type_.handover if len(own) > 1 else 0.0
         by_type[type_.name] = [handover + math.fsum(seconds[entry.ops[i].id] for i in ops) for ops in own]
+    updated = updates(module, own) if plan.flushes else ()
     compute = []
     problems: list[Diagnostic] = []
     for stage, needed in enumerate(memory):
@@ -64,7 +109,12 @@ def placement_problem(
             limit = topology.memory(device)
             allowed = i in fixed[stage] if fixed[stage] else plan.stages[stage].device_type in ("", device.type)
             fits = limit is None or least[stage] <= limit
-            row.append(by_type[device.type][stage] if allowed and fits else math.inf)
+            later = 0.0
+            if plan.flushes:
+                shared = plan.stages[stage].replicas
+                once = updated[stage].seconds(topology.type(device.type), net.port(device.name), shared)
+                later = once * shared / plan.microbatches  # a replica handles so many fewer microbatches
+            row.append(by_type[device.type][stage] + later if allowed and fits else math.inf)
         compute.append(tuple(row))
         wanted = fixed[stage] or [i for i, d in enumerate(topology.devices) if plan.stages[stage].device_type in ("", d.type)]
         good = [i for i in wanted if math.isfinite(row[i])]
@@ -75,27 +125,34 @@ def placement_problem(
     if problems:
         raise Infeasible(problems)
     replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
-    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages_of(entry, cuts_of(entry)), fixed, replicas)
+    learned = learning(module).values if plan.flushes else frozenset()
+    messages = messages_of(entry, cuts_of(entry), learned)
+    return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas)
 
 
-def messages_of(entry: Func, cuts: Sequence[Cut]) -> tuple[Message, ...]:
-    """What each channel carries; a value of unknown size counts as empty."""
+def messages_of(entry: Func, cuts: Sequence[Cut], learned: Container[str] = ()) -> tuple[Message, ...]:
+    """What each channel carries; a value of unknown size counts as empty. ``learned``: values whose gradients come back."""
     stated = {value.name: (op.facet(Transfer), i) for op in entry.ops for i, value in enumerate(op.results)}
     messages = []
     for cut in cuts:
         facet, position = stated[cut.tensor.name]
         seconds_stated = facet.seconds[position] if facet is not None else None
-        messages.append(Message(cut.name, cut.source, cut.target, cut.nbytes or 0, seconds_stated))
+        times = 2 if cut.tensor.name in learned else 1
+        messages.append(Message(cut.name, cut.source, cut.target, cut.nbytes or 0, seconds_stated, times))
     return tuple(messages)
 
 
-def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str) -> tuple[Memory, ...]:
+def stage_memory(
+    module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str, flushed: Flushed | None = None
+) -> tuple[Memory, ...]:
     """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
-    of them for each tensor."""
+    of them for each tensor. In a training step (``flushed``) a weight has its gradient and the optimizer's state beside it, the
+    workspace holds what is saved of the microbatches in flight, and gradients that come back have buffers too."""
     entry, sizes = module.entry, resource_bytes(module)
     stated = stated_bytes(entry)
     if stated is not None:
         return tuple(Memory(sum(stated[i] for i in positions), 0, 0, 0) for positions in own)
+    learned = learning(module) if flushed is not None else None
     found = []
     for stage, positions in enumerate(own):
         names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
@@ -105,7 +162,14 @@ def stage_memory(module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cu
         buffers = sum(edge_slots(comm, cut.source, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
         least = sum(edge_slots(comm, stage - 1, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
         weights = sum(sizes[name] for name in names)
-        found.append(Memory(weights, stage_workspace(entry, positions), buffers, buffers - least))
+        workspace = stage_workspace(entry, positions)
+        if learned is not None and flushed is not None:
+            weights += sum(sizes[name] + learned.state[name] for name in names if name in learned.state)
+            saved = sum(saved_bytes(entry.ops[i], learned) for i in positions)
+            workspace += saved * in_flight(flushed.microbatches, flushed.replicas, stage)
+            returned = SLOTS * sum(c.nbytes or 0 for c in cuts if c.source == stage and c.tensor.name in learned.values)
+            buffers, least = buffers + returned, least + returned
+        found.append(Memory(weights, workspace, buffers, buffers - least))
     return tuple(found)
 
 

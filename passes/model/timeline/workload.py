@@ -118,7 +118,7 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     crossing = Crossing(topology, network(topology))
     training = plan.flushes
-    later = [stage.backward + stage.sync / plan.microbatches for stage in plan.stages]
+    later = [stage.backward + stage.sync * stage.replicas / max(1, plan.microbatches) for stage in plan.stages]
     return Workload(
         compute=tuple(max(0.0, stage.working - behind) for stage, behind in zip(plan.stages, later, strict=True)),
         replicas=tuple(stage.devices for stage in plan.stages),

@@ -1,0 +1,153 @@
+"""What a training step adds to a model, op by op and weight by weight: the one analysis that ``partition``, ``shard`` and
+``place`` plan by.
+
+- Which weights train: those with the facet ``optimizer<..>``, which the pass ``training`` writes. Where no weight has one, the
+  plan is made without a loss: then all floating-point weights of more than one element train, with two 32-bit states for each
+  element.
+- Which values have a gradient: floating-point ones that depend on such a weight.
+- Seconds of an op: those of ``op_time`` forward, nothing fused, and again with the flops of both gradients and twice the bytes
+  backward.
+- Seconds of an update: weight, gradient and state are read, weight and state written, at memory bandwidth, once a step.
+- Bytes: of a weight that trains the weight, its gradient and the optimizer's state; of an op what it saves for its backward
+  pass (``Cost.saved``), for each microbatch in flight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ir.facets import Cost, OptimizerState, Time
+from ir.module import Func, Module, Resource
+from ir.ops import Op
+from ir.topology import DeviceType
+from ir.types import TensorType, Type, type_bytes
+from passes.model.graph import reads
+from passes.model.op_time import op_seconds
+
+STATES = 2
+"""32-bit numbers that an optimizer keeps of each element where nothing says which it is: Adam's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """``state[weight]``: bytes of optimizer state of each weight that trains; ``values``: those that have a gradient;
+    ``update``: the bytes that the update of a weight reads and writes."""
+
+    state: Mapping[str, int]
+    values: frozenset[str]
+    update: Mapping[str, int]
+
+
+def learning(module: Module) -> Learning:
+    """Of the entry function."""
+    resources = module.resources
+    state = trained(resources)
+    update = {name: updated_bytes(type_bytes(resources[name].type) or 0, size) for name, size in state.items()}
+    return Learning(state, frozenset(_gradients(module.entry, state)), update)
+
+
+def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
+    """The weights that train, with the bytes of their optimizer's state, in order."""
+    marked = {name: facet.size for name, r in resources.items() for facet in r.facets if isinstance(facet, OptimizerState)}
+    if marked:
+        return marked
+    floats = {name: r.type for name, r in resources.items() if is_float(r.type)}
+    return {name: STATES * 4 * (t.elements or 0) for name, t in floats.items() if isinstance(t, TensorType) and t.elements != 1}
+
+
+def is_float(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.is_float
+
+
+def updated_bytes(weight: int, state: int) -> int:
+    """What the update of a weight of so many bytes moves: weight, gradient and state in, weight and state out."""
+    return 3 * weight + 2 * state
+
+
+def backward_seconds(op: Op, device_type: DeviceType) -> float:
+    """Seconds of the gradients of an op, of its operands and weights; 0 where its facts count none."""
+    cost = op.facet(Cost)
+    if cost is None or op.facet(Time) is not None or not cost.input_grad + cost.weight_grad:
+        return 0.0
+    work = replace(cost, flops=cost.input_grad + cost.weight_grad, read=2 * cost.read, write=2 * cost.write)
+    return op_seconds(op.with_facets(work), device_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Seconds of an op of a microbatch."""
+
+    forward: float
+    backward: float
+
+    @property
+    def both(self) -> float:
+        return self.forward + self.backward
+
+
+def learning_seconds(func: Func, device_type: DeviceType) -> list[Passes]:
+    """Of each op of ``func``, in order."""
+    known: dict[object, Passes] = {}  # ops that are alike share their facets
+    found = []
+    for op in func.ops:
+        dtype = next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
+        alike = id(op.facet(Cost)), id(op.facet(Time)), dtype
+        if alike not in known:
+            known[alike] = Passes(op_seconds(op, device_type), backward_seconds(op, device_type))
+        found.append(known[alike])
+    return found
+
+
+def saved_bytes(op: Op, found: Learning) -> int:
+    """What an op keeps of a microbatch for its backward pass; nothing where no gradient goes through it."""
+    cost = op.facet(Cost)
+    flows = any(name in found.values or name in found.state for name in op.operands)
+    return cost.saved if cost is not None and flows else 0
+
+
+def update_seconds(nbytes: float, device_type: DeviceType) -> float:
+    return nbytes / device_type.memory_bandwidth if device_type.memory_bandwidth else 0.0
+
+
+def all_reduce_seconds(sizes: Sequence[int], devices: int, bandwidth: float, latency: float) -> float:
+    """Seconds in which ``devices`` add up tensors of these sizes on a ring (Thakur, Rabenseifner, Gropp 2005)."""
+    steps = 2 * (devices - 1)
+    return math.fsum(steps * (size / devices / bandwidth + latency) for size in sizes)
+
+
+def in_flight(microbatches: int, replicas: Sequence[int], stage: int) -> int:
+    """Microbatches that a device of ``stage`` has before their backward pass at most, as 1F1B has it: one for each device of
+    the stages from it on, shared among its replicas."""
+    return math.ceil(min(microbatches, sum(replicas[stage:])) / replicas[stage])
+
+
+def step_seconds(period: float, microbatches: int, replicas: Sequence[int]) -> float:
+    """Seconds of a training step in stages of so many replicas, each device of which is busy ``period`` seconds per microbatch
+    at most: the pipeline fills, runs and drains."""
+    return (microbatches - 1 + sum(replicas)) * period
+
+
+def _gradients(func: Func, state: Mapping[str, int]) -> set[str]:
+    found: set[str] = set()
+    for op in func.ops:
+        if any(name in found or name in state for name in reads(op)):
+            found.update(value.name for value in op.results if is_float(value.type))
+    return found
+
+
+__all__ = [
+    "Learning",
+    "all_reduce_seconds",
+    "backward_seconds",
+    "in_flight",
+    "is_float",
+    "learning",
+    "learning_seconds",
+    "saved_bytes",
+    "step_seconds",
+    "trained",
+    "update_seconds",
+    "updated_bytes",
+]

@@ -1,0 +1,157 @@
+"""Training steps of a model in stages: the problem of a stream with the costs of both passes, and how many stages fill
+quickest.
+
+A stage is busy with a microbatch forward and backward, with its part of the update, and with tensors and the gradients that
+come back. So the least largest load is that of throughput with these numbers. A step of M microbatches takes M - 1 and as many
+periods as there are devices to fill (``step_seconds``), so fewer stages may be better although each is slower: every number of
+stages below that of the least load is tried that may be.
+
+What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts one; the
+exact memory of its plan is looked at afterwards, as for buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ir.diagnostics import Infeasible
+from ir.module import Module, Plan
+from ir.objectives import TRAINING
+from ir.topology import Topology
+from passes.model.graph import reads
+from passes.model.learning import Learning, learning, learning_seconds, saved_bytes, step_seconds
+from passes.model.liveness import resource_bytes
+from passes.model.network import Network
+from passes.model.stages.problem import Floats, Problem
+from passes.model.stages.reduce import Groups
+from passes.partition.replicas import replicated_kinds
+
+MOST_TRIED = 8
+"""Numbers of stages that are tried, beside that of the least load."""
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of so many ``microbatches`` of ``module``."""
+
+    module: Module
+    topology: Topology
+    network: Network
+    microbatches: int
+
+    @cached_property
+    def learned(self) -> Learning:
+        return learning(self.module)
+
+    @cached_property
+    def updated(self) -> Floats:
+        """``[0, op]``: bytes that updates move, ``[1, op]``: bytes of gradients, ``[2, op]``: how many gradients; of each
+        weight at the first op that reads it."""
+        sizes, done = resource_bytes(self.module), set[str]()
+        found = np.zeros((3, len(self.module.entry.ops)))
+        for i, op in enumerate(self.module.entry.ops):
+            for name in reads(op):
+                if name in self.learned.state and name not in done:
+                    done.add(name)
+                    found[:, i] += (self.learned.update[name], sizes[name], 1)
+        return found
+
+    def problem(self, stream: Problem) -> Problem:
+        """The problem of a stream, one node per op, with the costs of a step."""
+        func, kinds = self.module.entry, stream.kinds
+        rows = {type_.name: [one.both for one in learning_seconds(func, type_)] for type_ in self.topology.types}
+        both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
+        seconds = np.where(np.isfinite(stream.seconds), both, np.inf)
+        seconds = seconds + self.once([1] * len(kinds), stream, self.updated) / self.microbatches
+        twice = np.array([2.0 if name in self.learned.values else 1.0 for name in stream.tensor_names])
+        sizes = resource_bytes(self.module)
+        state = self.learned.state
+        readers: dict[str, list[int]] = {}
+        for i, op in enumerate(func.ops):
+            for name in reads(op):
+                readers.setdefault(name, []).append(i)
+        held = [
+            (size + (size + state[name] if name in state else 0), tuple(readers[name]))
+            for name, size in sizes.items()
+            if name in readers and size
+        ]
+        held += [(saved, (i,)) for i, op in enumerate(func.ops) if (saved := saved_bytes(op, self.learned))]
+        return replace(
+            stream,
+            seconds=np.ascontiguousarray(seconds),
+            transfer=np.ascontiguousarray(stream.transfer * twice),
+            weight_bytes=np.array([size for size, _ in held], np.int64),
+            weight_readers=tuple(who for _, who in held),
+        )
+
+    def once(self, replicas: Sequence[int], problem: Problem, updated: Floats) -> Floats:
+        """Seconds of the update of each node on each kind of device, of stages of so many ``replicas``."""
+        moved, summed, count = updated
+        found = np.zeros((len(replicas), problem.size))
+        for row, kind, r in zip(found, problem.kinds, replicas, strict=True):
+            type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
+            if type_.memory_bandwidth:
+                row += moved / type_.memory_bandwidth
+            if r > 1 and not type_.free_transfers:
+                row += 2 * (r - 1) * (summed / r / port.bandwidth + count * port.latency)
+        return found
+
+    def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
+        """The problem whose stages may run on up to ``most`` devices of a kind: these share the microbatches, but each updates
+        all weights, and they add up their gradients."""
+        kinds, origin = replicated_kinds(problem.kinds, min(most, self.microbatches))
+        rows, share = list(origin), np.array([kind.replicas for kind in kinds], np.float64)[:, None]
+        updated = np.array([[row[list(members)].sum() for members in groups] for row in self.updated])
+        alone = self.once([1] * len(problem.kinds), problem, updated) / self.microbatches
+        wide = replace(problem, kinds=kinds)
+        every = self.once([kind.replicas for kind in kinds], wide, updated) / self.microbatches
+        seconds = (problem.seconds - alone)[rows] / share + every
+        return replace(
+            wide, seconds=np.ascontiguousarray(seconds), transfer=np.ascontiguousarray(problem.transfer[rows] / share)
+        )
+
+    def told(self, plan: Plan, stages: int) -> Plan:
+        """The plan of a stream with these costs as that of a step; ``stages``: the least that a plan it is compared with
+        has."""
+        replicas = [stage.replicas for stage in plan.stages]
+        value = step_seconds(plan.value, self.microbatches, replicas)
+        return replace(
+            plan,
+            objective=TRAINING.name,
+            microbatches=self.microbatches,
+            value=value,
+            port_value=value,
+            bound=min(value, step_seconds(plan.bound, self.microbatches, [1] * stages)),
+            single=self.microbatches * plan.single,
+        )
+
+
+def quickest(plan_of: Callable[[int], tuple[Module, Plan]], microbatches: int) -> Module:
+    """The module of the best plan of any number of stages; ``plan_of``: the best of so many, 0 for the one of the least load,
+    whose bound is of any number. Raises Infeasible where no number has a plan."""
+    best, plan = plan_of(0)
+    count = len(plan.stages)
+    period = plan.bound / microbatches  # of any plan, and so of those with more stages
+    bound = step_seconds(period, microbatches, [1] * count)
+    for stages in range(count - 1, 0, -1):
+        least = step_seconds(period, microbatches, [1] * stages)
+        if least < plan.value and count - stages <= MOST_TRIED:
+            try:
+                module, found = plan_of(stages)
+            except Infeasible as error:
+                least = plan.value if error.proven else least
+            else:
+                least = max(least, found.bound)
+                if found.value < plan.value:
+                    best, plan = module, found
+        bound = min(bound, least)
+    bound = min(bound, plan.value)
+    status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"
+    return best.replace(plan, replace(plan, bound=bound, status=status))
+
+
+__all__ = ["Steps", "quickest"]
