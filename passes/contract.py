@@ -36,6 +36,7 @@ from passes.framework.expanded import on_expanded
 from passes.model.network import network
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
+from passes.model.stages.fusing import streamed_problem_of
 from passes.model.stages.lattice.coarsen import Coarse, TooLarge, coarsen
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem
@@ -72,7 +73,8 @@ class ContractPass(Pass):
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         net = context.analyses.get(network, topology)
-        whole = context.analyses.get(problem_of, module, topology, net)
+        stated = streamed_problem_of if self.comm == "sum" else problem_of
+        whole = context.analyses.get(stated, module, topology, net)
         problem = replace(whole, comm=self.comm)
         groups = ordered(problem, classes)
         if self.exact:
@@ -94,7 +96,7 @@ class ContractPass(Pass):
         context.count(self.name, ops=len(ops), classes=len(classes), groups=len(groups))
         grouped = module.replace(entry, replace(entry, ops=ops, attributes=marks))
         context.analyses.put(classes, colocation, grouped)  # groups change neither
-        context.analyses.put(whole, problem_of, grouped, topology, net)
+        context.analyses.put(whole, stated, grouped, topology, net)
         return grouped
 
     def _coarse(self, problem: Problem, context: PassContext) -> Coarse | None:

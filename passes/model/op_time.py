@@ -19,7 +19,8 @@ costs the further operands it reads, but for weights, at memory bandwidth and it
 It is an epilogue when it alone reads the result of a convolution, a matrix product or another epilogue, in the same body, and
 makes a result of the same shape. That is inference: what a backward pass reads is written, so in training nothing is fused.
 
-Invariant: nothing here depends on where an op is placed, so that seconds add up over any set of ops.
+Seconds add up over any set of ops, but for epilogues that the set parts from the beginning of their chain: those are not fused
+there (``chain_heads``). ``body_seconds`` of the ops of a stage says what they take.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from dataclasses import fields
 
 from ir import operators
 from ir.facets import Cost, Time
-from ir.module import Func, Stage
 from ir.ops import Op
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
@@ -67,9 +67,9 @@ def _derived(op: Op, device_type: DeviceType) -> float:
     return max(arithmetic, moved / bandwidth) + waited / bandwidth + device_type.overhead
 
 
-def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[str] = ()) -> list[float]:
-    """Seconds of each op of a body, in order; epilogues at what they add to the op they are fused into. ``outputs``: values
-    that are written in any case, as results of the whole."""
+def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[str] = (), *, fused: bool = True) -> list[float]:
+    """Seconds of each op of a body, in order; epilogues at what they add to the op they are fused into, if they are ``fused``.
+    ``outputs``: values that are written in any case, as results of the whole."""
     ops = tuple(ops)
     name = f"@{device_type.name}"
     known: dict[object, float] = {}  # of ops that are alike: ``cost`` gives the copies of a block one and the same facet
@@ -84,7 +84,7 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
             seconds.append(known[alike])
         else:
             seconds.append(_stated(time, name))
-    if not fuses(device_type):
+    if not fused or not fuses(device_type):
         return seconds
     types = {value.name: value.type for op in ops for value in sized_results(op)}
     for index, ports in epilogues(ops, outputs).items():
@@ -111,12 +111,6 @@ def fused_seconds(op: Op, device_type: DeviceType, chained: int) -> float:
     )
 
 
-def func_seconds(func: Func | Stage, device_type: DeviceType) -> dict[str, float]:
-    """``body_seconds`` of a function or stage by op id."""
-    seconds = body_seconds(func.ops, device_type, [value.name for value in func.results])
-    return {op.id: value for op, value in zip(func.ops, seconds, strict=True)}
-
-
 def epilogues(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple[int, ...]]:
     """Index of each epilogue, with the operands by which it follows a chain: one, or both of a sum of two chains."""
     readers = dict.fromkeys(outputs, 1)
@@ -135,6 +129,16 @@ def epilogues(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple
             if ports:
                 found[index] = tuple(ports)
                 chains[op.results[0].name] = made
+    return found
+
+
+def chain_heads(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple[int, ...]]:
+    """Of each epilogue the positions where the chains that it follows begin, ascending: several for a sum of chains."""
+    found: dict[int, tuple[int, ...]] = {}
+    maker = {op.results[0].name: index for index, op in enumerate(ops) if op.results}
+    for index, ports in epilogues(ops, outputs).items():
+        makers = [maker[ops[index].operands[port]] for port in ports]
+        found[index] = tuple(sorted({head for i in makers for head in found.get(i, (i,))}))
     return found
 
 

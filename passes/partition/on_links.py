@@ -28,6 +28,7 @@ from ir.objectives import THROUGHPUT
 from ir.topology import Topology
 from passes.model.graph import cuts_of
 from passes.model.network import Network
+from passes.model.stages.fusing import without_borders
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.placement_from_ir import placement_problem, stage_memory
 from passes.model.stages.placement_search import search
@@ -122,6 +123,7 @@ def _unreplicated(problem: Problem) -> Problem | None:
     """The problem with one device for each stage; None where devices differ."""
     if len(set(pools(problem.kinds))) != 1:
         return None
+    problem = without_borders(problem)  # what is no data takes no link
     if len(problem.kinds) == 1:
         return problem
     return replace(problem, kinds=problem.kinds[:1], seconds=problem.seconds[:1], transfer=problem.transfer[:1])

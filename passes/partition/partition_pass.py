@@ -37,6 +37,7 @@ from passes.model.spmd.undecided import undecided
 from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
+from passes.model.stages.fusing import streamed_problem_of, with_borders
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
 from passes.model.stages.placement_from_ir import Flushed, stage_memory
@@ -151,10 +152,13 @@ class PartitionPass(Pass):
         net = context.analyses.get(network, topology)
         cuts = read_cuts(func, self.cuts)
         pins = read_pins(func, topology, self.pins)
+        fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
         if pins or cuts:
             fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
+            fine = with_borders(fine, module, topology) if fused else fine
         else:
-            fine = replace(context.analyses.get(problem_of, module, topology, net), comm=self.comm, stages=self.stages or None)
+            stated = streamed_problem_of if fused else problem_of
+            fine = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=self.stages or None)
         if steps is not None:
             fine = steps.problem(fine)
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)

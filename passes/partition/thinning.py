@@ -98,6 +98,7 @@ def merged(problem: Problem) -> Problem:
         weight_bytes=_added(problem.weight_bytes[None], weight_label, len(held))[0],
         weight_readers=tuple(problem.weight_readers[w] for w in held),
         forced=tuple(sorted({int(label[h]) for h in problem.forced})),
+        borders=(),
         joins=joins,
     )
 

@@ -15,7 +15,7 @@ from passes.model.graph import Cut, cuts_of, listing, reads
 from passes.model.learning import all_reduce_seconds, in_flight, learning, learning_seconds, saved_bytes, update_seconds
 from passes.model.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
 from passes.model.network import Network, Port
-from passes.model.op_time import func_seconds
+from passes.model.op_time import body_seconds
 from passes.model.stages.placement import Message, Placement, PlacementProblem
 
 
@@ -91,15 +91,17 @@ def placement_problem(
     entry = module.entry
     fixed = fixed_devices(plan, topology, len(own))
     least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
+    bodies = [
+        ([entry.ops[i] for i in positions], leaving) for positions, leaving in zip(own, _leaving(entry, own), strict=True)
+    ]
     by_type = {}
     for type_ in topology.types:
         if plan.flushes:
             works = learning_seconds(entry, type_)
             by_type[type_.name] = [math.fsum(works[i].both for i in ops) for ops in own]
             continue
-        seconds = func_seconds(entry, type_)
         handover = type_.handover if len(own) > 1 else 0.0
-        by_type[type_.name] = [handover + math.fsum(seconds[entry.ops[i].id] for i in ops) for ops in own]
+        by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, leaving)) for ops, leaving in bodies]
     updated = updates(module, own) if plan.flushes else ()
     compute = []
     problems: list[Diagnostic] = []
@@ -128,6 +130,19 @@ def placement_problem(
     learned = learning(module).values if plan.flushes else frozenset()
     messages = messages_of(entry, cuts_of(entry), learned)
     return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas)
+
+
+def _leaving(entry: Func, own: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Of each stage what it makes for others: results of the function, and what ops of another stage read."""
+    readers: dict[str, set[int]] = {value.name: {-1} for value in entry.results}
+    for stage, positions in enumerate(own):
+        for i in positions:
+            for name in reads(entry.ops[i]):
+                readers.setdefault(name, set()).add(stage)
+    return [
+        [value.name for i in positions for value in entry.ops[i].results if readers.get(value.name, set()) - {stage}]
+        for stage, positions in enumerate(own)
+    ]
 
 
 def messages_of(entry: Func, cuts: Sequence[Cut], learned: Container[str] = ()) -> tuple[Message, ...]:

@@ -99,7 +99,7 @@ class Problem:
     """See the module. ``seconds[T, n]``, ``transfer[T, H]``, ``tensor_bytes[H]``, ``live[n]``; tensor h is made by node
     ``producer[h]`` and read by ``consumers[h]``; weight w has ``weight_bytes[w]`` and is read by ``weight_readers[w]``. With
     ``joins`` tensors only say who precedes whom, and what is paid for is said there (training; the definition of a load is
-    then that of ``training``)."""
+    then that of ``training``). ``borders``: tensors that are no data, but seconds of compute (``fusing``)."""
 
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
@@ -116,6 +116,7 @@ class Problem:
     forced: tuple[int, ...] = ()
     stages: int | None = None
     joins: Joins | None = None
+    borders: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -198,6 +199,7 @@ def part_of(problem: Problem, nodes: Sequence[int]) -> Problem:
         forced=(),
         stages=None,
         joins=joins,
+        borders=(),
     )
 
 
@@ -250,6 +252,10 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
     outside = [int(maker) not in member for maker in problem.producer[tensors]]
     received = [h for h, out in zip(tensors, outside, strict=True) if out]
     sent = [h for h, out in zip(tensors, outside, strict=True) if not out and not member.issuperset(problem.consumers[h])]
+    if problem.borders:
+        borders = set(problem.borders)
+        compute += math.fsum(problem.transfer[kind, h] for h in (*received, *sent) if h in borders)
+        received, sent = [h for h in received if h not in borders], [h for h in sent if h not in borders]
     receive = math.fsum(problem.transfer[kind, received])
     send = math.fsum(problem.transfer[kind, sent])
     weights = sum(problem.weight_bytes[sorted({w for v in inside for w in held[v]})].tolist())

@@ -15,7 +15,6 @@ from passes.model.op_time import (
     body_seconds,
     efficiency_of,
     epilogues,
-    func_seconds,
     op_seconds,
     rate_of,
 )
@@ -126,4 +125,4 @@ def test_a_value_that_others_read_is_no_epilogue() -> None:
 def test_a_model_output_is_written_so_what_follows_is_no_epilogue() -> None:
     ops = (op("Conv", "%a", ("%x", "@w"), flops=100, kind="conv"), op("Relu", "%r", ("%a",), flops=4, read=16, write=16))
     func = Func("@main", (), (Value("%a", TensorType(DType.F32, (4,))),), ops, attributes())
-    assert func_seconds(func, FUSED)["%r"] == op_seconds(ops[1], FUSED)
+    assert body_seconds(func.ops, FUSED, ["%a"])[1] == op_seconds(ops[1], FUSED)
