@@ -22,6 +22,7 @@ from ir.types import DType, TensorType, Type, without_layout
 ACCUMULATE = "grad.accumulate"
 ASSIGN = "grad.assign"
 STEP = "grad.step"
+BATCH_NORMALIZATION = "onnx.BatchNormalization"
 
 STATE: Mapping[str, tuple[str, ...]] = {
     "sgd": (),
@@ -161,13 +162,21 @@ DIALECTS: Dialects = (*CORE, GRAD)
 
 
 def written_resources(ops: Iterable[Op]) -> set[str]:
-    """Resources that a ``grad.assign`` among ``ops`` writes: they are no constants."""
-    return {op.operands[0] for op in ops if op.name == ASSIGN and op.operands}
+    """Resources that change between runs and so are no constants: those that a ``grad.assign`` among ``ops`` writes, and the
+    running averages of a batch normalisation that trains."""
+    found: set[str] = set()
+    for op in ops:
+        if op.name == ASSIGN:
+            found.update(op.operands[:1])
+        elif op.name == BATCH_NORMALIZATION and op.get("training_mode", 0):
+            found.update(op.operands[3:5])
+    return found
 
 
 __all__ = [
     "ACCUMULATE",
     "ASSIGN",
+    "BATCH_NORMALIZATION",
     "COUNTS",
     "DEFAULTS",
     "DIALECTS",

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import FORWARD, OptimizerState, Phase, StageSet, phase_of
-from ir.grads import DEFAULTS
+from ir.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
 from ir.layout_rules import Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource, Symbol
 from ir.names import unique
@@ -98,7 +98,7 @@ class DifferentiatePass(Pass):
             raise InvalidInput(
                 f"no gradient of {loss} reaches a trained weight", where=func.name, hint="does the loss depend on the weights?"
             )
-        ops = tuple(_with_results(op, gradients) for op in func.ops)
+        ops = tuple(one for op in func.ops for one in (_with_results(op, gradients), *_averages(op)))
         ops += tuple(one.op.with_facets(Phase(one.phase), *_stages(one)) for one in program.added)
         context.count(
             self.name, forward=len(func.ops), backward=len(gradients.added), update=len(program.added) - len(gradients.added)
@@ -194,6 +194,15 @@ def _with_results(op: Op, gradients: Gradients) -> Op:
     for number, value in extra.items():
         results[number] = value
     return replace(op, results=tuple(results))
+
+
+def _averages(op: Op) -> Iterable[Op]:
+    """What keeps the running averages of a batch normalisation that trains."""
+    if op.name == BATCH_NORMALIZATION and op.get("training_mode", 0):
+        facets = tuple(facet for facet in op.facets if isinstance(facet, StageSet))
+        for resource, value in zip(op.operands[3:5], op.results[1:3], strict=False):
+            if value.name:
+                yield Op(ASSIGN, (resource, value.name), facets=facets, location=op.location)
 
 
 def _assembled(module: Module, func: Func, new: Sequence[Resource], meshes: Sequence[Mesh], lost: set[str]) -> Module:

@@ -18,6 +18,7 @@ from passes.framework.base import Pass
 from passes.framework.options import default_of, option_name, type_text, value_text
 
 _WHERE: dict[str, str] = {
+    "training": "passes.training:TrainingPass",
     "canonicalize": "passes.canonicalize:CanonicalizePass",
     "unfuse": "passes.canonicalize.unfuse:UnfusePass",
     "cost": "passes.cost:CostPass",

@@ -12,6 +12,12 @@ from passes.differentiate.site import Rule, Site
 Gradients = Sequence[str | None]
 
 
+def _adds(site: Site) -> None:
+    """Raises InvalidInput where ONNX cannot add at indices."""
+    if not site.has_opset(16):
+        raise site.fault("its gradient adds up rows, which opset 16 can", "export the model with opset 16 or later")
+
+
 def gather(site: Site) -> Gradients:
     """Rows of a table: the gradient is added to the rows that were read.
 
@@ -22,6 +28,7 @@ def gather(site: Site) -> Gradients:
     if known is not None and len(indices) <= 1 and len(set(rows := [int(i) % shape[axis] for i in known])) == len(rows):
         given = site.reshape(site.given, (*shape[:axis], len(rows), *shape[axis + 1 :]))
         return [scattered(site, given, axis, shape[axis], rows)]
+    _adds(site)
     count, dtype = len(indices), site.type(0).dtype
     # The indexed dimensions to the front, so that rows of the gradient are rows of the table.
     front = (*range(axis, axis + count), *range(axis), *range(axis + count, len(shape) - 1 + count))
@@ -34,6 +41,7 @@ def gather(site: Site) -> Gradients:
 
 def gather_elements(site: Site) -> Gradients:
     """ScatterElements that adds."""
+    _adds(site)
     operands = (zeros(site, site.shape(0), site.type(0).dtype), site.operand(1), site.given)
     axis = int(site.op.get("axis", 0))
     return [site.emit("onnx.ScatterElements", operands, site.type(0), axis=axis, reduction="add")]
@@ -43,6 +51,7 @@ def gather_nd(site: Site) -> Gradients:
     """ScatterND that adds; batch dimensions have no rule."""
     if site.op.get("batch_dims", 0):
         raise site.fault("batch dimensions have no rule")
+    _adds(site)
     operands = (zeros(site, site.shape(0), site.type(0).dtype), site.operand(1), site.given)
     return [site.emit("onnx.ScatterND", operands, site.type(0), reduction="add")]
 

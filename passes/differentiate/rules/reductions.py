@@ -26,8 +26,13 @@ def kept(site: Site, name: str) -> str:
     return site.reshape(name, [1 if i in axes else size for i, size in enumerate(site.shape(0))])
 
 
+def spread(site: Site, name: str) -> str:
+    """A tensor of the result's shape, the same all along what was reduced."""
+    return site.expand(name if not site.shape_of(name) else kept(site, name), site.shape(0))
+
+
 def reduce_sum(site: Site) -> Gradients:
-    return [site.expand(kept(site, site.given), site.shape(0)), None]
+    return [spread(site, site.given), None]
 
 
 def reduce_mean(site: Site) -> Gradients:
@@ -36,7 +41,7 @@ def reduce_mean(site: Site) -> Gradients:
     scaled = site.mul(site.given, 1.0 / max(1, count)) if count != 1 else site.given
     if site.op.name == "onnx.GlobalAveragePool":
         return [site.expand(scaled, site.shape(0))]
-    return [site.expand(kept(site, scaled), site.shape(0)), None]
+    return [spread(site, scaled), None]
 
 
 def reduce_extreme(site: Site) -> Gradients:
@@ -66,7 +71,7 @@ def reduce_sum_square(site: Site) -> Gradients:
 def reduce_log_sum(site: Site) -> Gradients:
     """1 / sum, the sum being the exponential of the result."""
     inverse = site.unary("Exp", site.unary("Neg", site.result()))
-    return [site.expand(kept(site, site.mul(site.given, inverse)), site.shape(0)), None]
+    return [spread(site, site.mul(site.given, inverse)), None]
 
 
 def reduce_log_sum_exp(site: Site) -> Gradients:

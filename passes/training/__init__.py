@@ -1,0 +1,205 @@
+"""Training: an inference model becomes the forward pass of a training step, whose one result is the loss.
+
+Runs before ``canonicalize``, which makes resources of constants: only before it the model's own initializers can be told apart.
+``losses`` writes the ops of the loss; this file decides what is trained and how layers that differ in training behave.
+
+- The entry function returns ``%loss``, a scalar, alone; ops and resources that only other results need are dropped. Labels or
+  targets are further arguments.
+- A resource is trained iff it has the facet ``optimizer``, whose ``size`` is the bytes of the optimizer's state. Trained are
+  all floating-point initializers from which a path of floats leads to the loss, unless globs say otherwise: neither the running
+  averages of batch normalisation, nor single numbers to which an exporter gave a name.
+- BatchNormalization takes the statistics of its batch and names its new running averages, which ``differentiate`` keeps;
+  with ``batchnorm = frozen`` it stays as it is. Dropout drops nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+from ir.attributes import Attribute, AttrKind
+from ir.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.facets import OptimizerState, with_facet
+from ir.grads import BATCH_NORMALIZATION, STATE
+from ir.module import Func, Module, Resource, Symbol
+from ir.names import unique
+from ir.opdefs import module_opsets
+from ir.operators import TRAINING_OPERAND
+from ir.ops import Op, Value
+from ir.types import TensorType, type_bytes
+from passes.framework.base import Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.model.graph import describe, listing, reads
+from passes.training.losses import with_loss
+
+_MADE_BY_EXPORTERS = re.compile(
+    r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.I
+)
+"""Names that exporters of PyTorch give to numbers of the program's text."""
+
+
+@dataclass(frozen=True)
+class TrainingPass(Pass):
+    """Add a loss and decide what is trained.
+
+    ``loss``: ``cross-entropy:OUTPUT`` (an input ``labels`` of integers, -100 is ignored), ``mse:OUTPUT`` (an input
+    ``target``), or ``output:NAME``, a scalar of the model's own. ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+    ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``.
+    """
+
+    name: ClassVar[str] = "training"
+    loss: str = ""
+    optimizer: str = "adam"
+    trainable: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    batchnorm: str = "train"
+    dropout: str = "off"
+
+    def __post_init__(self) -> None:
+        for what, value, allowed in (
+            ("optimizer", self.optimizer, tuple(STATE)),
+            ("batchnorm", self.batchnorm, ("train", "frozen")),
+            ("dropout", self.dropout, ("off",)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{what} is {' or '.join(allowed)}, not '{value}'")
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises UsageError for a loss or a glob that the model does not fit, InvalidInput for a model that cannot train."""
+        module = with_loss(module, self.loss)
+        module = _without_unread(module)
+        func, opset = module.entry, module_opsets(module).get("onnx", 0)
+        names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
+        ops = tuple(self._layer(op, opset, names) for op in func.ops)
+        module = module.replace(func, replace(func, ops=ops))
+        return self._marked(module, context)
+
+    def _layer(self, op: Op, opset: int, names: set[str]) -> Op:
+        """An op as it runs in training."""
+        if op.name in TRAINING_OPERAND and len(op.operands) > TRAINING_OPERAND[op.name]:
+            return replace(op, operands=op.operands[: TRAINING_OPERAND[op.name]])
+        if op.name != BATCH_NORMALIZATION or self.batchnorm == "frozen":
+            return op
+        if opset < 14:
+            hint = "export the model with opset 14 or later, or freeze its statistics: batchnorm=frozen"
+            raise InvalidInput(f"batch normalisation of opset {opset} cannot train", where=describe(op), hint=hint)
+        if any(name[:1] != "@" for name in op.operands[3:5]):
+            hint = "freeze its statistics: batchnorm=frozen"
+            raise InvalidInput("the running averages of a batch normalisation are no weights", where=describe(op), hint=hint)
+        fields = dict(op.attributes) | {"training_mode": Attribute(AttrKind.INT, 1)}
+        made = list(op.results[:1])
+        for number, average in enumerate(op.operands[3:5], 1):
+            known = op.results[number] if number < len(op.results) else Value("")
+            made.append(known if known.name else Value(unique(f"%{average[1:]}.new", names), _averaged(op)))
+        return replace(op, results=tuple(made), attributes=tuple(sorted(fields.items())))
+
+    # -- what is trained -----------------------------------------------------------------------------------------------
+
+    def _marked(self, module: Module, context: PassContext) -> Module:
+        """The module with the facet on what is trained."""
+        reached = _reached(module.entry)
+        averages = {name for op in module.entry.ops if op.name == BATCH_NORMALIZATION for name in op.operands[3:5]}
+        floats = [r for r in module.of_type(Resource) if isinstance(r.type, TensorType) and r.type.dtype.is_float]
+        candidates = [r for r in floats if r.name in reached and r.name not in averages]
+        self._check_globs(floats, candidates)
+        chosen = {resource.name for resource in candidates if self._trains(resource)}
+        if not chosen:
+            hint = "does the loss depend on floating-point initializers? --trainable and --frozen choose among them"
+            raise InvalidInput("the model has no weight to train", where=module.entry.name, hint=hint)
+        symbols: list[Symbol] = [
+            self._trained(symbol) if isinstance(symbol, Resource) and symbol.name in chosen else symbol
+            for symbol in module.symbols
+        ]
+        context.count(self.name, trained=len(chosen), frozen=len(candidates) - len(chosen))
+        return replace(module, symbols=tuple(symbols))
+
+    def _trains(self, resource: Resource) -> bool:
+        name = resource.name[1:]
+        if any(fnmatchcase(name, glob) for glob in self.frozen):
+            return False
+        if self.trainable:
+            return any(fnmatchcase(name, glob) for glob in self.trainable)
+        assert isinstance(resource.type, TensorType)
+        return resource.type.elements != 1 or not _MADE_BY_EXPORTERS.fullmatch(name)
+
+    def _check_globs(self, floats: Sequence[Resource], candidates: Sequence[Resource]) -> None:
+        """Raises UsageError for a glob that matches no weight."""
+        problems = []
+        for option, globs in (("trainable", self.trainable), ("frozen", self.frozen)):
+            for glob in globs:
+                if any(fnmatchcase(resource.name[1:], glob) for resource in candidates):
+                    continue
+                others = [r.name[1:] for r in floats if fnmatchcase(r.name[1:], glob)]
+                if others:
+                    message = f"'{glob}' matches {listing(others)}, through which no gradient passes"
+                else:
+                    message = f"'{glob}' matches no floating-point weight of the model"
+                close = difflib.get_close_matches(glob, [r.name[1:] for r in candidates], n=3, cutoff=0.4)
+                hint = f"weights are called {listing(close or [r.name[1:] for r in candidates])}"
+                problems.append(Diagnostic(message, where=f"--{option}", hint=hint))
+        if problems:
+            raise UsageError(problems)
+
+    def _trained(self, resource: Resource) -> Resource:
+        size = len(STATE[self.optimizer]) * (type_bytes(resource.type) or 0)
+        return replace(resource, facets=with_facet(resource.facets, OptimizerState(self.optimizer, size)))
+
+
+def _averaged(op: Op) -> TensorType:
+    """The type of a running average: a number per channel."""
+    data = op.results[0].type
+    assert isinstance(data, TensorType)
+    channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else None
+    return TensorType(data.dtype, (channels,))
+
+
+def _reached(func: Func) -> set[str]:
+    """Names from which a path of floats leads to the result."""
+    steps = {
+        value.name
+        for op in func.ops
+        for value in op.results
+        if isinstance(value.type, TensorType) and not value.type.dtype.is_float
+    }
+    reached = {value.name for value in func.results}
+    for op in reversed(func.ops):
+        if any(value.name in reached for value in op.results):
+            reached.update(name for name in reads(op) if name not in steps)
+    return reached
+
+
+def _without_unread(module: Module) -> Module:
+    """The module without what the loss does not need; arguments that nothing reads go as well."""
+    func = module.entry
+    needed = {value.name for value in func.results}
+    kept: list[Op] = []
+    for op in reversed(func.ops):
+        if any(value.name in needed for value in op.results):
+            needed.update(reads(op))
+            kept.append(op)
+    args = tuple(arg for arg in func.args if arg.name in needed)
+    after = replace(func, args=args, ops=tuple(reversed(kept)))
+    used = needed | _named_elsewhere(module)
+    symbols = (s for s in module.replace(func, after).symbols if not isinstance(s, Resource) or s.name in used)
+    return replace(module, symbols=tuple(symbols))
+
+
+def _named_elsewhere(module: Module) -> set[str]:
+    """Resources that other functions read."""
+    found: set[str] = set()
+    for func in module.of_type(Func):
+        if func is not module.entry:
+            found.update(_all_reads(func.ops))
+    return found
+
+
+def _all_reads(ops: Iterable[Op]) -> set[str]:
+    return {name for op in ops for name in reads(op)}
+
+
+__all__ = ["TrainingPass"]

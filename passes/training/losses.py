@@ -1,0 +1,197 @@
+"""The loss of a training step as ordinary ops, which split by samples like any others.
+
+``cross-entropy:OUT``: OUT holds logits ``[.., classes]``, the new input ``labels`` integers ``[..]``; the mean of the cross
+entropy over the labels that are not -100. ``mse:OUT``: the mean of the squared distance to the new input ``target``, of OUT's
+type. ``output:NAME``: a scalar that the model computes itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ir.attributes import attributes
+from ir.dense import dense_data
+from ir.diagnostics import InvalidInput, UsageError
+from ir.module import Func, Inline, Module, Resource, Symbol
+from ir.names import unique
+from ir.opdefs import module_opsets
+from ir.ops import Location, Op, Value
+from ir.types import Dim, DType, TensorType, Type
+from passes.model.graph import listing
+
+IGNORED = -100
+"""The label that does not count, as in torch."""
+_ONNX_FLOAT, _WHERE = 1, Location("main", "loss", "")
+_FORMS = "cross-entropy:OUTPUT, mse:OUTPUT or output:NAME"
+
+
+def with_loss(module: Module, loss: str) -> Module:
+    """The module whose entry returns the loss that the text names, alone. Raises UsageError for another text or an output that
+    the model lacks, InvalidInput for one of a type that the loss cannot take."""
+    kind, colon, name = loss.partition(":")
+    builders = {"cross-entropy": _Loss.cross_entropy, "mse": _Loss.squares, "output": _Loss.own}
+    if kind not in builders or not colon:
+        raise UsageError(
+            f"'{loss}' is no loss" if loss else "a training step needs a loss", where="--loss", hint=f"give {_FORMS}"
+        )
+    output = _output(module.entry, name)
+    builder = _Loss(module, output)
+    return builder.finished(builders[kind](builder))
+
+
+def _output(func: Func, name: str) -> Value:
+    """The result of this name, or the only one where none is named. Raises UsageError."""
+    outputs = {value.name.lstrip("%@"): value for value in func.results}
+    if not name and len(outputs) == 1:
+        return next(iter(outputs.values()))
+    found = outputs.get(name.lstrip("%"))
+    if found is None:
+        close = difflib.get_close_matches(name, outputs, n=1)
+        hint = f"outputs are {listing(outputs)}" + (f"; did you mean '{close[0]}'?" if close else "")
+        raise UsageError(f"the model has no output '{name}'", where="--loss", hint=hint)
+    return found
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Ops, arguments and resources while they are added to the entry of ``module``."""
+
+    module: Module
+    output: Value
+    ops: list[Op]
+    args: list[Value]
+    resources: list[Resource]
+    names: set[str]
+    symbols: set[str]
+
+    def __init__(self, module: Module, output: Value) -> None:
+        func = module.entry
+        self.module, self.output = module, output
+        self.ops, self.args, self.resources = [], [], []
+        # A result that was called %loss makes way: the loss of the step has this name where it can.
+        self.names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
+        self.symbols = {symbol.name for symbol in module.symbols}
+
+    # -- losses --------------------------------------------------------------------------------------------------------
+
+    def cross_entropy(self) -> str:
+        type_ = self.tensor()
+        shape = self.shape(type_)
+        if not type_.dtype.is_float or not shape:
+            raise self.fault(f"{self.output.name} is {type_}", "logits are floats, [.., classes]")
+        if not isinstance(shape[-1], int):
+            raise self.fault(
+                f"the number of classes of {self.output.name}, {type_}, is not known", "bind it: --dim NAME=NUMBER"
+            )
+        if module_opsets(self.module).get("onnx", 0) < 12:
+            raise self.fault("SoftmaxCrossEntropyLoss is of opset 12", "export the model with opset 12 or later, or use mse")
+        labels = self.argument("labels", TensorType(DType.I64, shape[:-1]))
+        rows: Dim = product(shape[:-1])
+        logits = self.floats(self.output.name, type_)
+        dtype = self.type_of(logits).dtype
+        if len(shape) != 2:
+            logits = self.reshaped(logits, TensorType(dtype, (rows, shape[-1])), (-1, shape[-1]))
+            labels = self.reshaped(labels, TensorType(DType.I64, (rows,)), (-1,))
+        kind, vector = "onnx.SoftmaxCrossEntropyLoss", TensorType(dtype, (rows,))
+        each = self.op(kind, (logits, labels), vector, "loss.each", reduction="none", ignore_index=IGNORED)
+        ignored = self.constant("loss.ignored", (), [IGNORED])
+        equal = self.op("onnx.Equal", (labels, ignored), TensorType(DType.BOOL, (rows,)), "loss.is_ignored")
+        counts = self.op("onnx.Not", (equal,), TensorType(DType.BOOL, (rows,)), "loss.counts")
+        to = _ONNX_FLOAT if dtype is DType.F32 else 11
+        ones = self.op("onnx.Cast", (counts,), TensorType(dtype, (rows,)), "loss.ones", to=to)
+        count = self.op("onnx.ReduceSum", (ones,), TensorType(dtype, ()), "loss.count", keepdims=0)
+        total = self.op("onnx.ReduceSum", (each,), TensorType(dtype, ()), "loss.sum", keepdims=0)
+        return self.op("onnx.Div", (total, count), TensorType(dtype, ()), "loss")
+
+    def squares(self) -> str:
+        type_ = self.tensor()
+        if not type_.dtype.is_float:
+            raise self.fault(f"{self.output.name} is {type_}", "the squared distance is of floats")
+        target = self.argument("target", type_)
+        difference = self.op("onnx.Sub", (self.output.name, target), type_, "loss.difference")
+        difference = self.floats(difference, type_)
+        wide = self.type_of(difference)
+        squares = self.op("onnx.Mul", (difference, difference), wide, "loss.squares")
+        return self.op("onnx.ReduceMean", (squares,), TensorType(wide.dtype, ()), "loss", keepdims=0)
+
+    def own(self) -> str:
+        type_ = self.tensor()
+        if not type_.dtype.is_float or any(dim != 1 for dim in self.shape(type_)):
+            raise self.fault(f"{self.output.name} is {type_}", "a loss is one float")
+        name = self.floats(self.output.name, type_)
+        return self.reshaped(name, TensorType(self.type_of(name).dtype, ()), ()) if type_.shape else name
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def tensor(self) -> TensorType:
+        type_ = self.output.type
+        if not isinstance(type_, TensorType):
+            raise self.fault(f"{self.output.name} is {type_}", "a loss is of a tensor")
+        return type_
+
+    def shape(self, type_: TensorType) -> tuple[Dim, ...]:
+        if type_.shape is None:
+            raise self.fault(f"the rank of {self.output.name} is not known", "export the model with the shapes of its outputs")
+        return type_.shape
+
+    def fault(self, message: str, hint: str) -> InvalidInput:
+        return InvalidInput(message, where="--loss", hint=hint)
+
+    def type_of(self, name: str) -> TensorType:
+        made = next((value.type for op in self.ops for value in op.results if value.name == name), self.output.type)
+        assert isinstance(made, TensorType)
+        return made
+
+    def floats(self, name: str, type_: TensorType) -> str:
+        """The value in f32, if it is narrower."""
+        if type_.dtype in (DType.F32, DType.F64):
+            return name
+        return self.op("onnx.Cast", (name,), TensorType(DType.F32, type_.shape), "loss.wide", to=_ONNX_FLOAT)
+
+    def reshaped(self, name: str, type_: TensorType, shape: Sequence[int]) -> str:
+        base = f"{name[1:]}.rows" if shape else "loss"
+        return self.op("onnx.Reshape", (name, self.constant(f"{base}.shape", (len(shape),), shape)), type_, base)
+
+    def constant(self, name: str, shape: tuple[int, ...], values: Sequence[int]) -> str:
+        data = dense_data(DType.I64, [str(value) for value in values])
+        assert isinstance(data, bytes)
+        resource = Resource(unique(f"@{name}", self.symbols), TensorType(DType.I64, shape), Inline(data))
+        self.resources.append(resource)
+        return resource.name
+
+    def argument(self, name: str, type_: Type) -> str:
+        value = Value(unique(f"%{name}", self.names), type_)
+        self.args.append(value)
+        return value.name
+
+    def op(self, kind: str, operands: tuple[str, ...], type_: Type, name: str, **fields: int | str) -> str:
+        result = Value(unique(f"%{name}", self.names), type_)
+        self.ops.append(Op(kind, operands, (result,), attributes(fields), location=_WHERE))
+        return result.name
+
+    def finished(self, loss: str) -> Module:
+        """The module with the entry that returns ``loss`` alone."""
+        func = self.module.entry
+        type_ = next((value.type for op in self.ops for value in op.results if value.name == loss), self.output.type)
+        after = replace(func, args=(*func.args, *self.args), ops=(*func.ops, *self.ops), results=(Value(loss, type_),))
+        symbols: list[Symbol] = [after if symbol is func else symbol for symbol in self.module.symbols]
+        last = max((i for i, symbol in enumerate(symbols) if isinstance(symbol, Resource)), default=-1)
+        symbols[last + 1 : last + 1] = self.resources
+        return replace(self.module, symbols=tuple(symbols))
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """A number, or arithmetic over symbols; None where a dimension is not known."""
+    numbers = math.prod(dim for dim in dims if isinstance(dim, int))
+    symbols = [dim if dim.isidentifier() else f"({dim})" for dim in dims if isinstance(dim, str)]
+    if any(dim is None for dim in dims):
+        return None
+    if not symbols:
+        return numbers
+    return "*".join([str(numbers)] * (numbers != 1) + symbols)
+
+
+__all__ = ["IGNORED", "product", "with_loss"]
