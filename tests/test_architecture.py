@@ -54,6 +54,9 @@ EXCEPTIONS = {
 }
 """Modules that import a pass which is not theirs, with the reason."""
 
+WRITTEN_HERE = ("dnnc/backend/torch/run.py",)
+"""Files that run text which dnnc itself wrote from a checked program."""
+
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 MAX_LINES = 700
 
@@ -181,6 +184,8 @@ def test_no_code_from_data() -> None:
         wrong += [f"{path}:{line}: {target}" for line, target in imports(path) if target in FORBIDDEN]
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile"):
+                if path.as_posix() in WRITTEN_HERE:
+                    continue
                 wrong.append(f"{path}:{node.lineno}: {node.func.id}()")
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and not _is_false(node.value):
                 wrong.append(f"{path}:{node.value.lineno}: allow_pickle")

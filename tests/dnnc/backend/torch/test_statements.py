@@ -1,0 +1,95 @@
+"""Every op's statement for torch computes what onnxruntime computes, on random instances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dnnc.backend.torch import EMITTERS, identifier, prelude, statement
+from ir.attributes import attributes
+from ir.diagnostics import InvalidInput
+from ir.ops import Location, Op, Value
+from ir.types import DType, TensorType, Type
+from tests.ir.layout_rules.cases import CASES, cases
+from tests.ir.layout_rules.harness import Array, Case, type_of, whole
+
+torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+
+
+def by_torch(case: Case, results: list[Array]) -> list[Array]:
+    """The results of the op by its statement. ``results``: of the same shapes."""
+    op = case.op([type_of(result) for result in results])
+    operands = [None if array is None else f"x{i}" for i, array in enumerate(case.operands)]
+    names = [f"y{i}" for i in range(len(results))]
+    types: dict[str, Type] = {f"%x{i}": type_ for i, type_ in enumerate(case.types()) if type_ is not None}
+    constants = {
+        f"%x{i}": tuple(array.reshape(-1).tolist())
+        for i, array in enumerate(case.operands)
+        if array is not None and array.size <= 64 and (array.dtype == np.int64 or i in case.constants)
+    }
+    text = statement(op, operands, names, types, constants, case.opset)
+    scope: dict[str, Any] = {"device": "cpu"}
+    exec(prelude([op]), scope)
+    for i, array in enumerate(case.operands):
+        if array is not None:
+            scope[f"x{i}"] = torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape).copy())
+    exec(text, scope)
+    return [scope[name].numpy(force=True) for name in names]
+
+
+@pytest.mark.parametrize("name", sorted(set(EMITTERS) & set(CASES)))
+def test_a_statement_computes_what_onnxruntime_does(name: str) -> None:
+    @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(cases(name))
+    def check(case: Case) -> None:
+        expected = whole(case)
+        for found, wanted in zip(by_torch(case, expected), expected, strict=True):
+            assert found.dtype == wanted.dtype
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5, err_msg=str(case))
+
+    check()
+
+
+def f32(*shape: int) -> TensorType:
+    return TensorType(DType.F32, shape)
+
+
+def one(name: str, results: list[Type], **values: object) -> Op:
+    return Op(name, ("%x",), tuple(Value(f"%y{i}", type_) for i, type_ in enumerate(results)), attributes(values))
+
+
+def test_what_torch_lacks_is_told_at_its_node() -> None:
+    op = Op("onnx.NonMaxSuppression", ("%x",), (Value("%y", f32(2)),), location=Location("main", "/nms"))
+    with pytest.raises(InvalidInput) as caught:
+        statement(op, ["x"], ["y"], {"%x": f32(2)})
+    assert "onnx.NonMaxSuppression: there is no statement of torch" in str(caught.value)
+    assert "main: /nms" in str(caught.value)
+
+
+def test_a_shape_that_is_not_known_is_told() -> None:
+    with pytest.raises(InvalidInput, match="needs the shape of"):
+        statement(one("onnx.Reshape", [TensorType(DType.F32, ("n", 2))]), ["x"], ["y"], {"%x": f32(4)})
+
+
+def test_statements_read_like_those_of_a_person() -> None:
+    types: dict[str, Type] = {"%x": f32(2, 6)}
+    assert statement(one("onnx.Reshape", [f32(3, 4)]), ["x"], ["y"], types) == "y = x.reshape((3, 4))"
+    assert statement(one("onnx.LeakyRelu", [f32(2, 6)], alpha=0.1), ["x"], ["y"], types) == "y = F.leaky_relu(x, 0.1)"
+    split = one("onnx.Split", [f32(2, 2), f32(2, 4)], axis=1)
+    assert statement(split, ["x"], ["a", ""], types) == "a, _ = torch.split(x, [2, 4], dim=1)"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(max_size=6), max_size=12))
+def test_every_name_becomes_an_identifier_of_its_own(names: list[str]) -> None:
+    taken: set[str] = set()
+    found = [identifier(f"%{name}", taken) for name in names]
+    assert len(set(found)) == len(names)
+    for name in found:
+        assert name.isidentifier()
+        exec(f"{name} = 1", {})
