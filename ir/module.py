@@ -166,9 +166,9 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One cell of a schedule: ``kind`` is ``F``, ``B``, ``I``, ``W``, ``recv``, ``send``, ``sync`` (of the weights' gradients,
-    once a step) or the name of a collective; for stage ``stage``, microbatch ``microbatch`` (None where it has none), on
-    channel ``channel`` (None for compute). A channel's reader sends the gradient back on it, and its maker receives that."""
+    """One cell of a schedule: ``kind`` is ``F``, ``I``, ``W``, ``B`` (``I``, then ``W``), ``U`` (the update, once a step),
+    ``recv`` or ``send``; for stage ``stage``, microbatch ``microbatch`` (None where it has none), on channel ``channel`` (None
+    for compute)."""
 
     kind: str
     stage: int

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ir.module import Action, Schedule
-from ir.rows import SYNC, Flow, action_text, lanes
+from ir.rows import UPDATE, Flow, action_text, lanes
 
 MOST_CELLS = 1 << 18
 """Actions of a turn of replicas with different rows in which a deadlock is looked for, which takes some seconds."""
@@ -22,6 +22,7 @@ def faults(schedule: Schedule, flow: Flow) -> list[str]:
     """What keeps the rows from being followed: actions that do not belong where they stand, that lack or stand twice, members
     of a mesh that differ, and, where there is nothing of that kind, a deadlock. Time is about linear in the actions of a period
     and, where rows of replicas differ, of a turn of these."""
+    flow = flow.following(schedule)
     found = [*_odd_devices(flow)]
     found += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
     return found or [*_missing(schedule, flow), *_unlike_members(schedule, flow)] or _deadlock(schedule, flow)
@@ -47,7 +48,9 @@ def _odd_actions(schedule: Schedule, flow: Flow, device: str, actions: Sequence[
             continue
         if action.stage not in of_stage:
             of_stage[action.stage] = set(flow.actions(action.stage))
-        if action.kind == SYNC and action.channel is None and flow.training and not schedule.periodic:
+        if action.kind == UPDATE and action.channel is None and flow.training and not schedule.periodic:
+            if action.microbatch is not None:
+                yield f"{says}, but an update is of the whole step: U({action.stage}, _)"
             continue
         if (action.kind, action.channel) not in of_stage[action.stage]:
             known = ", ".join(kind if c is None else f"{kind} of channel {c}" for kind, c in flow.actions(action.stage))
@@ -74,6 +77,21 @@ def _missing(schedule: Schedule, flow: Flow) -> Iterator[str]:
                     what += "" if schedule.periodic else f" and microbatch {number}"
                     if count != 1:
                         yield f"the row of '{device}' lacks {what}" if not count else f"the row of '{device}' has {what} twice"
+            updates = rows[device, Action(UPDATE, stage)]
+            if updates > 1 or (stage in flow.updates and not updates):
+                yield f"the row of '{device}' {'has' if updates else 'lacks'} U of stage {stage}{' twice' if updates else ''}"
+    yield from _early_updates(schedule)
+
+
+def _early_updates(schedule: Schedule) -> Iterator[str]:
+    """Updates that stand before another action of their stage."""
+    for device, actions in schedule.rows:
+        updated: set[int] = set()
+        for action in actions:
+            if action.kind == UPDATE:
+                updated.add(action.stage)
+            elif action.stage in updated:
+                yield f"the row of '{device}' has {action_text(action)} behind U({action.stage}, _), the last of its stage"
 
 
 def _unlike_members(schedule: Schedule, flow: Flow) -> Iterator[str]:

@@ -8,15 +8,17 @@ Rules:
    sending have one each.
 2. ``recv`` waits for the ``send`` of its channel and microbatch; ``F`` for every ``recv`` of its stage and microbatch; ``send``
    for the ``F`` of its stage and microbatch.
-3. An edge, all channels between two stages, has ``edge_slots`` buffers; of replicas, each pair that exchanges microbatches has
-   so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the microbatch that many turns
-   of the pair before.
+3. Of inference, an edge, all channels between two stages, has ``edge_slots`` buffers; of replicas, each pair that exchanges
+   microbatches has so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the microbatch
+   that many turns of the pair before. In training a send takes what was made, and waits for no buffer.
 4. A periodic row is one period of an endless stream: in period k its action with microbatch number o works on microbatch k + o.
    What falls outside the samples is left out.
 5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together, so
    their rows are equal, and what holds for the first member holds for all.
-6. In training, ``B`` waits for ``F`` of its stage and microbatch and for the gradients of what it sent, which come back on the
-   same channels: their ``send`` is the reader's and waits for its ``B``, their ``recv`` the maker's.
+6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is both, one after the other. ``I``
+   waits for ``F`` of its stage and microbatch, ``W`` for ``I``; each, and ``F``, for the ``recv`` of what it is the first to read. A
+   gradient has a channel of its own, from the stage that makes it to an earlier one; its ``send`` waits for the ``I`` or
+   ``W`` that makes it. ``U``, once a step and last of its stage, updates the weights; what it exchanges, it does so itself.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ from functools import cached_property
 from ir.module import Action, Schedule
 
 COMPUTE = "F"
+INPUT_GRADIENT = "I"
+WEIGHT_GRADIENT = "W"
 BACKWARD = "B"
-SYNC = "sync"
+"""``I``, then ``W``."""
+UPDATE = "U"
 RECEIVE = "recv"
 SEND = "send"
 LANES = ("compute", "transfers", "in", "out")
@@ -40,18 +45,21 @@ LANES = ("compute", "transfers", "in", "out")
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A tensor that stage ``source`` sends to stage ``target`` for each microbatch; ``learning``: in training its gradient
-    comes back."""
+    """A tensor that stage ``source`` sends to stage ``target`` for each microbatch; of training, the phase in which it is
+    ``made``, and that of its first reader, ``read``. One that is made in ``U`` crosses once a step and is no matter of rows."""
 
     source: int
     target: int
-    learning: bool = False
+    made: str = COMPUTE
+    read: str = COMPUTE
 
 
 @dataclass(frozen=True)
 class Flow:
     """What rows are about. ``devices`` of each stage: replicas, which take microbatches in turn, or of a stage in ``together``
-    the members of its mesh. ``channels`` by number. ``slots``: buffers of an edge between neighbours."""
+    the members of its mesh. ``channels`` by number. ``slots``: buffers of an edge between neighbours.
+
+    Of training, ``split``: stages whose rows have ``I`` and ``W`` in the place of ``B``; ``updates``: stages that have ``U``."""
 
     devices: tuple[tuple[str, ...], ...]
     channels: Mapping[int, Channel]
@@ -59,6 +67,14 @@ class Flow:
     slots: int = 2
     together: frozenset[int] = frozenset()
     training: bool = False
+    split: frozenset[int] = frozenset()
+    updates: frozenset[int] = frozenset()
+
+    def following(self, schedule: Schedule) -> Flow:
+        """The flow in which those stages are split that the rows of ``schedule`` split."""
+        kinds = (INPUT_GRADIENT, WEIGHT_GRADIENT)
+        split = frozenset(action.stage for _, row in schedule.rows for action in row if action.kind in kinds)
+        return self if split == self.split else replace(self, split=split)
 
     @cached_property
     def takers(self) -> tuple[tuple[str, ...], ...]:
@@ -83,7 +99,8 @@ class Flow:
     def _by_stage(self, end: Callable[[Channel], int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = defaultdict(list)
         for number in sorted(self.channels):
-            found[end(self.channels[number])].append(number)
+            if self.channels[number].made != UPDATE:
+                found[end(self.channels[number])].append(number)
         return found
 
     def works(self, device: str, stage: int, microbatch: int) -> bool:
@@ -97,33 +114,54 @@ class Flow:
         turns = math.lcm(len(self.takers[ends.source]), len(self.takers[ends.target]))
         return turns * edge_slots(self.comm, ends.source, ends.target, self.slots)
 
+    def backward(self, stage: int) -> tuple[str, ...]:
+        """The actions of the backward pass of a stage."""
+        if not self.training:
+            return ()
+        return (INPUT_GRADIENT, WEIGHT_GRADIENT) if stage in self.split else (BACKWARD,)
+
+    def does(self, phase: str, stage: int) -> str:
+        """The kind of action in which a stage does a phase."""
+        return phase if phase in (COMPUTE, UPDATE) or stage in self.split else BACKWARD
+
     def actions(self, stage: int) -> Iterator[tuple[str, int | None]]:
         """Kind and channel of all that a stage does for each microbatch."""
-        back = [c for c in self.received.get(stage, ()) if self.channels[c].learning] if self.training else []
-        gone = [c for c in self.sent.get(stage, ()) if self.channels[c].learning] if self.training else []
-        yield from ((RECEIVE, c) for c in (*self.received.get(stage, ()), *gone))
+        yield from ((RECEIVE, c) for c in self.received.get(stage, ()))
         yield COMPUTE, None
-        if self.training:
-            yield BACKWARD, None
-        yield from ((SEND, c) for c in (*self.sent.get(stage, ()), *back))
+        yield from ((kind, None) for kind in self.backward(stage))
+        yield from ((SEND, c) for c in self.sent.get(stage, ()))
 
     def needs(self, action: Action) -> Iterator[Action]:
         """What must have ended before the action starts, beside what stands before it in its lane."""
         stage, number, channel = action.stage, action.microbatch or 0, action.channel
         if action.kind == RECEIVE and channel is not None:
-            ends = self.channels[channel]
-            yield Action(SEND, ends.target if stage == ends.source else ends.source, number, channel)
+            yield Action(SEND, self.channels[channel].source, number, channel)
         elif action.kind == SEND and channel is not None:
-            yield Action(COMPUTE if stage == self.channels[channel].source else BACKWARD, stage, number)
-        elif action.kind == BACKWARD:
-            yield Action(COMPUTE, stage, number)
-            yield from (Action(RECEIVE, stage, number, c) for c in self.sent.get(stage, ()) if self.channels[c].learning)
-        elif action.kind == COMPUTE:
-            yield from (Action(RECEIVE, stage, number, c) for c in self.received.get(stage, ()))
-            for c in self.sent.get(stage, ()):
+            yield Action(self.does(self.channels[channel].made, stage), stage, number)
+        elif action.kind == UPDATE:
+            return
+        else:
+            if action.kind in (INPUT_GRADIENT, BACKWARD):
+                yield Action(COMPUTE, stage, number)
+            elif action.kind == WEIGHT_GRADIENT:
+                yield Action(INPUT_GRADIENT, stage, number)
+            for c in self.received.get(stage, ()):
+                if self.does(self.channels[c].read, stage) == action.kind:
+                    yield Action(RECEIVE, stage, number, c)
+            for c in self.sent.get(stage, ()) if not self.training else ():
                 before = number - self.window(c)
                 if before >= 0:
                     yield Action(COMPUTE, self.channels[c].target, before)
+
+
+def with_gradients(channels: Mapping[int, Channel], learned: Iterable[int]) -> dict[int, Channel]:
+    """The channels of a plan whose backward ops are not written out, with one for the gradient of each ``learned`` channel:
+    numbered on behind the others, in their order."""
+    found, first = dict(channels), 1 + max(channels, default=-1)
+    for number, channel in enumerate(sorted(learned), first):
+        there = channels[channel]
+        found[number] = Channel(there.target, there.source, INPUT_GRADIENT, INPUT_GRADIENT)
+    return found
 
 
 def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
@@ -176,6 +214,7 @@ def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, lis
 
 def walk(schedule: Schedule, flow: Flow, microbatches: int) -> Iterator[Action]:
     """The actions of all devices for so many samples, in an order in which they can be done; it ends early in a deadlock."""
+    flow = flow.following(schedule)
     rows = unrolled(schedule, flow, microbatches)
     queues = [deque(lane) for on, row in rows.items() if on not in flow.leads for lane in lanes(row, flow.comm)]
     done: set[Action] = set()
@@ -198,10 +237,12 @@ def action_text(action: Action) -> str:
 __all__ = [
     "BACKWARD",
     "COMPUTE",
+    "INPUT_GRADIENT",
     "LANES",
     "RECEIVE",
     "SEND",
-    "SYNC",
+    "UPDATE",
+    "WEIGHT_GRADIENT",
     "Channel",
     "Flow",
     "action_text",
@@ -211,4 +252,5 @@ __all__ = [
     "stream",
     "unrolled",
     "walk",
+    "with_gradients",
 ]

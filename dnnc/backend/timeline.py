@@ -13,6 +13,7 @@ from ir.module import Module, Plan, Stage
 from ir.rows import BACKWARD, COMPUTE, lane_of
 from passes.model.graph import cuts_of
 from passes.model.timeline.simulate import simulate
+from passes.model.timeline.workload import learned_channels
 
 COLLECTIVE = "collective"
 """Kind of the bars of collectives."""
@@ -24,6 +25,7 @@ def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
     tensors = [bare(cut.name) for cut in cuts_of(module.entry)]
+    tensors += [f"{tensors[channel]}.grad" for channel in (learned_channels(module, plan) if plan else ())]
     exchanged, returning = _collectives(module), _backward(module)
     found = []
     for event in simulate(module, microbatches):

@@ -93,7 +93,7 @@ def write_build(
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
-        _write_plan(module, target, made_by)
+        write_plan_files(module, target, made_by)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
         cut = _write_models(module, stages, folder, target, weights, progress)
         topology = module.first(Topology)
@@ -103,7 +103,7 @@ def write_build(
             progress("load the programs", None)
             test(sorted((target / "stages").glob("*.onnx")))
         progress("digest", None)
-        manifest = _manifest(module, stages, target, weights, _source(source, out), cut)
+        manifest = _manifest(module, stages, target, weights, source_of(source, out), cut)
         _write_json(target / MANIFEST, manifest)
         progress("flush to the disk", None)
     return manifest
@@ -115,7 +115,7 @@ def write_plan(module: Module, out: Path, made_by: str = "", *, microbatches: in
     be run. Raises as ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
-        _write_plan(module, target, made_by)
+        write_plan_files(module, target, made_by)
         if module.first(Schedule) is not None:
             _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
         manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""}, {})
@@ -165,7 +165,8 @@ def is_build(folder: Path) -> bool:
     return isinstance(manifest, dict) and str(manifest.get("schema", "")).startswith("dnnc.build/")
 
 
-def _write_plan(module: Module, target: Path, made_by: str) -> None:
+def write_plan_files(module: Module, target: Path, made_by: str) -> None:
+    """``plan.ir`` and ``plan.json``."""
     from ir import print_module
     from passes.model.folding import fold
 
@@ -291,49 +292,58 @@ def _manifest(
     source: Mapping[str, Any],
     cut: Mapping[int, MeshStage],
 ) -> dict[str, Any]:
-    plan = plan_to_json(module)
-    types = {stage["index"]: stage["device_type"] for stage in plan["stages"]}
-    topology = module.first(Topology)
+    types = _device_types(module)
     channels = [
         Channel.of(id_, bare(crossing.name), crossing.tensor.type, crossing.source, crossing.target)
         for id_, crossing in enumerate(cuts_of(module.entry))
     ]
-    devices = dict.fromkeys(device for stage in stages for device in stage.devices) if topology else {}
-    named = {device: Provider.of(topology, device) for device in devices} if topology else {}
-    providers = {device: provider.to_json() for device, provider in named.items() if provider}
+    entries = [
+        {
+            "index": stage.index,
+            "devices": list(stage.devices),
+            "device_type": types.get(stage.index, ""),
+            **({} if stage.index in cut else {"model": f"stages/stage{stage.index}.onnx"}),
+            "inputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.args],
+            "outputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.results],
+            "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
+            "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
+            **(cut[stage.index].to_json() if stage.index in cut else {}),
+        }
+        for stage in stages
+    ]
     schedule = module.first(Schedule)
+    rows = {"schedule": schedule_to_json(schedule)} if schedule is not None and stages else {}
+    return sealed(manifest_of(module, target, source, {"weights": weights, "stages": entries, **rows}))
+
+
+def _device_types(module: Module) -> dict[int, str]:
+    return {stage["index"]: stage["device_type"] for stage in plan_to_json(module)["stages"]}
+
+
+def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of the build that lies in ``target``, without its own digest. ``source``: where the model came from
+    (``source_of``); ``entries``: what the kind of build adds."""
+    types = _device_types(module).values()
+    topology = module.first(Topology)
+    used = dict.fromkeys(device for stage in module.of_type(Stage) for device in stage.devices) if topology else {}
+    named = {device: Provider.of(topology, device) for device in used} if topology and entries["stages"] else {}
+    providers = {device: provider.to_json() for device, provider in named.items() if provider}
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
-    manifest = {
+    return {
         "schema": SCHEMA,
         "versions": _versions(),
         "source": dict(source),
         "model": bare(module.name),
-        "weights": weights,
-        "kinds": {type_.name: type_.kind for type_ in topology.types if type_.name in types.values()} if topology else {},
+        "kinds": {type_.name: type_.kind for type_ in topology.types if type_.name in types} if topology else {},
         **({"providers": providers} if providers else {}),
         "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],
         "outputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.results],
-        "stages": [
-            {
-                "index": stage.index,
-                "devices": list(stage.devices),
-                "device_type": types.get(stage.index, ""),
-                **({} if stage.index in cut else {"model": f"stages/stage{stage.index}.onnx"}),
-                "inputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.args],
-                "outputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.results],
-                "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
-                "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
-                **(cut[stage.index].to_json() if stage.index in cut else {}),
-            }
-            for stage in stages
-        ],
-        **({"schedule": schedule_to_json(schedule)} if schedule is not None and stages else {}),
+        **entries,
         "files": {
             path.relative_to(target).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
         },
     }
-    return sealed(manifest)
 
 
 def _digest(path: Path) -> str:
@@ -353,7 +363,7 @@ def _versions() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _source(spec: str, out: Path) -> dict[str, Any]:
+def source_of(spec: str, out: Path) -> dict[str, Any]:
     """Where the model came from; a file is named relative to the build, so that both can move together. ``data``: digests of
     the files beside it that hold its weights."""
     if not spec or spec.startswith("zoo:"):

@@ -10,8 +10,8 @@ from dnnc.program.trace import TraceEvent
 from dnnc.report.tables import Table, columns
 from dnnc.units import percent_text, seconds_text
 
-SYNC = "sync"
-TRANSFERS = ("send", "recv", "collective", SYNC)
+UPDATE = "U"
+TRANSFERS = ("send", "recv", "collective", UPDATE)
 """Kinds of bars in which a device moves data; in all others it computes."""
 
 ROUNDING = 1e-9
@@ -50,7 +50,7 @@ def summarize_timeline(events: Iterable[TraceEvent], microbatches: int) -> Timel
         transfers.setdefault(event.track, 0.0)
         spent[event.track] += event.end - event.start
         end = max(end, event.end)
-        if event.kind != SYNC:  # of all microbatches
+        if event.kind != UPDATE:  # of all microbatches
             number = int(dict(event.args)["microbatch"])
             done[number] = max(done[number], event.end)
     ends = sorted(done)

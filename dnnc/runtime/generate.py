@@ -89,14 +89,19 @@ class RandomMicrobatches(Sequence[dict[str, Any]]):
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        sizes: dict[str, int] = {}
-        generator = np.random.Generator(np.random.Philox(self._seeds[index]))
-        return {port.name: _value(port, self._demands.get(port.name, Demand()), sizes, generator) for port in self._ports}
+        return random_microbatch(self._ports, self._demands, self._seeds[index])
 
     def drawn_ahead(self) -> Sequence[dict[str, Any]]:
         """All of them drawn now, so that a run's pace is that of the stages alone, where they fit into ``DRAWN_AHEAD``."""
         size = sum(getattr(value, "nbytes", 0) for value in self[0].values()) if len(self) else 0
         return tuple(self) if size * len(self) <= DRAWN_AHEAD else self
+
+
+def random_microbatch(ports: Iterable[Port], demands: Mapping[str, Demand], seed: int) -> dict[str, Any]:
+    """A value for each port, drawn from ``seed``, that obeys the demands on it. Raises InvalidInput."""
+    sizes: dict[str, int] = {}
+    generator = np.random.Generator(np.random.Philox(seed))
+    return {port.name: _value(port, demands.get(port.name, Demand()), sizes, generator) for port in ports}
 
 
 def input_demands(module: Module) -> dict[str, Demand]:

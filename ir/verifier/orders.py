@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ir.module import Schedule
+from ir.facets import phase_of
+from ir.module import Plan, Schedule
 from ir.row_faults import faults
-from ir.rows import Channel, Flow
+from ir.rows import COMPUTE, UPDATE, Channel, Flow, with_gradients
 from ir.verifier.findings import Findings
 
 _SHOWN = 8
@@ -24,14 +25,15 @@ def flow_of(findings: Findings, schedule: Schedule) -> Flow:
     """What the schedule is about, by the stage programs of the module."""
     plan = findings.plan
     training = plan is not None and plan.flushes
-    planned = plan.stages if plan is not None else ()
-    learning = {stage.index: stage.learning for stage in planned}
-    channels = {
-        int(op.get("channel")): Channel(int(op.get("peer")), stage.index, op.results[0].name in learning.get(stage.index, ()))
-        for stage in findings.stages
-        for op in stage.ops
-        if op.name == "comm.recv"
-    }
+    sent = {op.get("channel"): phase_of(op.facets) for stage in findings.stages for op in stage.ops if op.name == "comm.send"}
+    channels = {}
+    for stage in findings.stages:
+        for op in stage.ops:
+            if op.name == "comm.recv":
+                number, made = int(op.get("channel")), sent.get(op.get("channel"), COMPUTE)
+                channels[number] = Channel(int(op.get("peer")), stage.index, made, phase_of(op.facets))
+    if training and plan is not None and all(channel.made == COMPUTE for channel in channels.values()):
+        channels = with_gradients(channels, learned_channels(findings, plan))
     return Flow(
         tuple(stage.devices for stage in findings.stages),
         channels,
@@ -39,7 +41,19 @@ def flow_of(findings: Findings, schedule: Schedule) -> Flow:
         schedule.slots,
         frozenset(stage.index for stage in findings.stages if stage.mesh),
         training,
+        updates=frozenset(stage.index for stage in findings.stages if any(phase_of(op.facets) == UPDATE for op in stage.ops)),
     )
+
+
+def learned_channels(findings: Findings, plan: Plan) -> list[int]:
+    """The channels whose value has a gradient, of a plan whose stages have no backward ops."""
+    learning = {stage.index: stage.learning for stage in plan.stages}
+    return [
+        int(op.get("channel"))
+        for stage in findings.stages
+        for op in stage.ops
+        if op.name == "comm.recv" and op.results[0].name in learning.get(stage.index, ())
+    ]
 
 
 __all__ = ["check_orders", "flow_of"]

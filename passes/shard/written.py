@@ -210,10 +210,10 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     load, cuts = workload(module), cuts_of(module.entry)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     receive, send, buffers = [0.0] * len(stages), [0.0] * len(stages), [0] * len(stages)
-    for wire, cut in zip(load.wires, cuts, strict=True):
-        times = 2 if wire.learning else 1  # the gradient comes back
-        receive[wire.target] += times * wire.receive
-        send[wire.source] += times * wire.send
+    for wire in load.wires:  # those of gradients are behind those of the cuts
+        receive[wire.target] += wire.receive
+        send[wire.source] += wire.send
+    for wire, cut in zip(load.wires, cuts, strict=False):
         slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
         buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source], sides[wire.target])
     filled = tuple(

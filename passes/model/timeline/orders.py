@@ -32,7 +32,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ir.module import Action, Schedule
-from ir.rows import BACKWARD, COMPUTE, RECEIVE, SEND, SYNC, unrolled
+from ir.rows import BACKWARD, COMPUTE, RECEIVE, SEND, UPDATE, unrolled
 from passes.model.liveness import SLOTS
 from passes.model.timeline.simulate import run_rows
 from passes.model.timeline.workload import Workload
@@ -72,8 +72,8 @@ def step(load: Workload, microbatches: int) -> Schedule:
             if ahead + number < microbatches:
                 actions += _pass(load, COMPUTE, stage, ahead + number)
             actions += _pass(load, BACKWARD, stage, number)
-        if load.sync[stage]:
-            actions.append(Action(SYNC, stage))
+        if load.sync[stage] or stage in load.updates:
+            actions.append(Action(UPDATE, stage))
         rows.update(dict.fromkeys(devices, tuple(actions)))
     schedule = Schedule("@schedule", "1f1b", tuple(rows.items()), microbatches=microbatches, slots=SLOTS)
     ends = max((event.end for event in run_rows(load, unrolled(schedule, load.flow, microbatches))), default=0.0)
@@ -82,10 +82,9 @@ def step(load: Workload, microbatches: int) -> Schedule:
 
 def _pass(load: Workload, kind: str, stage: int, number: int) -> list[Action]:
     """One pass of a stage with what it receives before and sends behind it."""
-    forward = kind == COMPUTE
-    reads = [c for c, wire in enumerate(load.wires) if wire.target == stage and (forward or wire.learning)]
-    makes = [c for c, wire in enumerate(load.wires) if wire.source == stage and (forward or wire.learning)]
-    received, sent = (reads, makes) if forward else (makes, reads)
+    flow = load.flow
+    received = [c for c in flow.received.get(stage, ()) if flow.does(flow.channels[c].read, stage) == kind]
+    sent = [c for c in flow.sent.get(stage, ()) if flow.does(flow.channels[c].made, stage) == kind]
     return [
         *(Action(RECEIVE, stage, number, channel) for channel in received),
         Action(kind, stage, number),

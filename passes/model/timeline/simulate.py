@@ -3,8 +3,7 @@
 What an action waits for, and in which lane of its device it is done, ``ir/rows.py`` says, for the verifier and the runtime too.
 Here seconds are added:
 
-1. ``send`` occupies the sender for its seconds, ``recv`` the receiver. In training, either end of a gradient is busy as long as
-   it was with the value.
+1. ``send`` occupies the sender for its seconds, ``recv`` the receiver.
 2. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
 3. The members of a mesh work on each microbatch together, in equal rows: the first member's is run and holds for all.
 
@@ -22,7 +21,18 @@ from dataclasses import dataclass, field, replace
 from ir.diagnostics import InvalidInput, UsageError
 from ir.limits import LIMITS
 from ir.module import Action, Module, Plan, Schedule
-from ir.rows import BACKWARD, COMPUTE, SEND, SYNC, Flow, action_text, lanes, unrolled
+from ir.rows import (
+    BACKWARD,
+    COMPUTE,
+    INPUT_GRADIENT,
+    SEND,
+    UPDATE,
+    WEIGHT_GRADIENT,
+    Flow,
+    action_text,
+    lanes,
+    unrolled,
+)
 from passes.model.timeline.workload import Workload, workload
 
 
@@ -99,7 +109,8 @@ def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event
 
     Among actions that can start, the one that can start first does (ties: order of rows); so a medium serves transfers in the
     order in which they become ready."""
-    state = _State(load.flow)
+    splits = {action.stage for row in rows.values() for action in row if action.kind in (INPUT_GRADIENT, WEIGHT_GRADIENT)}
+    state = _State(replace(load.flow, split=frozenset(splits)))
     leads = state.flow.leads
     queues = [
         _Lane(device, lane) for device, actions in rows.items() if device not in leads for lane in lanes(actions, load.comm)
@@ -140,8 +151,7 @@ def _media(action: Action, load: Workload) -> tuple[tuple[str, float], ...]:
     if action.kind != SEND or action.channel is None:
         return ()
     wire = load.wires[action.channel]
-    rows = wire.media if action.stage == wire.source else wire.back
-    return rows[(action.microbatch or 0) % len(rows)] if rows else ()
+    return wire.media[(action.microbatch or 0) % len(wire.media)] if wire.media else ()
 
 
 def _wake(
@@ -162,13 +172,15 @@ def _wake(
 
 
 def _seconds(action: Action, load: Workload) -> float:
-    own = {COMPUTE: load.compute, BACKWARD: load.backward, SYNC: load.sync}.get(action.kind)
+    own = {COMPUTE: load.compute, BACKWARD: load.backward, UPDATE: load.sync, WEIGHT_GRADIENT: load.weights}.get(action.kind)
     if own is not None:
         return own[action.stage]
+    if action.kind == INPUT_GRADIENT:
+        return load.backward[action.stage] - load.weights[action.stage]
     if action.channel is None or not 0 <= action.channel < len(load.wires):
         raise ValueError(f"{action_text(action)}: no such channel")
     wire = load.wires[action.channel]
-    return wire.send if action.stage == wire.source else wire.receive
+    return wire.send if action.kind == SEND else wire.receive
 
 
 __all__ = ["DeadlockError", "Event", "run_rows", "simulate"]

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ir.diagnostics import InvalidInput
-from ir.module import Mesh, Module, Plan
-from ir.rows import Channel, Flow
+from ir.facets import FORWARD, Cost, INPUT_GRADIENT, UPDATE, phase_of
+from ir.module import Func, Mesh, Module, Plan
+from ir.rows import COMPUTE, Channel, Flow
 from ir.topology import Topology
-from passes.model.graph import Cut, cuts_of
+from passes.model.graph import Cut, cuts_of, stage_members
 from passes.model.liveness import SLOTS
 from passes.model.network import network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes, parties
@@ -26,24 +27,25 @@ from passes.model.stages.placement_from_ir import fixed_devices, messages_of
 class Wire:
     """What one channel costs. ``source`` and ``target`` are stages; ``send`` and ``receive`` seconds at the two ends;
     ``media``: the shared links it crosses, each with the seconds it is busy with one message; a row for each turn of replicas,
-    of which message m takes row m modulo their number (no row: it crosses none). ``learning``: in training, its gradient comes
-    back, over the links of ``back``."""
+    of which message m takes row m modulo their number (no row: it crosses none). ``made`` and ``read``: the phases of a training
+    step that make and first read it. What is made in ``U`` is part of the seconds of the update, and costs nothing here."""
 
     source: int
     target: int
     send: float
     receive: float
     media: tuple[tuple[tuple[str, float], ...], ...] = ()
-    learning: bool = False
-    back: tuple[tuple[tuple[str, float], ...], ...] = ()
+    made: str = COMPUTE
+    read: str = COMPUTE
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """All that the simulation needs besides the rows. ``compute[stage]`` in seconds per microbatch; ``replicas[stage]`` its
     devices; ``wires[channel]``; ``slots`` between neighbours. ``together``: stages whose devices are a mesh; their ``compute``
-    holds their collectives too. Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch,
-    ``sync[stage]`` seconds once a step. Both are empty of inference."""
+    holds their collectives too. Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch, of
+    which ``weights[stage]`` are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the stages
+    that have an update whatever its seconds. All are empty of inference."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
@@ -53,12 +55,14 @@ class Workload:
     together: frozenset[int] = frozenset()
     backward: tuple[float, ...] = ()
     sync: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    updates: frozenset[int] = frozenset()
 
     @property
     def flow(self) -> Flow:
         """What rows of it are about, without the seconds."""
-        channels = {c: Channel(wire.source, wire.target, wire.learning) for c, wire in enumerate(self.wires)}
-        return Flow(self.replicas, channels, self.comm, self.slots, self.together, bool(self.backward))
+        channels = {c: Channel(wire.source, wire.target, wire.made, wire.read) for c, wire in enumerate(self.wires)}
+        return Flow(self.replicas, channels, self.comm, self.slots, self.together, bool(self.backward), updates=self.updates)
 
 
 def workload(module: Module) -> Workload:
@@ -119,32 +123,69 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
     crossing = Crossing(topology, network(topology))
     training = plan.flushes
     later = [stage.backward + stage.sync * stage.replicas / max(1, plan.microbatches) for stage in plan.stages]
+    cuts = cuts_of(module.entry)
+    wires = [_wire(crossing, cut, sides) for cut in cuts]
+    wires += [_gradient(crossing, wires[c], cuts[c], sides) for c in learned_channels(module, plan)]
     return Workload(
         compute=tuple(max(0.0, stage.working - behind) for stage, behind in zip(plan.stages, later, strict=True)),
         replicas=tuple(stage.devices for stage in plan.stages),
-        wires=tuple(
-            _wire(crossing, cut, sides, learning=cut.name in plan.stages[cut.target].learning) for cut in cuts_of(module.entry)
-        ),
+        wires=tuple(wires),
         comm=plan.comm,
         slots=SLOTS,
         together=frozenset(stage.index for stage in plan.stages if stage.mesh),
         backward=tuple(stage.backward for stage in plan.stages) if training else (),
         sync=tuple(stage.sync for stage in plan.stages) if training else (),
+        weights=weight_seconds(module, plan) if training else (),
+        updates=updating(module.entry) if training else frozenset(),
     )
 
 
-def _wire(crossing: Crossing, cut: Cut, sides: Sequence[Party], *, learning: bool) -> Wire:
-    """The channel of a tensor between two stages, each on its party of ``sides``; ``learning``: its gradient comes back."""
+def differentiated(entry: Func) -> bool:
+    """Whether the backward ops of a training step are written out."""
+    return any(phase_of(op.facets) != FORWARD for op in entry.ops)
+
+
+def learned_channels(module: Module, plan: Plan) -> list[int]:
+    """The channels whose tensor has a gradient, of a training step whose backward ops are not written out. The gradients have
+    channels behind all others, in this order (``ir.rows.with_gradients``)."""
+    if not plan.flushes or differentiated(module.entry):
+        return []
+    return [c for c, cut in enumerate(cuts_of(module.entry)) if cut.name in plan.stages[cut.target].learning]
+
+
+def updating(entry: Func) -> frozenset[int]:
+    """The stages that have ops of the update."""
+    members = stage_members(entry) if differentiated(entry) else ()
+    stages = (on for op, on in zip(entry.ops, members, strict=False) if phase_of(op.facets) == UPDATE)
+    return frozenset(index for on in stages for index in on)
+
+
+def _wire(crossing: Crossing, cut: Cut, sides: Sequence[Party]) -> Wire:
+    """The channel of a tensor between two stages, each on its party of ``sides``."""
+    if cut.sent == UPDATE:
+        return Wire(cut.source, cut.target, 0.0, 0.0, made=UPDATE, read=UPDATE)
     maker, reader = sides[cut.source], sides[cut.target]
     size = message_bytes(cut.tensor.type, maker, reader)
     media = crossing.media(size, maker, reader)
-    back = crossing.media(size, maker, reader, back=True) if learning else ()
-    return Wire(
-        cut.source,
-        cut.target,
-        crossing.send(size, maker, reader),
-        crossing.receive(size, maker, reader),
-        (media,),
-        learning,
-        (back,) if learning else (),
-    )
+    send, receive = crossing.send(size, maker, reader), crossing.receive(size, maker, reader)
+    return Wire(cut.source, cut.target, send, receive, (media,), cut.sent, cut.read)
+
+
+def _gradient(crossing: Crossing, wire: Wire, cut: Cut, sides: Sequence[Party]) -> Wire:
+    """The way back of the gradient of a tensor: either end is busy as long as it was with the tensor."""
+    maker, reader = sides[cut.source], sides[cut.target]
+    media = crossing.media(message_bytes(cut.tensor.type, maker, reader), maker, reader, back=True)
+    return Wire(cut.target, cut.source, wire.receive, wire.send, (media,), INPUT_GRADIENT, INPUT_GRADIENT)
+
+
+def weight_seconds(module: Module, plan: Plan) -> tuple[float, ...]:
+    """Of each stage, the seconds of a microbatch's backward pass that make gradients of weights alone: its part of the flops."""
+    both, weights = [0] * len(plan.stages), [0] * len(plan.stages)
+    for op, stages in zip(module.entry.ops, stage_members(module.entry), strict=True):
+        cost = op.facet(Cost)
+        if cost is not None and phase_of(op.facets) == FORWARD:
+            for stage in stages:
+                both[stage] += cost.input_grad + cost.weight_grad
+                weights[stage] += cost.weight_grad
+    parts = zip(plan.stages, both, weights, strict=True)
+    return tuple(stage.backward * own / every if every else 0.0 for stage, every, own in parts)

@@ -21,7 +21,7 @@ from passes.model.spmd.mesh import mesh_of
 from passes.model.spmd.price import Bill, price
 from passes.model.spmd.staged import Staged
 from passes.model.timeline.orders import step
-from passes.model.timeline.simulate import BACKWARD, COMPUTE, SYNC, run_rows, simulate
+from passes.model.timeline.simulate import BACKWARD, COMPUTE, UPDATE, run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, workload
 from passes.shard import build, decisions_of, named_plan
 from passes.shard.written import written
@@ -38,12 +38,17 @@ def loaded(
     )
 
 
+def gradient(wire: Wire) -> Wire:
+    """The way back of the gradient of what a wire carries: its ends are busy as long."""
+    return Wire(wire.target, wire.source, wire.receive, wire.send, made="I", read="I")
+
+
 def of_stages(load: Workload, microbatches: int) -> list[float]:
     """What the plan charges each stage of a microbatch: both passes, transfers both ways, its part of the synchronisation."""
     spent = [f + b + s / microbatches for f, b, s in zip(load.compute, load.backward, load.sync, strict=True)]
     for wire in load.wires:
-        spent[wire.source] += (1 + wire.learning) * wire.send
-        spent[wire.target] += (1 + wire.learning) * wire.receive
+        spent[wire.source] += wire.send
+        spent[wire.target] += wire.receive
     return spent
 
 
@@ -52,17 +57,17 @@ def formula(load: Workload, microbatches: int) -> float:
 
 
 def test_two_stages_by_hand() -> None:
-    load = loaded([2.0, 1.0], [3.0, 2.0], [Wire(0, 1, 0.5, 0.25, learning=True)], [0.0, 4.0])
+    load = loaded([2.0, 1.0], [3.0, 2.0], [Wire(0, 1, 0.5, 0.25), gradient(Wire(0, 1, 0.5, 0.25))], [0.0, 4.0])
     schedule = step(load, 2)
     rows = {device: [(a.kind, a.microbatch, a.channel) for a in actions] for device, actions in schedule.rows}
     assert rows == {
         "d0": [
             *[("F", 0, None), ("send", 0, 0), ("F", 1, None), ("send", 1, 0)],
-            *[("recv", 0, 0), ("B", 0, None), ("recv", 1, 0), ("B", 1, None)],
+            *[("recv", 0, 1), ("B", 0, None), ("recv", 1, 1), ("B", 1, None)],
         ],
         "d1": [
-            *[("recv", 0, 0), ("F", 0, None), ("B", 0, None), ("send", 0, 0)],
-            *[("recv", 1, 0), ("F", 1, None), ("B", 1, None), ("send", 1, 0), ("sync", None, None)],
+            *[("recv", 0, 0), ("F", 0, None), ("B", 0, None), ("send", 0, 1)],
+            *[("recv", 1, 0), ("F", 1, None), ("B", 1, None), ("send", 1, 1), ("U", None, None)],
         ],
     }
     assert (schedule.kind, schedule.periodic, schedule.microbatches) == ("1f1b", False, 2)
@@ -70,7 +75,7 @@ def test_two_stages_by_hand() -> None:
     ends = {(e.device, e.action.kind, e.action.microbatch): e.end for e in events}
     # d1: receives from 2.5, runs F and B until 5.75, sends until 6; the second from 6 until 9.5, then synchronises.
     assert ends["d1", "B", 0] == 5.75
-    assert ends["d1", "sync", None] == 13.5
+    assert ends["d1", "U", None] == 13.5
     assert ends["d0", "recv", 0] == 6.5
     assert ends["d0", "B", 0] == 9.5
     assert ends["d0", "B", 1] == 9.5 + 0.5 + 3.0
@@ -101,9 +106,8 @@ def longest_path(load: Workload, microbatches: int) -> float:
         return ended(s, kind, m) + sum(cost for c, cost in outgoing[: [c for c, _ in outgoing].index(channel) + 1])
 
     def sending(s: int, kind: str) -> list[tuple[int, float]]:
-        if kind == "F":
-            return [(c, w.send) for c, w in enumerate(load.wires) if w.source == s]
-        return [(c, w.receive) for c, w in enumerate(load.wires) if w.target == s and w.learning]
+        made = "F" if kind == "F" else "I"
+        return [(c, w.send) for c, w in enumerate(load.wires) if w.source == s and w.made == made]
 
     @cache
     def ended(s: int, kind: str, m: int) -> float:
@@ -114,10 +118,8 @@ def longest_path(load: Workload, microbatches: int) -> float:
             before = orders[s][place - 1]
             clock = ended(s, *before) + sum(cost for _, cost in sending(s, before[0]))
         for c, w in enumerate(load.wires):
-            if kind == "F" and w.target == s:
-                clock = max(clock, sent(w.source, "F", m, c)) + w.receive
-            if kind == "B" and w.source == s and w.learning:
-                clock = max(clock, sent(w.target, "B", m, c)) + w.send
+            if w.target == s and w.made == ("F" if kind == "F" else "I"):
+                clock = max(clock, sent(w.source, kind, m, c)) + w.receive
         return clock + (load.compute if kind == "F" else load.backward)[s]
 
     last = [ended(s, *orders[s][-1]) + sum(cost for _, cost in sending(s, orders[s][-1][0])) for s in range(count)]
@@ -132,7 +134,8 @@ def loads(draw: st.DrawFn, comm: str = "sum") -> Workload:
     if count > 2:
         ends = st.lists(st.integers(0, count - 1), min_size=2, max_size=2, unique=True)
         pairs += [(min(pair), max(pair)) for pair in draw(st.lists(ends, max_size=3))]
-    wires = [Wire(a, b, draw(seconds), draw(seconds), learning=draw(st.booleans()) or b == a + 1) for a, b in sorted(pairs)]
+    wires = [Wire(a, b, draw(seconds), draw(seconds)) for a, b in sorted(pairs)]
+    wires += [gradient(wire) for wire in wires if draw(st.booleans()) or wire.target == wire.source + 1]
     sync = [draw(seconds) * 4 if draw(st.booleans()) else 0.0 for _ in range(count)]
     times = [[draw(seconds) for _ in range(count)] for _ in range(2)]
     return loaded(times[0], times[1], wires, sync, comm)
@@ -155,7 +158,8 @@ def test_equal_stages_take_just_the_formula(
     stages: int, microbatches: int, forward: float, backward: float, sync: float
 ) -> None:
     """Without transfers; what all synchronise comes on top, but for the part that the formula has of it."""
-    wires = [Wire(s, s + 1, 0.0, 0.0, learning=True) for s in range(stages - 1)]
+    wires = [Wire(s, s + 1, 0.0, 0.0) for s in range(stages - 1)]
+    wires += [gradient(wire) for wire in wires]
     load = loaded([forward] * stages, [backward] * stages, wires)
     assert step(load, microbatches).period == pytest.approx((microbatches + stages - 1) * (forward + backward), rel=1e-9)
     assert step(load, microbatches).period == pytest.approx(formula(load, microbatches), rel=1e-9)
@@ -186,17 +190,18 @@ def test_few_microbatches_are_in_flight_and_gradients_are_synchronised_last(load
             done[action.kind].append(action.microbatch)
         assert done[COMPUTE] == done[BACKWARD] == list(range(microbatches))
         assert most == min(microbatches, count - stage)
-        assert done[SYNC] == ([None] if load.sync[stage] else [])
-        assert not load.sync[stage] or actions[-1].kind == SYNC
+        assert done[UPDATE] == ([None] if load.sync[stage] else [])
+        assert not load.sync[stage] or actions[-1].kind == UPDATE
 
 
 def test_a_link_that_transfers_share_is_busy_both_ways() -> None:
     """Half duplex: a value and a gradient do not cross it at once; by a link each way they would."""
     shared = ((("link", 1.0),),)
-    apart = Wire(0, 1, 1.0, 1.0, ((("there", 1.0),),), True, ((("back", 1.0),),))
-    load = loaded([0.1, 0.1], [0.1, 0.1], [replace(apart, media=shared[0:1], back=shared[0:1])])
+    there = Wire(0, 1, 1.0, 1.0, ((("there", 1.0),),))
+    back = replace(gradient(there), media=((("back", 1.0),),))
+    load = loaded([0.1, 0.1], [0.1, 0.1], [replace(there, media=shared), replace(back, media=shared)])
     assert step(load, 4).period >= 8.0
-    assert step(load, 4).period >= step(replace(load, wires=(apart,)), 4).period
+    assert step(load, 4).period >= step(replace(load, wires=(there, back)), 4).period
 
 
 def planned(module: Module) -> tuple[Plan, Schedule]:
@@ -224,7 +229,7 @@ def test_a_sharded_plan_is_scheduled(options: dict[str, object], microbatches: i
     plan, schedule = planned(module)
     assert plan.microbatches == schedule.microbatches == microbatches
     load = workload(module)
-    assert any(wire.learning for wire in load.wires) == (len(plan.stages) > 1)
+    assert any(wire.made == "I" for wire in load.wires) == (len(plan.stages) > 1)
     charged = [stage.working + stage.receive + stage.send for stage in plan.stages]
     assert of_stages(load, microbatches) == pytest.approx(charged, rel=1e-9)
     assert all(0 < stage.backward < stage.working for stage in plan.stages)
@@ -236,7 +241,7 @@ def test_a_sharded_plan_is_scheduled(options: dict[str, object], microbatches: i
     for kind in (COMPUTE, BACKWARD):
         done = [(e.device, e.action.microbatch) for e in events if e.action.kind == kind]
         assert sorted(done) == sorted((d, m) for stage in plan.stages for d in stage.devices for m in range(microbatches))
-    assert (SYNC in {event.action.kind for event in events}) == any(stage.sync for stage in plan.stages) == synchronised
+    assert (UPDATE in {event.action.kind for event in events}) == any(stage.sync for stage in plan.stages) == synchronised
 
 
 def test_a_value_is_never_below_the_step() -> None:
