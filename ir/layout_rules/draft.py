@@ -146,7 +146,7 @@ class Draft:
         if self._tied.intersection(kept) or len({tensor for tensor, _ in kept}) < len(kept):
             raise UnfitError(f"factor '{name}' lies along a dimension twice")
         kept_by_results = kind is Kind.PARALLEL and not any(isinstance(change, FixedResult) for change in adapt)
-        if any(tensor < 0 for tensor, _ in kept) != kept_by_results:
+        if self.results and any(tensor < 0 for tensor, _ in kept) != kept_by_results:
             raise UnfitError(f"factor '{name}' is {kind.value}, which the results contradict")
         self._tied.update(kept)
         self._add(name, kind, units, kept, tuple(i for i in partial if self.present(i)), adapt, divided)

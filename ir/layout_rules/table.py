@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ir.attributes import Attributes, Dense
-from ir.layout_rules import attention, indexing, moves, pointwise, products, quantised, reductions
+from ir.layout_rules import attention, indexing, moves, pointwise, products, quantised, reductions, updates
 from ir.layout_rules.draft import Constants, Draft, Draw, Numbers
 from ir.layout_rules.rule import LayoutRule
 from ir.module import Func, Inline, Module, Resource, Splat
@@ -23,6 +23,7 @@ RULES: dict[str, Draw] = {
     **products.RULES,
     **quantised.RULES,
     **reductions.RULES,
+    **updates.RULES,
 }
 """How the rule of each op is drawn, by the op's full name."""
 

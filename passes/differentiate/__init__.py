@@ -24,6 +24,7 @@ from ir.names import unique
 from ir.opdefs import module_opsets
 from ir.ops import Op, Value
 from ir.types import TensorType, without_layout
+from passes.differentiate.layouts import is_sharded, with_layouts
 from passes.differentiate.site import Added, Program
 from passes.differentiate.tape import Gradients, differentiated
 from passes.differentiate.update import REPLICAS, Updates
@@ -98,7 +99,8 @@ class DifferentiatePass(Pass):
             raise InvalidInput(
                 f"no gradient of {loss} reaches a trained weight", where=func.name, hint="does the loss depend on the weights?"
             )
-        ops = tuple(one for op in func.ops for one in (_with_results(op, gradients), *_averages(op)))
+        sharded = is_sharded(module)
+        ops = tuple(one for op in (plain if sharded else func).ops for one in (_with_results(op, gradients), *_averages(op)))
         ops += tuple(one.op.with_facets(Phase(one.phase), *_stages(one)) for one in program.added)
         context.count(
             self.name, forward=len(func.ops), backward=len(gradients.added), update=len(program.added) - len(gradients.added)
@@ -107,7 +109,12 @@ class DifferentiatePass(Pass):
         for name in lost:
             context.sink.warn(f"no gradient of {loss} reaches {name}: it is not trained", where=func.name)
         new = [*program.constants.values(), *updates.states]
-        return _assembled(module, replace(func, ops=ops), new, list(meshes.values()), set(lost))
+        results = plain.results if sharded else func.results
+        after = _assembled(module, replace(func, ops=ops, results=results), new, list(meshes.values()), set(lost))
+        if not sharded:
+            return after
+        of = {total: name for name, total in reversed(list(gradients.values.items()))}
+        return with_layouts(after, module, of, updates.state_of, program.around)
 
     def _microbatches(self, plan: Plan | None) -> int:
         return self.microbatches or (plan.microbatches if plan is not None else 0) or 1

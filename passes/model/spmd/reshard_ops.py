@@ -4,7 +4,7 @@
 ``{once = 1}``, on a weight, it says how stage k keeps it: it is read so, and nothing is moved. What ``with_reshards`` writes:
 
 1. Every operand has, on its stage's mesh, the layout that its op's strategy wants. Of one value there is one reshard per stage
-   and layout, straight from the layout in which the stage has it, before the first op that reads it.
+   and layout, straight from the layout in which the stage has it, before the first op that reads it, in the phase of that op.
 2. A value with a layout is read in a stage on another mesh by reshards alone: it crosses as it lies where the two meshes have
    equal sizes and shares, else a reshard behind its op makes it whole in the stage that made it.
 3. A weight lies as its type says in the stages on that mesh; in any other stage it is whole where its type says so, and read
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from ir.attributes import attributes
 from ir.boxes import Placements, placements_of
-from ir.facets import StageSet
+from ir.facets import StageSet, in_phase, phase_of
 from ir.module import Func, Mesh, Module
 from ir.opdefs import RESHARD
 from ir.ops import Op, Value
@@ -236,7 +236,7 @@ class _Writer:
         return result, kept, False
 
     def reshard(self, operand: str, result: str, type_: Type, stages: tuple[int, ...], op: Op, *, once: bool = False) -> None:
-        facets = (StageSet(stages),)
+        facets = (*in_phase(phase_of(op.facets)), StageSet(stages))
         fields = _ONCE if once else ()
         self.ops.append(Op(RESHARD, (operand,), (Value(result, type_),), fields, facets=facets, location=op.location))
 

@@ -134,8 +134,6 @@ class Numbers:
         model = export_func(Module("@m", (*symbols, plain), after.attributes), plain)
         self.evaluator = ReferenceEvaluator(onnx_ir.to_proto(model))
         self.reads = [given.name for given in onnx_ir.to_proto(model).graph.input]
-        self.of_weight = {op.operands[0]: None for op in func.ops if op.name == ACCUMULATE}
-        # In order: each accumulated gradient belongs to the weight that the optimizer behind it names.
         self.weights = _weights(func)
 
     def __call__(self, feeds: Mapping[str, Array]) -> tuple[float, dict[str, Array]]:
@@ -163,7 +161,7 @@ def _weights(func: Func) -> dict[str, list[str]]:
     return {op.operands[0]: accumulated(op.operands[1]) for op in func.ops if op.name == "grad.sgd"}
 
 
-def check(case: Case, *, tolerance: float = 1e-5) -> None:
+def check(case: Case, *, tolerance: float = 1e-5, step: float = 1e-6) -> None:
     """The gradients of the op against central differences along random directions."""
     numbers = Numbers(differentiated(module_of(case)))
     chosen = [min(case.floats)] if case.shared else list(case.floats)
@@ -174,7 +172,6 @@ def check(case: Case, *, tolerance: float = 1e-5) -> None:
         gradient = gradients.get(f"@x{i}")
         for _ in range(2):
             direction = random.normal(size=np.shape(case.floats[i]))
-            step = 1e-6
             high, _ = numbers(point | {f"w.x{i}": point[f"w.x{i}"] + step * direction})
             low, _ = numbers(point | {f"w.x{i}": point[f"w.x{i}"] - step * direction})
             wanted = (high - low) / (2 * step)

@@ -27,10 +27,11 @@ def integers(*values: int) -> Array:
 
 
 UNARY: Mapping[str, tuple[float, float, dict[str, Any]]] = {
-    "Abs": (-2, 2, {}), "Acos": (-0.9, 0.9, {}), "Acosh": (1.2, 3, {}), "Asin": (-0.9, 0.9, {}), "Asinh": (-2, 2, {}),
-    "Atan": (-2, 2, {}), "Atanh": (-0.9, 0.9, {}), "Celu": (-2, 2, {"alpha": 0.5}), "Cos": (-2, 2, {}), "Cosh": (-2, 2, {}),
-    "Elu": (-2, 2, {"alpha": 0.5}), "Erf": (-2, 2, {}), "Exp": (-2, 2, {}), "HardSigmoid": (-4, 4, {}), "HardSwish": (-4, 4, {}),
-    "Identity": (-2, 2, {}), "LeakyRelu": (-2, 2, {"alpha": 0.25}), "Log": (0.5, 3, {}), "Mish": (-2, 2, {}), "Neg": (-2, 2, {}),
+    "Abs": (-2, 2, {}), "Acos": (-0.9, 0.9, {}), "Acosh": (1.2, 3, {}), "Asin": (-0.9, 0.9, {}),
+    "Asinh": (-2, 2, {}), "Atan": (-2, 2, {}), "Atanh": (-0.9, 0.9, {}), "Celu": (-2, 2, {"alpha": 0.5}), "Cos": (-2, 2, {}), "Cosh": (-2, 2, {}),
+    "Elu": (-2, 2, {"alpha": 0.5}), "Erf": (-2, 2, {}), "Exp": (-2, 2, {}), "HardSigmoid": (-4, 4, {}),
+    "HardSwish": (-4, 4, {}), "Identity": (-2, 2, {}), "LeakyRelu": (-2, 2, {"alpha": 0.25}), "Log": (0.5, 3, {}),
+    "Mish": (-2, 2, {}), "Neg": (-2, 2, {}),
     "Reciprocal": (0.5, 2, {}), "Relu": (-2, 2, {}), "Selu": (-2, 2, {}), "Shrink": (-2, 2, {"lambd": 0.5}),
     "Sigmoid": (-2, 2, {}), "Sin": (-2, 2, {}), "Sinh": (-2, 2, {}), "Softplus": (-2, 2, {}), "Softsign": (-2, 2, {}),
     "Sqrt": (0.5, 3, {}), "Tan": (-1, 1, {}), "Tanh": (-2, 2, {}), "ThresholdedRelu": (-2, 2, {"alpha": 0.5}),
@@ -41,10 +42,11 @@ UNARY: Mapping[str, tuple[float, float, dict[str, Any]]] = {
 def test_unary(name: str) -> None:
     low, high, fields = UNARY[name]
     random = np.random.default_rng(3)
-    # Attributes are IEEE single; the reference's Erf is a polynomial, its Softsign takes no scalar.
-    tolerance = 5e-3 if name == "Erf" else 2e-4 if fields else 1e-5
+    # Attributes are IEEE single; the reference's Erf is a polynomial, good to 1e-7, its Softsign takes no scalar.
+    tolerance = 2e-3 if name == "Erf" else 2e-4 if fields else 1e-5
+    step = 1e-3 if name == "Erf" else 1e-6
     for shape in ((1,), (3,), (2, 3, 2)):
-        check(Case(name, {0: distinct(random, shape, low, high)}, fields=fields), tolerance=tolerance)
+        check(Case(name, {0: distinct(random, shape, low, high)}, fields=fields), tolerance=tolerance, step=step)
 
 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)

@@ -1,0 +1,38 @@
+"""Layout rules of the ops of an update: element by element, each tensor as the weight lies.
+
+Means of microbatches are means of terms as well: a gradient stays ``P(sum)`` until it is reduced once a step.
+"""
+
+from __future__ import annotations
+
+from ir.grads import ACCUMULATE, ASSIGN, COUNTS, STATE
+from ir.layout_rules.draft import Draft, Draw
+
+
+def accumulate(draft: Draft) -> None:
+    """The mean over the microbatches."""
+    draft.tie_same((0, -1))
+    draft.passes((0,))
+
+
+def assign(draft: Draft) -> None:
+    """A resource and its next value."""
+    draft.tie_same((0, 1))
+
+
+def _optimizer(name: str) -> Draw:
+    def draw(draft: Draft) -> None:
+        operands = len(draft.operands) - int(name in COUNTS)
+        draft.tie_same((*range(operands), *range(-1, -1 - len(draft.results), -1)))
+
+    return draw
+
+
+RULES: dict[str, Draw] = {
+    ACCUMULATE: accumulate,
+    ASSIGN: assign,
+    **{f"grad.{name}": _optimizer(name) for name in STATE},
+}
+"""By the op's full name."""
+
+__all__ = ["RULES"]

@@ -1,0 +1,336 @@
+"""How the ops of the backward pass are split on the meshes of their stages.
+
+Every op takes a strategy of its own layout rule on each axis, in the order of the program: the one for which least bytes move
+to bring its operands from where they lie, and its result, where that is the gradient of a value, to the layout of that
+gradient. Ties go to a result that lies there already, then to less work. ``comm.reshard`` ops are then written as for the
+forward program.
+
+The gradient of a value lies as ``backward_rule`` says: beside ``S(d)`` as ``S(d)``, beside ``P(sum)`` and ``R`` as ``R``. That
+of a weight has no such layout: it is accumulated as it is made, as ``P(sum)`` where members hold terms, and reduced once a
+step by the reshard before the optimizer, which works in the layout that the weight is kept in, or, where ``sync`` says
+``reduce_scatter``, on parts of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ir.boxes import Placements
+from ir.facets import INPUT_GRADIENT, SEPARATOR, WEIGHT_GRADIENT, WHOLE, Phase, ShardRule, StageSet, Sync, phase_of
+from ir.grads import ASSIGN, STATE
+from ir.layout_rules import LayoutRule, Strategy, Surroundings
+from ir.module import Mesh, Module, Plan, Resource
+from ir.opdefs import RESHARD
+from ir.ops import Op, Value
+from ir.shares import none_empty, proportional
+from ir.types import Partial, Placement, Replicate, Shard, type_bytes
+from passes.model.graph import reads
+from passes.model.spmd.decided import bare_results, decided
+from passes.model.spmd.reshard_ops import Decided, laid, same_shape, with_reshards
+
+MOST_COMBINATIONS = 4096
+"""Combinations of strategies over all axes that are compared; of more, the op runs whole."""
+_SLICED = 1e-3
+"""What a part of a whole tensor costs, as a fraction of its bytes: nothing moves, but whole it may be wanted again."""
+_OPTIMIZERS = frozenset(f"grad.{name}" for name in STATE)
+
+
+def is_sharded(module: Module) -> bool:
+    """Whether a stage of the plan is on a mesh."""
+    plan = module.first(Plan)
+    return plan is not None and any(stage.mesh for stage in plan.stages)
+
+
+def with_layouts(
+    module: Module, before: Module, gradients: Mapping[str, str], states: Mapping[str, Sequence[str]], around: Surroundings
+) -> Module:
+    """``module`` with strategies, layouts and reshards. Its entry has the forward ops without reshards and those of the other
+    phases behind; ``before`` is the module as it was. ``gradients``: of each gradient the value that it is of; ``states``: the
+    optimizer's of each weight."""
+    chooser = _Chooser(module, decided(before), gradients, states, around)
+    return chooser.module_after()
+
+
+@dataclass(slots=True)
+class _Chooser:
+    """Walks over the ops that are new. ``lies``: how each value lies in the stage that makes it, its ``home``."""
+
+    module: Module
+    found: Decided
+    gradients: Mapping[str, str]
+    states: Mapping[str, Sequence[str]]
+    around: Surroundings
+    lies: dict[str, Placements] = field(init=False)
+    home: dict[str, int] = field(init=False)
+    kept: list[dict[str, Placements]] = field(init=False)
+    resources: dict[str, Resource] = field(init=False)
+    known: dict[tuple[int, str], list[Placements]] = field(default_factory=dict)
+    """Other layouts that a stage has a value in already, since an op before wanted it so."""
+
+    def __post_init__(self) -> None:
+        self.lies = dict(self.found.lies)
+        self.kept = [dict(kept) for kept in self.found.kept]
+        self.resources = self.module.resources
+        self.home = {
+            value.name: stages[0]
+            for op, stages in zip(self.found.func.ops, self.found.members, strict=True)
+            for value in op.results
+        }
+
+    def module_after(self) -> Module:
+        known = {op.id: wants for op, wants in zip(self.found.func.ops, self.found.wants, strict=True)}
+        ops: list[Op] = []
+        wants: list[tuple[Placements, ...] | None] = []
+        for op in self.module.entry.ops:
+            old = op.name != ASSIGN and phase_of(op.facets) not in (INPUT_GRADIENT, WEIGHT_GRADIENT, "U")
+            if old:
+                ops.append(op)
+                wants.append(known[op.id])
+                self.note(op, known[op.id])
+                continue
+            for one in self.by_stage(op):
+                laid_op, wanted = self.op(one)
+                ops.append(laid_op)
+                wants.append(wanted)
+                self.note(laid_op, wanted)
+        func = replace(self.module.entry, ops=tuple(ops))
+        members = tuple(op.facet(StageSet, StageSet(())).stages for op in ops)
+        after = Decided(
+            func, members, self.found.meshes, tuple(wants), self.lies, self.found.outputs, tuple(self.kept), self.found.uneven
+        )
+        module = self.module.replace(self.module.entry, func)
+        module = with_reshards(self.with_states(module), after)
+        return module.replace(module.entry, replace(module.entry, ops=in_time(module.entry.ops)))
+
+    def note(self, op: Op, wants: Sequence[Placements] | None) -> None:
+        """What an op wants of its operands its stage has from then on."""
+        stage = op.facet(StageSet, StageSet((0,))).stages[0]
+        whole: Placements = (Replicate(),) * len(self.found.meshes[stage].axes)
+        for number, name in enumerate(op.operands):
+            if name:
+                wanted = whole if wants is None else wants[number]
+                layouts = self.known.setdefault((stage, name), [])
+                if wanted not in layouts:
+                    layouts.append(wanted)
+
+    def by_stage(self, op: Op) -> Sequence[Op]:
+        """An op of several stages as one for each, where one of them is on a mesh."""
+        stages = op.facet(StageSet, StageSet(())).stages
+        if len(stages) < 2 or not any(self.found.meshes[stage].axes for stage in stages):
+            return (op,)
+        return [op.with_facets(StageSet((stage,))) for stage in stages]
+
+    def with_states(self, module: Module) -> Module:
+        """The optimizer's state lies as the update works."""
+        symbols = []
+        for symbol in module.symbols:
+            if isinstance(symbol, Resource) and symbol.name in self.state_layouts():
+                mesh, lies = self.state_layouts()[symbol.name]
+                symbol = replace(symbol, type=laid(symbol.type, mesh, lies))
+            symbols.append(symbol)
+        return replace(module, symbols=tuple(symbols))
+
+    def state_layouts(self) -> dict[str, tuple[Mesh, Placements]]:
+        return {
+            state: (self.found.meshes[stage], kept[state])
+            for stage, kept in enumerate(self.kept)
+            for states in self.states.values()
+            for state in states
+            if state in kept
+        }
+
+    # -- one op --------------------------------------------------------------------------------------------------------
+
+    def op(self, op: Op) -> tuple[Op, tuple[Placements, ...] | None]:
+        """The op with its strategies and the layouts of its results, and how it wants its operands."""
+        stage = op.facet(StageSet, StageSet((0,))).stages[0]
+        mesh = self.found.meshes[stage]
+        whole: Placements = (Replicate(),) * len(mesh.axes)
+        rule = self.around.rule(bare_results(op)) if mesh.axes else None
+        strategies = None
+        if rule is not None:
+            strategies = self.given(op, rule, mesh, stage) or self.cheapest(op, rule, mesh, stage)
+        wants = None
+        results = [whole] * len(op.results)
+        if strategies is not None and any(strategy.name != WHOLE for strategy in strategies):
+            wants = tuple(tuple(s.operands[i] for s in strategies) for i in range(len(op.operands)))
+            results = [tuple(s.results[i] for s in strategies) for i in range(len(op.results))]
+        names = [s.name for s in strategies] if wants is not None and strategies else [WHOLE] * len(mesh.axes)
+        values = []
+        for value, lies in zip(op.results, results, strict=True):
+            if value.name:
+                self.lies[value.name], self.home[value.name] = lies, stage
+            values.append(Value(value.name, laid(value.type, mesh, lies)) if value.name else value)
+        op = replace(op, results=tuple(values))
+        return (op.with_facets(ShardRule(SEPARATOR.join(names))) if mesh.axes else op), wants
+
+    def given(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int) -> list[Strategy] | None:
+        """The strategies of an op that works in the layout of its resource."""
+        if op.name == ASSIGN:
+            target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
+        elif op.name in _OPTIMIZERS:
+            target = self.updated(op, rule, mesh, stage)
+            for state in self.states.get(op.operands[0], ()):
+                self.kept[stage][state] = target
+        else:
+            return None
+        return self.along(rule, mesh, target)
+
+    def along(self, rule: LayoutRule, mesh: Mesh, target: Placements) -> list[Strategy] | None:
+        """On each axis the strategy that reads the first operand so; None where one axis has none."""
+        found = []
+        for (_, size), placement in zip(mesh.axes, target, strict=True):
+            strategy = next((s for s in rule.strategies(size) if s.operands[0] == placement), None)
+            if strategy is None:
+                return None
+            found.append(strategy)
+        return found
+
+    def updated(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int) -> Placements:
+        """How an update works: as its weight is kept, or on parts of it where ``sync`` asks for that."""
+        weight = op.operands[0]
+        kept = self.kept[stage].get(weight, (Replicate(),) * len(mesh.axes))
+        method = next((facet.method for facet in self.resources[weight].facets if isinstance(facet, Sync)), "")
+        if method != "reduce_scatter":
+            return kept
+        gradient = self.seen(op.operands[1], stage)
+        target = list(kept)
+        for axis, (placement, part) in enumerate(zip(kept, gradient, strict=True)):
+            if not (isinstance(placement, Replicate) and isinstance(part, Partial)):
+                continue
+            for strategy in rule.strategies(mesh.axes[axis][1]):
+                chosen = strategy.operands[0]
+                if isinstance(chosen, Shard) and chosen not in target and self.fits(strategy, [], mesh, axis):
+                    target[axis] = chosen
+                    break
+        return tuple(target)
+
+    # -- the cheapest --------------------------------------------------------------------------------------------------
+
+    def cheapest(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int) -> list[Strategy]:
+        """The strategies, one for each axis, for which least moves."""
+        options = [rule.strategies(size) for _, size in mesh.axes]
+        placements = [self.ready(name, stage) for name in op.operands]
+        combinations = 1
+        for axis in options:
+            combinations *= len(axis)
+        if combinations > MOST_COMBINATIONS:
+            options = [axis[:1] for axis in options]
+        best, least = None, (float("inf"), 1, 1, float("inf"))
+        for chosen in itertools.product(*options):
+            if not self.valid(chosen, mesh):
+                continue
+            price = self.price(op, chosen, placements, mesh)
+            if price < least:
+                best, least = list(chosen), price
+        return best or [strategies[0] for strategies in options]
+
+    def ready(self, name: str, stage: int) -> Sequence[Placements]:
+        """The layouts in which a stage has an operand; none for an absent one."""
+        return [self.seen(name, stage), *self.known.get((stage, name), ())] if name else ()
+
+    def seen(self, name: str, stage: int) -> Placements:
+        """How a value lies as a stage gets it."""
+        mesh = self.found.meshes[stage]
+        whole: Placements = (Replicate(),) * len(mesh.axes)
+        if name[:1] == "@":
+            return self.kept[stage].get(name, whole)
+        home = self.home.get(name)
+        if home is None:
+            return whole
+        lies = self.lies[name]
+        return lies if home == stage or same_shape(self.found.meshes[home], mesh) else whole
+
+    def valid(self, chosen: Sequence[Strategy], mesh: Mesh) -> bool:
+        """Whether every shard gets something, and terms of one value are of one reduction."""
+        done: list[tuple[int, Strategy]] = []
+        for axis, strategy in enumerate(chosen):
+            if not self.fits(strategy, done, mesh, axis):
+                return False
+            done.append((axis, strategy))
+        tensors = zip(*((*s.operands, *s.results) for s in chosen), strict=True)
+        return all(len({p.reduction for p in tensor if isinstance(p, Partial)}) < 2 for tensor in tensors)
+
+    def fits(self, strategy: Strategy, done: Sequence[tuple[int, Strategy]], mesh: Mesh, axis: int) -> bool:
+        """Whether the factor of a strategy can be cut once more, in whole units."""
+        factor = strategy.factor
+        if factor is None:
+            return True
+        cuts = [mesh.along(other) for other, one in done if one.name == strategy.name] + [mesh.along(axis)]
+        return none_empty(factor.size, cuts) and proportional(factor.size, cuts)
+
+    def price(
+        self, op: Op, chosen: Sequence[Strategy], placements: Sequence[Sequence[Placements]], mesh: Mesh
+    ) -> tuple[float, int, int, float]:
+        """Bytes that move, whether a gradient lies elsewhere than it should, whether a constant is cut, work."""
+        moved = 0.0
+        for number, (name, layouts) in enumerate(zip(op.operands, placements, strict=True)):
+            if name:
+                size = float(type_bytes(self.around.types[name]) or 0)
+                wanted = tuple(strategy.operands[number] for strategy in chosen)
+                moved += size * min(distance(lies, wanted, mesh) for lies in layouts)
+        astray = 0
+        for number, value in enumerate(op.results):
+            target = self.target(value.name, mesh)
+            if target is None:
+                continue
+            made = tuple(strategy.results[number] for strategy in chosen)
+            astray |= int(made != target)
+            moved += float(type_bytes(value.type) or 0) * distance(made, target, mesh)
+        work = 1.0
+        for strategy, (_, count) in zip(chosen, mesh.axes, strict=True):
+            work *= strategy.factor.share(count) if strategy.factor is not None else 1.0
+        source = not any(name[:1] == "%" for name in op.operands)
+        cut = int(source and any(strategy.name != WHOLE for strategy in chosen))
+        return moved, astray, cut, work
+
+    def target(self, name: str, mesh: Mesh) -> Placements | None:
+        """How the gradient of a value should lie."""
+        value = self.gradients.get(name)
+        if value is None or value[:1] == "@" or value not in self.lies:
+            return None
+        lies = self.lies[value]
+        if len(lies) != len(mesh.axes):
+            return None
+        return tuple(placement if isinstance(placement, Shard) else Replicate() for placement in lies)
+
+
+def distance(before: Placements, after: Placements, mesh: Mesh) -> float:
+    """Bytes that move from one layout to another, of a tensor of one byte."""
+    return sum(conversion(one, other, size) for one, other, (_, size) in zip(before, after, mesh.axes, strict=True))
+
+
+def conversion(before: Placement, after: Placement, count: int) -> float:
+    """Bytes that a member of a ring of ``count`` passes on, of a tensor of one byte."""
+    if before == after:
+        return 0.0
+    part = (count - 1) / count
+    match before, after:
+        case (Replicate(), Shard()):
+            return _SLICED
+        case (Replicate(), Partial()):
+            return 2 * _SLICED
+        case (Partial(), Replicate()):
+            return 2 * part
+        case (Shard(), Shard()):
+            return part / count
+    return part
+
+
+def in_time(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """``ops`` with every reshard in a phase that is not behind that of a reader: what I reads is not made in W."""
+    early: set[str] = set()
+    found = []
+    for op in reversed(ops):
+        phase = phase_of(op.facets)
+        if phase == WEIGHT_GRADIENT and op.name == RESHARD and op.results[0].name in early:
+            op, phase = op.with_facets(Phase(INPUT_GRADIENT)), INPUT_GRADIENT
+        if phase == INPUT_GRADIENT:
+            early.update(reads(op))
+        found.append(op)
+    return tuple(reversed(found))
+
+
+__all__ = ["in_time", "is_sharded", "with_layouts"]
