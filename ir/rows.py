@@ -9,8 +9,8 @@ Rules:
 2. ``recv`` waits for the ``send`` of its channel and microbatch; ``F`` for every ``recv`` of its stage and microbatch; ``send``
    for the ``F`` of its stage and microbatch.
 3. Of inference, an edge, all channels between two stages, has ``edge_slots`` buffers; of replicas, each pair that exchanges
-   microbatches has so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the microbatch
-   that many turns of the pair before. In training a send takes what was made, and waits for no buffer.
+   microbatches has so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the
+   microbatch that many turns of the pair before. In training a send takes what was made, and waits for no buffer.
 4. A periodic row is one period of an endless stream: in period k its action with microbatch number o works on microbatch k + o.
    What falls outside the samples is left out.
 5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together, so

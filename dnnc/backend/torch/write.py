@@ -1,0 +1,107 @@
+"""The directory of a training build, written whole or not at all.
+
+plan.json, plan.ir, trace.json   as in every build; the ranks read plan.ir
+stages/stageK.py                 the functions of a program (``stage_file``)
+weights.safetensors              the weights before the first step: a checkpoint like those that training writes
+train.py                         what torchrun starts on each rank
+manifest.json                    versions, source, size and digest of every file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dnnc.backend.torch.stage_file import program_source
+from dnnc.backend.timeline import predicted
+from dnnc.backend.write import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
+from dnnc.program.snapshot import MANIFEST, sealed
+from dnnc.program.trace import to_perfetto
+from dnnc.program.transaction import whole_directory
+from dnnc.runtime.torch.checkpoint import INITIAL, Position, write_checkpoint
+from dnnc.runtime.torch.step import Step, file_name
+from ir.diagnostics import InvalidInput
+from ir.module import Declared, Module, Splat
+
+ENGINE = "torch"
+TRAIN = '''"""Trains this plan: torchrun --nproc-per-node {ranks} train.py --steps N. 'dnnc train' starts the same."""
+
+from pathlib import Path
+
+from dnnc.runtime.torch.rank import main
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(__file__).parent))
+'''
+
+
+def write_training_build(
+    module: Module,
+    folder: Path,
+    source: str,
+    out: Path,
+    *,
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+    made_by: str = "",
+) -> dict[str, Any]:
+    """Writes the build of a scheduled and lowered training step to ``out`` and returns its manifest.
+
+    ``folder`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that ``plan.ir``
+    begins with. Raises UsageError when ``out`` is someone else's directory, InvalidInput for an op that PyTorch lacks, missing
+    data, or a disk that refuses; then ``out`` is as it was."""
+    step = Step.of(module, module.name)
+    check_target(out)
+    with whole_directory(out, is_build, MANIFEST) as target:
+        progress("write the plan", None)
+        write_plan_files(module, target, made_by)
+        trace = to_perfetto({"predicted": predicted(module, step.microbatches)})
+        (target / TRACE).write_text(json.dumps(trace, ensure_ascii=False) + "\n", encoding="utf-8")
+        (target / "stages").mkdir()
+        stages = []
+        for stage in step.stages:
+            files = {}
+            for rank in (step.ranks[device] for device in stage.devices):
+                program, _ = step.program(stage, rank)
+                name = file_name(step, stage, program)
+                if name not in files:
+                    title = f"Stage {stage.index} on {', '.join(program.devices)}: {program.name} of plan.ir, as functions of PyTorch."
+                    (target / name).write_text(program_source(step.module, program, title), encoding="utf-8")
+                files[name] = list(program.devices)
+            stages.append({"index": stage.index, "devices": list(stage.devices), "programs": files})
+        (target / "train.py").write_text(TRAIN.format(ranks=len(step.devices)), encoding="utf-8")
+        progress("write the weights", None)
+        _write_weights(step, folder, target / INITIAL)
+        progress("digest", None)
+        entries = {"engine": ENGINE, "weights": "shared", "stages": stages}
+        manifest = sealed(manifest_of(module, target, source_of(source, out), entries))
+        (target / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def _write_weights(step: Step, folder: Path, path: Path) -> None:
+    """All that programs read of resources, but for optimizer state, which begins as its resource says."""
+    import numpy as np
+    import torch
+
+    from dnnc.frontends.weights import read_resource
+
+    used = {name for rank in range(len(step.devices)) for name in step.held(rank)}
+    tensors = {}
+    for name, resource in step.resources.items():
+        if name not in used or isinstance(resource.data, Splat):
+            continue
+        if isinstance(resource.data, Declared):
+            raise InvalidInput(
+                "the weight is declared without data, so nothing can train it", where=name, hint="--plan-only plans it"
+            )
+        array = np.ascontiguousarray(read_resource(resource, folder))
+        if array.dtype.name == "bfloat16":
+            tensors[name[1:]] = torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+        else:
+            tensors[name[1:]] = torch.from_numpy(array.copy())
+    write_checkpoint(path, tensors, Position())
+
+
+__all__ = ["ENGINE", "write_training_build"]

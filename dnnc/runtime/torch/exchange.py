@@ -1,0 +1,189 @@
+"""Tensors between ranks: what a stage's functions call ``comm``, and the sends and receives of rows.
+
+A channel's tensor of a microbatch has a tag of its own, so that messages between two ranks may overtake each other. Sends do not
+wait: the tensor stays alive until the step ends, or the receiver has it. Collectives are made of sends and receives, which
+allows parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
+
+``gloo`` (CPUs) has tags; with ``nccl`` (GPUs) messages between two ranks arrive in the order of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dnnc.backend.torch.call import DTYPES
+from dnnc.runtime.torch.step import Channel, Step, tensor_type
+from ir.diagnostics import InvalidInput
+from ir.module import Stage
+from ir.ops import Op
+from ir.types import DType
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """PyTorch's element type. Raises InvalidInput for one that it lacks."""
+    if dtype not in DTYPES:
+        raise InvalidInput(f"torch has no element type {dtype.value}")
+    found = getattr(torch, DTYPES[dtype])
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+_REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+@dataclass(slots=True)
+class Pending:
+    """A message under way; ``tensor`` is kept alive."""
+
+    tensor: torch.Tensor
+    works: Sequence[Any]
+
+    def wait(self) -> torch.Tensor:
+        for work in self.works:
+            work.wait()
+        return self.tensor
+
+
+@dataclass(slots=True)
+class Network:
+    """The connections of a rank: process groups by their ranks, and messages that were sent and may not have arrived."""
+
+    step: Step
+    rank: int
+    device: torch.device
+    groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    outgoing: list[Pending] = field(default_factory=list)
+
+    def connect(self) -> None:
+        """Make the groups of all collectives. All ranks call this."""
+        for ranks in self.step.groups():
+            self.groups[ranks] = dist.new_group(list(ranks))
+
+    def tag(self, channel: Channel, microbatch: int) -> int:
+        return 1 + channel.number * self.step.microbatches + microbatch
+
+    def send(self, tensor: torch.Tensor, channel: Channel, microbatch: int) -> None:
+        """Hand a tensor to the ranks that read it from this one."""
+        tensor = tensor.detach().contiguous()
+        tag = self.tag(channel, microbatch)
+        works = [
+            dist.isend(tensor, reader, tag=tag)
+            for reader in self.step.readers(channel, self.rank, microbatch)
+            if reader != self.rank
+        ]
+        if works:
+            self.outgoing.append(Pending(tensor, works))
+
+    def receive(self, channel: Channel, microbatch: int) -> Pending:
+        """Begin to receive a tensor."""
+        local = self.step.local(channel.target, self.rank)
+        type_ = tensor_type(next(part.type for part in local.receives if part.channel == channel.number))
+        tensor = torch.empty(tuple(type_.shape or ()), dtype=torch_dtype(type_.dtype), device=self.device)  # type: ignore[arg-type]
+        maker = self.step.maker(channel, self.rank, microbatch)
+        work = dist.irecv(tensor, maker, tag=self.tag(channel, microbatch))
+        return Pending(tensor, [work])
+
+    def settle(self) -> None:
+        """Wait until all that was sent has arrived."""
+        for pending in self.outgoing:
+            pending.wait()
+        self.outgoing.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What the functions of one stage on one rank call ``comm``. ``place``: the rank's place among the devices of its program."""
+
+    network: Network
+    stage: Stage
+    place: int
+    ops: dict[int, Op]
+
+    @classmethod
+    def of(cls, network: Network, stage: Stage) -> Exchange:
+        """The collectives of a stage, by channel."""
+        ops = {int(op.get("channel")): op for of_stage, op in network.step.collectives(network.rank) if of_stage is stage}
+        return cls(network, stage, network.step.program(stage, network.rank)[1], ops)
+
+    def all_reduce(self, tensor: torch.Tensor, channel: int, reduction: str = "sum") -> torch.Tensor:
+        """The sum, or maximum, of the terms of the group."""
+        result = tensor.contiguous().clone()
+        dist.all_reduce(result, op=_REDUCE[reduction], group=self.network.groups[self._ranks(channel)])
+        return result
+
+    def reduce_scatter(self, tensor: torch.Tensor, channel: int, dim: int, reduction: str = "sum") -> torch.Tensor:
+        """This rank's range, along ``dim``, of the sum or maximum."""
+        whole = self.all_reduce(tensor, channel, reduction)
+        start, length = self._ranges(channel, dim, result=True)[self.network.rank]
+        return whole.narrow(dim, start, length).contiguous()
+
+    def all_gather(self, tensor: torch.Tensor, channel: int, dim: int) -> torch.Tensor:
+        """The ranges of all ranks of the group, joined along ``dim``."""
+        ranges = self._ranges(channel, dim, result=False)
+        shape = list(tensor.shape)
+        outgoing = dict.fromkeys(ranges, tensor.contiguous())
+        incoming = {rank: [*shape[:dim], length, *shape[dim + 1 :]] for rank, (_, length) in ranges.items()}
+        parts = self._swap(outgoing, incoming, tensor, channel)
+        return torch.cat([parts[rank] for rank in ranges], dim)
+
+    def all_to_all(self, tensor: torch.Tensor, channel: int, split_dim: int, concat_dim: int) -> torch.Tensor:
+        """Each rank's range along ``concat_dim``, of what this rank now holds along ``split_dim``."""
+        ranges = self._ranges(channel, split_dim, result=True)
+        had = self._ranges(channel, concat_dim, result=False)
+        outgoing = {rank: tensor.narrow(split_dim, *ranges[rank]).contiguous() for rank in ranges}
+        shape = list(tensor.shape)
+        shape[split_dim] = ranges[self.network.rank][1]
+        incoming = {rank: [*shape[:concat_dim], had[rank][1], *shape[concat_dim + 1 :]] for rank in ranges}
+        parts = self._swap(outgoing, incoming, tensor, channel)
+        return torch.cat([parts[rank] for rank in ranges], concat_dim)
+
+    def send(self, tensor: torch.Tensor, channel: int) -> None:
+        """Send a tensor of the update."""
+        found = self.network.step.channels[channel]
+        if self.network.rank in self.network.step.ends(found, 0)[0]:
+            self.network.send(tensor, found, 0)
+
+    def receive(self, channel: int) -> torch.Tensor:
+        """Receive a tensor of the update."""
+        return self.network.receive(self.network.step.channels[channel], 0).wait()
+
+    def _ranks(self, channel: int) -> tuple[int, ...]:
+        return self.network.step.group(self.ops[channel], self.network.rank)
+
+    def _ranges(self, channel: int, dim: int, *, result: bool) -> dict[int, tuple[int, int]]:
+        """Start and length along ``dim`` of what each rank of the group holds of the operand, or result, counted from the
+        start of what they hold together."""
+        op = self.ops[channel]
+        type_ = op.results[0].type if result else self._operand_type(op)
+        ranks = self._ranks(channel)
+        ranges = {rank: self.network.step.box(type_, op, rank)[dim] for rank in ranks}
+        first = min(start for start, _ in ranges.values())
+        return {rank: (start - first, length) for rank, (start, length) in ranges.items()}
+
+    def _operand_type(self, op: Op) -> Any:
+        name = op.operands[0]
+        if name in self.network.step.resources:
+            return self.network.step.resources[name].type
+        values = (value for other in self.stage.ops for value in other.results)
+        return next(value.type for value in (*self.stage.args, *values) if value.name == name)
+
+    def _swap(
+        self, outgoing: dict[int, torch.Tensor], incoming: dict[int, list[int]], like: torch.Tensor, channel: int
+    ) -> dict[int, torch.Tensor]:
+        """Send one tensor to each rank of the group, and receive one of a given shape from each."""
+        me = self.network.rank
+        group = self.network.groups[self._ranks(channel)]
+        parts = {rank: outgoing[me] if rank == me else like.new_empty(shape) for rank, shape in incoming.items()}
+        messages = [dist.P2POp(dist.isend, outgoing[rank], rank, group) for rank in outgoing if rank != me]
+        messages += [dist.P2POp(dist.irecv, parts[rank], rank, group) for rank in parts if rank != me]
+        for work in dist.batch_isend_irecv(messages) if messages else ():
+            work.wait()
+        return parts
+
+
+__all__ = ["Exchange", "Network", "Pending", "torch_dtype"]

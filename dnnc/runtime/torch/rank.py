@@ -1,0 +1,230 @@
+"""One process of training under torchrun, from its arguments to its exit.
+
+Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses, checkpoints and
+the measured timeline. A rank that fails tells why in the folder that ``DNNC_FAILURES`` names, and ends with the exit code of
+its fault; torchrun then ends the others, and who launched it prints the first reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dnnc.program.trace import TraceEvent, with_timeline
+from dnnc.runtime.torch.checkpoint import INITIAL, Position, position, read_parts, write_checkpoint
+from dnnc.runtime.torch.data import SYNTHETIC, open_data
+from dnnc.runtime.torch.exchange import Network
+from dnnc.runtime.torch.step import Step
+from dnnc.runtime.torch.trainer import Span, Trainer
+from ir.diagnostics import DnncError, InvalidInput
+from ir.module import Splat
+
+FAILURES = "DNNC_FAILURES"
+"""The variable that names the folder in which ranks say why they failed."""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of ``train.py``, which are those of ``dnnc train``."""
+    parser = argparse.ArgumentParser(description="Train this plan, one process per device.")
+    parser.add_argument("--steps", type=int, default=1, help="steps to train, counted from the first or from --resume")
+    parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, or module:function")
+    parser.add_argument("--seed", type=int, default=0, help="of the data")
+    parser.add_argument("--checkpoint", type=Path, help="the folder for checkpoints: stepN.safetensors")
+    parser.add_argument("--every", type=int, default=0, help="steps between checkpoints; 0: the last step alone")
+    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of this or another plan of the model")
+    parser.add_argument("--out", type=Path, help="a folder for losses.json and trace.json")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a rank waits for another")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each rank")
+    return parser
+
+
+def main(folder: Path, argv: list[str] | None = None) -> int:
+    """Train as one rank; the exit code."""
+    options = arguments().parse_args(argv)
+    try:
+        return _train(folder.absolute(), options)
+    except DnncError as error:
+        return _failed(error.exit_code, str(error))
+    except KeyboardInterrupt:
+        return _failed(130, "interrupted")
+    except Exception as error:
+        return _failed(1, f"{type(error).__name__}: {error}")
+
+
+def _failed(code: int, message: str) -> int:
+    """Say why this rank ends, for whoever launched it, and on its own standard error."""
+    rank = os.environ.get("RANK", "0")
+    if folder := os.environ.get(FAILURES):
+        told = {"rank": int(rank), "code": code, "message": message, "time": time.time()}
+        Path(folder, f"rank{rank}.json").write_text(json.dumps(told), encoding="utf-8")
+    else:
+        print(f"rank {rank}: error: {message}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # gloo's threads may still wait for others
+
+
+def _train(folder: Path, options: argparse.Namespace) -> int:
+    step = Step.read(folder)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world != len(step.devices):
+        hint = f"torchrun --nproc-per-node {len(step.devices)} on one host"
+        raise InvalidInput(
+            f"the plan has {len(step.devices)} devices, and {world} ranks were started", where=str(folder), hint=hint
+        )
+    torch.set_num_threads(options.threads)
+    device = torch.device("cpu")
+    if "MASTER_ADDR" not in os.environ:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout), **_alone(world))
+    network = Network(step, rank, device)
+    network.connect()
+    begin = position(options.resume) if options.resume else Position(0, options.seed)
+    weights = load_weights(step, rank, folder / INITIAL, options.resume)
+    data = open_data(options.data, step.module, begin.seed)
+    trainer = Trainer(step, rank, folder, weights, network)
+    losses: list[float] = []
+    spans: list[Span] = []
+    began = time.perf_counter()
+    for number in range(begin.step, begin.step + options.steps):
+        sums, spans = trainer.run(number, data)
+        losses.append(_loss(step, sums, world))
+        if rank == 0:
+            _progress(step, number + 1, losses[-1], time.perf_counter() - began)
+            began = time.perf_counter()
+        done = number + 1
+        last = done == begin.step + options.steps
+        if options.checkpoint and (last or (options.every and done % options.every == 0)):
+            save(step, trainer, world, options.checkpoint / f"step{done}.safetensors", Position(done, begin.seed))
+    if options.out:
+        _report(step, options.out, folder, begin.step, losses, spans, rank, world)
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def _alone(world: int) -> dict[str, Any]:
+    """How a single process that torchrun did not start finds itself."""
+    return (
+        {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        if world == 1 and "TORCHELASTIC_RUN_ID" not in os.environ
+        else {}
+    )
+
+
+def load_weights(step: Step, rank: int, initial: Path, resumed: Path | None) -> dict[str, torch.Tensor]:
+    """What a rank holds of each resource: from the checkpoint where it is resumed, of what that lacks from the build."""
+    boxes = {name[1:]: box for name, box in step.held(rank).items()}
+    states = {
+        name: float(resource.data.value) for name in boxes if isinstance((resource := step.resources[f"@{name}"]).data, Splat)
+    }
+    found = read_parts(resumed, boxes, boxes) if resumed else {}
+    rest = {name: box for name, box in boxes.items() if name not in found}
+    found.update(read_parts(initial, rest, states))
+    from dnnc.runtime.torch.exchange import torch_dtype
+    from dnnc.runtime.torch.step import tensor_type
+
+    for name, value in states.items():
+        if name not in found:
+            dtype = torch_dtype(tensor_type(step.resources[f"@{name}"].type).dtype)
+            found[name] = torch.full([length for _, length in boxes[name]], value, dtype=dtype)
+    return found
+
+
+def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position) -> None:
+    """Write a checkpoint: rank 0 gathers every weight from the ranks that hold it. All ranks call this."""
+    changed = {op.operands[0] for stage in step.stages for op in stage.ops if op.name == "grad.assign"}
+    whole: dict[str, torch.Tensor] = {}
+    for name in sorted(changed):
+        for rank, box in _owners(step, name, world):
+            if trainer.rank == 0:
+                part = trainer.weights[name[1:]] if rank == 0 else _received(trainer.weights, step, name, box, rank)
+                shape = [int(dim) for dim in _shape(step, name)]
+                if tuple(length for _, length in box) == tuple(shape):
+                    whole[name[1:]] = part
+                else:
+                    target = whole.setdefault(name[1:], part.new_empty(shape))
+                    target[tuple(slice(start, start + length) for start, length in box)] = part
+            elif trainer.rank == rank:
+                dist.send(trainer.weights[name[1:]].contiguous(), 0)
+    if trainer.rank == 0:
+        write_checkpoint(path, whole, where)
+    dist.barrier()
+
+
+def _shape(step: Step, name: str) -> tuple[Any, ...]:
+    from dnnc.runtime.torch.step import tensor_type
+
+    return tuple(tensor_type(step.resources[name].type).shape or ())
+
+
+def _owners(step: Step, name: str, world: int) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Ranks that together hold a weight, the first of those that hold the same part."""
+    found: dict[tuple[tuple[int, int], ...], int] = {}
+    for rank in range(world):
+        held = step.held(rank)
+        if name in held:
+            found.setdefault(held[name], rank)
+    return [(rank, box) for box, rank in found.items()]
+
+
+def _received(
+    weights: Mapping[str, torch.Tensor], step: Step, name: str, box: tuple[tuple[int, int], ...], rank: int
+) -> torch.Tensor:
+    from dnnc.runtime.torch.exchange import torch_dtype
+    from dnnc.runtime.torch.step import tensor_type
+
+    part = torch.empty([length for _, length in box], dtype=torch_dtype(tensor_type(step.resources[name].type).dtype))
+    dist.recv(part, rank)
+    return part
+
+
+def _loss(step: Step, sums: Mapping[str, float], world: int) -> float:
+    """The mean of the step's loss over the microbatches, which every rank learns."""
+    total = torch.tensor([sum(sums.values())], dtype=torch.float64)
+    if world > 1:
+        dist.all_reduce(total)
+    return float(total) / step.microbatches
+
+
+def _progress(step: Step, number: int, loss: float, seconds: float) -> None:
+    shapes = [value.type.shape for value in step.module.entry.args if getattr(value.type, "shape", None)]
+    samples = step.microbatches * int(shapes[0][0]) if shapes else step.microbatches
+    print(f"step {number}  loss {loss:.6g}  {samples / seconds:.4g} samples/s", flush=True)
+
+
+def _report(
+    step: Step, out: Path, folder: Path, first: int, losses: list[float], spans: list[Span], rank: int, world: int
+) -> None:
+    """Rank 0 writes the losses, and the timeline of the last step on all ranks beside the predicted one."""
+    mine = [
+        (span.action.kind, span.action.stage, span.action.microbatch, span.action.channel, span.start, span.end)
+        for span in spans
+    ]
+    everyone: list[Any] = [None] * world
+    dist.all_gather_object(everyone, mine) if world > 1 else everyone.__setitem__(0, mine)
+    if rank:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    curve = [{"step": first + i + 1, "loss": loss} for i, loss in enumerate(losses)]
+    (out / "losses.json").write_text(json.dumps(curve, indent=1) + "\n", encoding="utf-8")
+    events = [
+        TraceEvent(step.devices[r], f"{kind} {stage}.{'' if number is None else number}", kind, start, end, (), "")
+        for r, row in enumerate(everyone)
+        for kind, stage, number, channel, start, end in row
+    ]
+    trace = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
+    (out / "trace.json").write_text(json.dumps(with_timeline(trace, "measured", events)) + "\n", encoding="utf-8")
+
+
+__all__ = ["FAILURES", "arguments", "main"]

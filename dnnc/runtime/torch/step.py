@@ -1,0 +1,222 @@
+"""What the ranks need to know of a training step, read from ``plan.ir``.
+
+Ranks are numbered in the order in which their devices stand in the stages. All here follows from the text: the rows of the
+schedule, the programs that ``localize`` makes of the stages, which part of a tensor a device holds, and who sends what to whom.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dnnc.program.build import PROGRAM
+from ir.boxes import Box, members_along, placements_of
+from ir.boxes import box as box_of
+from ir.diagnostics import InvalidInput
+from ir.facets import FORWARD, PHASES, UPDATE, phase_of
+from ir.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
+from ir.ops import Op
+from ir.types import TensorType, Type, without_layout
+from passes.model.spmd import local_programs
+from passes.model.spmd.program import LocalProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A tensor between two stages, once a microbatch, or once a step where ``update``. ``apart``: the members of both ends hold
+    corresponding parts and exchange these; else each reader gets the whole from one maker."""
+
+    number: int
+    name: str
+    source: Stage
+    target: Stage
+    update: bool
+    apart: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step: a module whose stages have programs."""
+
+    module: Module
+
+    @classmethod
+    def read(cls, folder: Path) -> Step:
+        """The step of a build. Raises InvalidInput for a text that is no plan of one."""
+        from dnnc.frontends import DIALECTS
+        from ir import load_module
+        from passes.model.folding import expand
+
+        path = folder / PROGRAM
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InvalidInput(f"it cannot be read: {error.strerror}", where=str(path)) from error
+        return cls.of(expand(load_module(text, where=str(path), dialects=DIALECTS)), str(path))
+
+    @classmethod
+    def of(cls, module: Module, where: str = "") -> Step:
+        """The step of a module whose stages are lowered and scheduled. Raises InvalidInput where they are not."""
+        from passes.framework.base import PassContext
+        from passes.localize import LocalizePass
+
+        stages = tuple(module.of_type(Stage))
+        if module.first(Schedule) is None or all(phase_of(op.facets) == FORWARD for stage in stages for op in stage.ops):
+            raise InvalidInput("it is no plan of a training step", where=where, hint="compile with --objective training")
+        return cls(LocalizePass().run(module.without(Program), PassContext()))
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        return tuple(self.module.of_type(Stage))
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        schedule = self.module.first(Schedule)
+        assert schedule is not None
+        return schedule
+
+    @property
+    def microbatches(self) -> int:
+        return self.schedule.microbatches
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The devices, by rank."""
+        return tuple(dict.fromkeys(device for stage in self.stages for device in stage.devices))
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        return {device: rank for rank, device in enumerate(self.devices)}
+
+    @cached_property
+    def resources(self) -> Mapping[str, Resource]:
+        return self.module.resources
+
+    @cached_property
+    def meshes(self) -> Mapping[str, Mesh]:
+        return {mesh.name: mesh for mesh in self.module.of_type(Mesh)}
+
+    @cached_property
+    def channels(self) -> Mapping[int, Channel]:
+        """Every channel between stages, by number."""
+        by_index = {stage.index: stage for stage in self.stages}
+        found = {}
+        for stage in self.stages:
+            for op in stage.ops:
+                if op.name == "comm.recv":
+                    source, value = by_index[int(op.get("peer"))], op.results[0]
+                    update = self._made_in(source, op.get("channel")) == UPDATE
+                    apart = bool(source.mesh and stage.mesh) and getattr(value.type, "layout", None) is not None
+                    found[int(op.get("channel"))] = Channel(op.get("channel"), value.name, source, stage, update, apart)
+        return found
+
+    def _made_in(self, stage: Stage, channel: int) -> str:
+        """The phase of the send on a channel."""
+        return next(phase_of(op.facets) for op in stage.ops if op.name == "comm.send" and op.get("channel") == channel)
+
+    def row(self, rank: int) -> tuple[Action, ...]:
+        """What a rank does in a step, in order."""
+        return dict(self.schedule.rows)[self.devices[rank]]
+
+    def stages_of(self, rank: int) -> tuple[Stage, ...]:
+        return tuple(stage for stage in self.stages if self.devices[rank] in stage.devices)
+
+    def takers(self, stage: Stage, microbatch: int) -> tuple[int, ...]:
+        """The ranks that work on a microbatch of a stage: the members of its mesh, or the replica whose turn it is."""
+        if stage.mesh:
+            return tuple(self.ranks[device] for device in stage.devices)
+        return (self.ranks[stage.devices[microbatch % len(stage.devices)]],)
+
+    def turns(self, stage: Stage, rank: int) -> tuple[int, ...]:
+        """The microbatches of a stage that a rank works on."""
+        return tuple(number for number in range(self.microbatches) if rank in self.takers(stage, number))
+
+    def readers(self, channel: Channel, rank: int, microbatch: int) -> tuple[int, ...]:
+        """The ranks to which a rank, which made the tensor of this microbatch, sends what it holds."""
+        makers, readers = self.ends(channel, microbatch)
+        return tuple(reader for reader in readers if self._maker(channel, makers, readers, reader) == rank)
+
+    def maker(self, channel: Channel, rank: int, microbatch: int) -> int:
+        """The rank from which a rank, which reads the tensor of this microbatch, gets it."""
+        makers, readers = self.ends(channel, microbatch)
+        return self._maker(channel, makers, readers, rank)
+
+    def ends(self, channel: Channel, microbatch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ranks that make, and that read, the tensor of a microbatch. What crosses once a step comes from the first of the
+        replicas, which all have it, and goes to all."""
+        if channel.update:
+            sides = (self.takers(channel.source, 0), tuple(self.ranks[device] for device in channel.target.devices))
+            return sides
+        return self.takers(channel.source, microbatch), self.takers(channel.target, microbatch)
+
+    def _maker(self, channel: Channel, makers: tuple[int, ...], readers: tuple[int, ...], rank: int) -> int:
+        place = readers.index(rank)
+        return makers[place] if channel.apart and len(makers) == len(readers) else makers[place % len(makers)]
+
+    @cached_property
+    def _local(self) -> Mapping[tuple[int, str], LocalProgram]:
+        found = {}
+        for stage in self.stages:
+            programs = local_programs(self.module, stage)
+            for place, device in enumerate(stage.devices):
+                found[stage.index, device] = programs[place % len(programs)]
+        return found
+
+    def local(self, stage: Stage, rank: int) -> LocalProgram:
+        """What a rank runs of a stage."""
+        return self._local[stage.index, self.devices[rank]]
+
+    def program(self, stage: Stage, rank: int) -> tuple[Program, int]:
+        """The program that a rank runs of a stage, and its place among the devices that run it."""
+        device = self.devices[rank]
+        program = next(p for p in self.module.of_type(Program) if p.stage == stage.name and device in p.devices)
+        return program, program.devices.index(device)
+
+    def held(self, rank: int) -> dict[str, Box]:
+        """The part of each resource that a rank holds, by the resource's name; ``()`` for what is no tensor of known shape."""
+        return {part.name: part.box for stage in self.stages_of(rank) for part in self.local(stage, rank).parts}
+
+    def collectives(self, rank: int) -> Iterator[tuple[Stage, Op]]:
+        """The collectives of the stages of a rank, of whole tensors with layouts."""
+        for stage in self.stages_of(rank):
+            yield from ((stage, op) for op in stage.ops if op.get("axis") is not None and op.get("channel") is not None)
+
+    def group(self, op: Op, rank: int) -> tuple[int, ...]:
+        """The ranks that run a collective together with this one, along its axis."""
+        mesh = self.meshes[op.get("mesh")]
+        members = members_along(mesh, mesh.devices.index(self.devices[rank]), op.get("axis"))
+        return tuple(self.ranks[mesh.devices[member]] for member in members)
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of all collectives, each once, in an order that all ranks agree on."""
+        found = {self.group(op, rank): None for rank in range(len(self.devices)) for _, op in self.collectives(rank)}
+        return tuple(found)
+
+    def box(self, type_: Type, op: Op, rank: int) -> Box:
+        """The part of a value of a collective's mesh that a rank holds."""
+        mesh = self.meshes[op.get("mesh")]
+        return box_of(without_layout(type_), placements_of(type_, mesh), mesh, mesh.devices.index(self.devices[rank]))
+
+
+def file_name(step: Step, stage: Stage, program: Program) -> str:
+    """The file of a program, below the folder of the build."""
+    alone = sum(other.stage == stage.name for other in step.module.of_type(Program)) == 1
+    return (
+        f"stages/stage{stage.index}.py"
+        if alone
+        else f"stages/stage{stage.index}_{re.sub(r'[^A-Za-z0-9_]', '_', program.name[1:])}.py"
+    )
+
+
+def tensor_type(type_: Type) -> TensorType:
+    """The type without its layout. Raises InvalidInput for what is no tensor: training has no sequences."""
+    bare = without_layout(type_)
+    if not isinstance(bare, TensorType):
+        raise InvalidInput(f"a training step exchanges tensors, not {bare}")
+    return bare
+
+
+__all__ = ["PHASES", "Channel", "Step", "file_name", "tensor_type"]

@@ -1,0 +1,169 @@
+"""The interpreter of rows: what one rank does in a training step.
+
+``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls both of the backward pass, ``U`` the update. ``recv`` waits for a
+tensor that was asked for ``AHEAD`` receives before; ``send`` does not wait. A value that a phase keeps for a later one lives in
+``saved`` of its stage and microbatch, until that phase takes it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dnnc.backend.torch.stage_file import FUNCTIONS
+from dnnc.runtime.torch.data import Data
+from dnnc.runtime.torch.exchange import Exchange, Network, Pending
+from dnnc.runtime.torch.step import Step, file_name
+from ir.diagnostics import InvalidInput
+from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT
+from ir.module import Action, Stage
+
+AHEAD = 2
+"""Tensors that a rank asks for before it needs them, so that they arrive while it computes."""
+_PHASES = {"F": (FORWARD,), "I": (INPUT_GRADIENT,), "W": (WEIGHT_GRADIENT,), "B": (INPUT_GRADIENT, WEIGHT_GRADIENT)}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One action of a step as it was measured: seconds since the step began."""
+
+    action: Action
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class _Running:
+    """A stage on this rank: its functions, what it holds of each resource, and what is alive within the step."""
+
+    stage: Stage
+    functions: Mapping[str, Callable[..., Any]]
+    comm: Exchange
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+    received: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    saved: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    outputs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Trainer:
+    """One rank of a training step. ``weights``: what it holds of each resource, by name; stages that share a weight on this rank
+    share its tensor."""
+
+    def __init__(self, step: Step, rank: int, folder: Path, weights: dict[str, torch.Tensor], network: Network) -> None:
+        self.step, self.rank, self.network, self.weights = step, rank, network, weights
+        self.row = step.row(rank)
+        self.stages: dict[int, _Running] = {}
+        for stage in step.stages_of(rank):
+            program, _ = step.program(stage, rank)
+            functions = _load(folder / file_name(step, stage, program), program.name, network.device)
+            arguments = tuple(value.name[1:] for value in program.args)
+            results = tuple(value.name[1:] for value in program.results)
+            self.stages[stage.index] = _Running(stage, functions, Exchange.of(network, stage), arguments, results)
+        self.receives = [action for action in self.row if action.kind == "recv"]
+
+    def run(self, number: int, data: Data) -> tuple[dict[str, float], list[Span]]:
+        """Do step ``number``, counted from 0, of all microbatches of ``data``. Returns the sum of each result of the model that
+        this rank computes first, over the microbatches, and what was measured."""
+        spans: list[Span] = []
+        sums: dict[str, float] = {}
+        asked: deque[Pending] = deque()
+        next_receive = 0
+        began = time.perf_counter()
+        for action in self.row:
+            start = time.perf_counter()
+            if action.kind == "recv":
+                while next_receive < len(self.receives) and len(asked) < AHEAD + 1:
+                    asked.append(self._ask(self.receives[next_receive]))
+                    next_receive += 1
+                self._arrive(action, asked.popleft())
+            elif action.kind == "send":
+                self._send(action)
+            elif action.kind == "U":
+                self._update(self.stages[action.stage], number)
+            else:
+                self._compute(action, number, data, sums)
+            spans.append(Span(action, start - began, time.perf_counter() - began))
+        self.network.settle()
+        return sums, spans
+
+    def _ask(self, action: Action) -> Pending:
+        assert action.channel is not None
+        return self.network.receive(self.step.channels[action.channel], action.microbatch or 0)
+
+    def _arrive(self, action: Action, pending: Pending) -> None:
+        assert action.channel is not None
+        running = self.stages[action.stage]
+        name = self.step.channels[action.channel].name[1:]
+        running.received.setdefault(action.microbatch or 0, {})[name] = pending.wait()
+
+    def _send(self, action: Action) -> None:
+        assert action.channel is not None
+        channel = self.step.channels[action.channel]
+        tensor = self.stages[action.stage].outputs[action.microbatch or 0][channel.name[1:]]
+        self.network.send(tensor, channel, action.microbatch or 0)
+
+    def _compute(self, action: Action, number: int, data: Data, sums: dict[str, float]) -> None:
+        """A phase of a microbatch, or the two of its backward pass."""
+        running, microbatch = self.stages[action.stage], action.microbatch or 0
+        for phase in _PHASES[action.kind]:
+            function = running.functions.get(FUNCTIONS[phase])
+            if function is None:
+                continue
+            inputs: dict[str, torch.Tensor] = running.received.pop(microbatch, {})
+            if phase == FORWARD and running.arguments:
+                arrays = data.microbatch(number * self.step.microbatches + microbatch)
+                inputs.update((name, torch.as_tensor(arrays[name], device=self.network.device)) for name in running.arguments)
+            outputs, gradients, saved = function(self.weights, inputs, running.saved.pop(microbatch, {}), running.comm)
+            _accumulate(running.gradients, gradients, (*outputs.values(), *saved.values(), *inputs.values()))
+            for name in running.results:
+                if name in outputs and self.step.takers(running.stage, microbatch)[0] == self.rank:
+                    sums[name] = sums.get(name, 0.0) + float(outputs[name])
+            if saved:
+                running.saved[microbatch] = saved
+            running.outputs[microbatch] = outputs
+
+    def _update(self, running: _Running, number: int) -> None:
+        function = running.functions.get(FUNCTIONS[UPDATE])
+        if function is not None:
+            function(self.weights, running.gradients, number + 1, running.comm)
+        running.gradients.clear()
+        running.outputs.clear()
+        running.saved.clear()
+
+
+def _accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor], shared: Iterable[torch.Tensor]) -> None:
+    """Add a microbatch's terms to the sums, in place. The first term is the sum, or a copy where something else reads it: it is
+    ``shared``, or is the term of two sums."""
+    others = [tensor.untyped_storage().data_ptr() for tensor in (*shared, *terms.values())]
+    for name, term in terms.items():
+        if name in sums:
+            sums[name].add_(term)
+        else:
+            alone = others.count(term.untyped_storage().data_ptr()) == 1 and term.is_contiguous()
+            sums[name] = term if alone else term.clone(memory_format=torch.contiguous_format)
+
+
+def _load(path: Path, name: str, device: torch.device) -> Mapping[str, Callable[..., Any]]:
+    """The functions of a stage's file. Raises InvalidInput where it cannot be imported."""
+    spec = importlib.util.spec_from_file_location(f"dnnc_build_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InvalidInput(f"the file of {name} is missing", where=str(path), hint="compile the model again")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a person may have edited the file
+        raise InvalidInput(f"it cannot be imported: {type(error).__name__}: {error}", where=str(path)) from error
+    vars(module)["device"] = device
+    return vars(module)
+
+
+__all__ = ["Span", "Trainer"]
