@@ -16,7 +16,7 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], Case]
 
 
 def distinct(random: np.random.Generator, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> Array:
-    """Numbers in random order, so far from each other and from whole multiples of their distance that no step crosses a kink."""
+    """Numbers in random order, so far from each other and from multiples of their distance that no step crosses a kink."""
     count = max(1, int(np.prod(shape)))
     values = low + (high - low) * (np.arange(count) + 0.37) / count
     return random.permutation(values).reshape(shape)
@@ -29,6 +29,7 @@ def integers(*values: int) -> Array:
 UNARY: Mapping[str, tuple[float, float, dict[str, Any]]] = {
     "Abs": (-2, 2, {}), "Acos": (-0.9, 0.9, {}), "Acosh": (1.2, 3, {}), "Asin": (-0.9, 0.9, {}),
     "Asinh": (-2, 2, {}), "Atan": (-2, 2, {}), "Atanh": (-0.9, 0.9, {}), "Celu": (-2, 2, {"alpha": 0.5}), "Cos": (-2, 2, {}), "Cosh": (-2, 2, {}),
+    
     "Elu": (-2, 2, {"alpha": 0.5}), "Erf": (-2, 2, {}), "Exp": (-2, 2, {}), "HardSigmoid": (-4, 4, {}),
     "HardSwish": (-4, 4, {}), "Identity": (-2, 2, {}), "LeakyRelu": (-2, 2, {"alpha": 0.25}), "Log": (0.5, 3, {}),
     "Mish": (-2, 2, {}), "Neg": (-2, 2, {}),
