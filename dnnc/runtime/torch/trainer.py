@@ -41,13 +41,15 @@ class Span:
 
 @dataclass(slots=True)
 class _Running:
-    """A stage on this rank: its functions, what it holds of each resource, and what is alive within the step."""
+    """A stage on this rank: its functions and what is alive within the step. ``sent``: the last channel of each tensor that it
+    sends."""
 
     stage: Stage
     functions: Mapping[str, Callable[..., Any]]
     comm: Exchange
     arguments: tuple[str, ...]
     results: tuple[str, ...]
+    sent: Mapping[str, int]
     received: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     saved: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     outputs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
@@ -67,7 +69,9 @@ class Trainer:
             functions = _load(folder / file_name(step, stage, program), program.name, network.device)
             arguments = tuple(value.name[1:] for value in program.args)
             results = tuple(value.name[1:] for value in program.results)
-            self.stages[stage.index] = _Running(stage, functions, Exchange.of(network, stage), arguments, results)
+            sends = [action.channel for action in self.row if action.kind == "send" and action.stage == stage.index]
+            sent = {step.channels[channel].name[1:]: channel for channel in sends if channel is not None}
+            self.stages[stage.index] = _Running(stage, functions, Exchange.of(network, stage), arguments, results, sent)
         self.receives = [action for action in self.row if action.kind == "recv"]
 
     def run(self, number: int, data: Data) -> tuple[dict[str, float], list[Span]]:
@@ -108,8 +112,10 @@ class Trainer:
     def _send(self, action: Action) -> None:
         assert action.channel is not None
         channel = self.step.channels[action.channel]
-        tensor = self.stages[action.stage].outputs[action.microbatch or 0][channel.name[1:]]
-        self.network.send(tensor, channel, action.microbatch or 0)
+        running, name = self.stages[action.stage], channel.name[1:]
+        outputs = running.outputs[action.microbatch or 0]
+        last = action.channel == running.sent[name]
+        self.network.send(outputs.pop(name) if last else outputs[name], channel, action.microbatch or 0)
 
     def _compute(self, action: Action, number: int, data: Data, sums: dict[str, float]) -> None:
         """A phase of a microbatch, or the two of its backward pass."""
@@ -129,7 +135,8 @@ class Trainer:
                     sums[name] = sums.get(name, 0.0) + float(outputs[name])
             if saved:
                 running.saved[microbatch] = saved
-            running.outputs[microbatch] = outputs
+            sent = {name: value for name, value in outputs.items() if name in running.sent}
+            running.outputs.setdefault(microbatch, {}).update(sent)
 
     def _update(self, running: _Running, number: int) -> None:
         function = running.functions.get(FUNCTIONS[UPDATE])
