@@ -10,6 +10,7 @@ each kind.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
@@ -100,3 +101,12 @@ class Op:
         for facet in facets:
             merged = with_facet(merged, facet)
         return replace(self, facets=merged)
+
+
+def all_reads(op: Op) -> Iterator[str]:
+    """Each name that an op and the ops of its regions read, those that they define themselves and absent ones included."""
+    yield from op.operands
+    for _, region in op.regions:
+        yield from region.results
+        for inner in region.ops:
+            yield from all_reads(inner)

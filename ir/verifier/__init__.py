@@ -41,20 +41,21 @@ Copies of folded blocks
          inside it counted as what they stand for. Names begin with %. A renaming is pairs of texts, each first one once.
 Sharded stages
 - INV21  In a stage on a mesh, layouts are on that mesh and an op says a strategy for each axis; its operands lie as they want
-         them, its results as they make them. A collective, ``comm.slice`` or ``comm.term`` along an axis changes the placement
-         on that axis as its kind says, and nothing else. A stage without a mesh has none of these, but for a
-         ``comm.all_reduce`` in phase U between all its devices, which are replicas. No stage has a ``comm.part``, a
-         ``comm.member`` or a ``comm.reshard`` of anything but a resource.
+         them, its results as they make them. An op that says none runs whole, as do regions. A resource is kept in one way:
+         as its type says, or the ``comm.reshard`` that all its readers then read. A collective,
+         ``comm.slice`` or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else. A
+         stage without a mesh has none of these, but for a ``comm.all_reduce`` in phase U between all its devices, which are
+         replicas. No stage has a ``comm.part``, a ``comm.member`` or a ``comm.reshard`` of anything but a resource.
 Rows
 - INV22  The rows of a schedule, beside the programs of its stages, hold each action of these on each of their devices once (of
          rows that are not periodic, for each microbatch), equal ones for the members of a mesh, in an order that does not
          deadlock (``ir/rows.py``).
 Programs
-- INV23  Each device of a stage that has programs runs one of them. All programs of a stage have the same messages and
-         collectives in the same order. Types are without layouts, and where a part of a tensor crosses the border, the local
+- INV23  Each device of a stage that has programs runs one of them. All programs of a stage have its messages and
+         collectives in its order. Types are without layouts, and where a part of a tensor crosses the border, the local
          type is that of the part of ``of`` (of a result: of its type) on each device of the program. A ``comm.member`` lists a
-         value for each. A ``comm.part`` is of a
-         resource, as that is; a collective is along an axis of the stage's mesh; other conversions are in no program.
+         value for each. A ``comm.part`` is of a resource, as that is; a collective is along an axis of the
+         stage's mesh; other conversions are in no program.
 
 Time is linear in the size of the module. Positions come from the source map of a parse when it is given.
 """

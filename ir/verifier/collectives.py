@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from ir.boxes import placements_of
 from ir.facets import UPDATE, ShardRule, phase_of
 from ir.module import Mesh, Resource, Stage
 from ir.opdefs import OPDEFS, RESHARD, ReshardStep
-from ir.ops import Op
+from ir.ops import Op, all_reads
 from ir.types import DType, Placement, Replicate, Shard, TensorType, Type
 from ir.verifier.findings import Findings
 
@@ -29,13 +30,8 @@ def check_collectives(findings: Findings) -> None:
                 message = f"in {stage.name}: {value.name} is {value.type}, but every member gets an input of the model whole"
                 findings.add("INV21", message, stage, about=value.name)
         types: dict[str, Type] = {value.name: value.type for value in stage.args}
-        kept: dict[str, Op] = {}
-        for op in stage.ops:
-            if op.name == RESHARD and op.operands and op.results:
-                first = kept.setdefault(op.operands[0], op)
-                if first.results[0].type != op.results[0].type:
-                    message = f"{op.id} keeps {op.operands[0]} as {op.results[0].type}, {first.id} as {first.results[0].type}"
-                    findings.add("INV21", f"in {stage.name}: {message}", stage, op, about=op.name)
+        for where, name, message in _kept_faults(stage, mesh, resources):
+            findings.add("INV21", f"in {stage.name}: {message}", stage, where, about=name)
         for op in stage.ops:
             for fault in _faults(op, mesh, types, resources):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
@@ -48,6 +44,32 @@ def between_replicas(op: Op, devices: Sequence[str], meshes: Mapping[str, Mesh])
     if mesh is None or mesh.devices != tuple(devices) or [name for name, _ in mesh.axes] != [op.get("axis")]:
         return False
     return op.name == "comm.all_reduce" and phase_of(op.facets) == UPDATE
+
+
+def _kept_faults(stage: Stage, mesh: Mesh, resources: dict[str, Type]) -> Iterator[tuple[Op | None, str, str]]:
+    """Where a stage keeps a resource in several ways: ``comm.reshard`` says one, else its type does. The op, what to point at
+    and the message."""
+    kept: dict[str, Op] = {}
+    for op in stage.ops:
+        if op.name == RESHARD and op.operands and op.results:
+            first = kept.setdefault(op.operands[0], op)
+            if first.results[0].type != op.results[0].type:
+                message = f"{op.id} keeps {op.operands[0]} as {op.results[0].type}, {first.id} as {first.results[0].type}"
+                yield op, op.name, message
+    lies = {name: placements_of(resources[name], mesh) for name in kept if name in resources}
+    for op in stage.ops:
+        for name in () if op.name == RESHARD or op.dialect == "dnnc" else dict.fromkeys(all_reads(op)):
+            if name in lies and (wanted := placements_of(kept[name].results[0].type, mesh)) != lies[name]:
+                yield (
+                    op,
+                    name,
+                    f"{op.id} reads {name} as [{_text(lies[name])}], but {kept[name].id} keeps it as [{_text(wanted)}]",
+                )
+    for value in stage.results:
+        if value.name in resources:
+            wanted = placements_of(kept[value.name].results[0].type if value.name in kept else resources[value.name], mesh)
+            if placements_of(value.type, mesh) != wanted:
+                yield None, value.name, f"result {value.name} is {value.type}, but the stage keeps it as [{_text(wanted)}]"
 
 
 def _misplaced(op: Op, stage: Stage, findings: Findings) -> Iterator[str]:

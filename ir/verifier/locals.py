@@ -41,7 +41,8 @@ def check_locals(findings: Findings) -> None:
         for op in program.ops:
             for fault in _op_faults(op, program, stage, mesh, findings):
                 findings.add("INV23", f"in {program.name}: {fault}", program, op)
-        if (first := others[0]) is not program and (fault := _unlike(first, program)):
+        one = others[0] if others[0] is not program else stage
+        if fault := _unlike(one, program):
             findings.add("INV23", f"in {program.name}: {fault}", program)
     for name, programs in of_stage.items():
         run = {device for program in programs for device in program.devices}
@@ -74,8 +75,16 @@ def _part_faults(program: Program, mesh: Mesh, members: list[int], findings: Fin
                 if name in types and (fault := _part_fault(name, types[name], of, mesh, members)):
                     yield op, fault
     for value in program.results:
+        resource = findings.symbols.get(value.name)
+        if isinstance(resource, Resource):  # whole, or the part that the program has of it
+            types[value.name] = without_layout(resource.type)
+            types.update((value.name, op.results[0].type) for op in program.ops if _is_part(op, value.name))
         if value.name in types and (fault := _part_fault(value.name, types[value.name], value.type, mesh, members)):
             yield None, f"result {fault}"
+
+
+def _is_part(op: Op, name: str) -> bool:
+    return op.name == "comm.part" and op.operands == (name,) and len(op.results) == 1
 
 
 def _op_faults(op: Op, program: Program, stage: Stage, mesh: Mesh, findings: Findings) -> Iterator[str]:
@@ -120,11 +129,13 @@ def _part_fault(name: str, local: Type, of: Type, mesh: Mesh, members: list[int]
     return ""
 
 
-def _unlike(one: Program, other: Program) -> str:
-    """How the messages and collectives of two programs of a stage differ; empty where they do not."""
+def _unlike(one: Program | Stage, other: Program) -> str:
+    """How the messages and collectives of a program and its stage, or two programs of one, differ; empty where they do not."""
     both = [[op for op in program.ops if op.name in BORDER[1:] or is_collective(op)] for program in (one, other)]
+    of_stage = isinstance(one, Stage)
     for a, b in zip(*both, strict=False):
-        if (a.name, a.attributes) != (b.name, b.attributes):
+        told = [(key, value) for key, value in b.attributes if key != "of" or not of_stage]  # a stage has whole types
+        if a.name != b.name or [*a.attributes] != told:
             return f"{_told(b)} stands where {one.name} has {_told(a)}; all members communicate alike, in one order"
     if len(both[0]) != len(both[1]):
         return f"{len(both[1])} messages and collectives, but {one.name} has {len(both[0])}"
@@ -132,7 +143,9 @@ def _unlike(one: Program, other: Program) -> str:
 
 
 def _told(op: Op) -> str:
-    fields = ", ".join(f"{key} = {attribute.value}" for key, attribute in op.attributes if key in ("channel", "reduction"))
+    fields = ", ".join(
+        f"{key} = {attribute.value}" for key, attribute in op.attributes if key in ("axis", "channel", "reduction")
+    )
     return f"{op.name} {{{fields}}}"
 
 

@@ -1,5 +1,6 @@
 """INV21: in a stage on a mesh, an op reads its operands in the layouts that its strategy wants, and makes results in those that
-it gives."""
+it gives. An op without a strategy runs whole on every member, and so does what a region reads from around it; a call or
+``dnnc.take`` stands for ops that say theirs."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from ir.boxes import Placements, placements_of
 from ir.facets import SEPARATOR, WHOLE, ShardRule
 from ir.module import Mesh, Resource, Stage
 from ir.opdefs import module_opsets
-from ir.ops import Op, Value
+from ir.ops import Op, Value, all_reads
 from ir.types import Replicate, Type, without_layout
 from ir.verifier.findings import Findings
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def check_strategies(findings: Findings) -> None:
-    """Every stage that is on a mesh of the module and has strategies."""
+    """Every stage that is on a mesh of the module."""
     for stage in findings.stages:
         mesh = findings.meshes.get(stage.mesh) if stage.mesh else None
-        if mesh is not None and any(op.facet(ShardRule) for op in stage.ops):
+        if mesh is not None and mesh.axes:
             for op, fault in _Stage(findings, stage, mesh).faults():
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.id)
 
@@ -46,8 +47,8 @@ class _Stage:
         for op in self.stage.ops:
             plain = replace(op, results=tuple([Value(value.name, without_layout(value.type)) for value in op.results]))
             facet = op.facet(ShardRule)
-            names = facet.rule.split(SEPARATOR) if facet else []
-            if len(names) == len(self.mesh.axes):
+            names = facet.rule.split(SEPARATOR) if facet else [WHOLE] * len(self.mesh.axes)
+            if len(names) == len(self.mesh.axes) and (facet or op.dialect not in ("comm", "dnnc")):
                 for fault in self.of_op(op, names, self.around.rule(plain) if set(names) != {WHOLE} else None):
                     yield op, fault
             self.around.see(plain)
@@ -68,14 +69,18 @@ class _Stage:
                 return
             strategies.append(options[name])
         whole: Placements = (Replicate(),) * len(self.mesh.axes)
+        said = f"'{SEPARATOR.join(names)}'" if op.facet(ShardRule) else "an op without a strategy"
         for number, name in enumerate(op.operands):
             wanted = tuple([s.operands[number] for s in strategies]) or whole
             if name in self.types and (lies := placements_of(self.types[name], self.mesh)) != wanted:
-                yield f"{op.id} reads {name} as [{_text(lies)}], but '{SEPARATOR.join(names)}' wants it as [{_text(wanted)}]"
+                yield f"{op.id} reads {name} as [{_text(lies)}], but {said} wants it as [{_text(wanted)}]"
+        for name in dict.fromkeys(all_reads(op)) if op.regions else ():
+            if name not in op.operands and name in self.types and (lies := placements_of(self.types[name], self.mesh)) != whole:
+                yield f"a region of {op.id} reads {name} as [{_text(lies)}], but regions run whole"
         for number, value in enumerate(op.results):
             made = tuple([s.results[number] for s in strategies]) or whole
             if value.name and (lies := placements_of(value.type, self.mesh)) != made:
-                yield f"{value.name} lies as [{_text(lies)}], but '{SEPARATOR.join(names)}' makes it as [{_text(made)}]"
+                yield f"{value.name} lies as [{_text(lies)}], but {said} makes it as [{_text(made)}]"
 
     def options(self, rule: LayoutRule | None, size: int) -> Mapping[str, Strategy]:
         """The strategies of a rule by name; equal ops share a rule, so they are made once."""

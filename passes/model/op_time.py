@@ -31,7 +31,7 @@ from dataclasses import fields
 
 from ir import operators
 from ir.facets import Cost, Time
-from ir.ops import Op
+from ir.ops import Op, all_reads
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
 from passes.model.sizes import sized_results
@@ -115,7 +115,7 @@ def epilogues(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple
     """Index of each epilogue, with the operands by which it follows a chain: one, or both of a sum of two chains."""
     readers = dict.fromkeys(outputs, 1)
     for op in ops:
-        for name in _reads(op):
+        for name in all_reads(op):
             readers[name] = readers.get(name, 0) + 1
     chains: dict[str, Type] = {}  # results that an epilogue may be fused into
     found: dict[int, tuple[int, ...]] = {}
@@ -155,16 +155,6 @@ def may_fuse(op: Op) -> bool:
 def as_much(one: Type, other: Type) -> bool:
     """Whether two values are of one shape."""
     return isinstance(one, TensorType) and isinstance(other, TensorType) and one.shape == other.shape
-
-
-def _reads(op: Op) -> list[str]:
-    """Values that an op reads, those its regions capture included."""
-    names = list(op.operands)
-    for _, region in op.regions:
-        names += region.results
-        for inner in region.ops:
-            names += _reads(inner)
-    return names
 
 
 def rate_of(op: Op, device_type: DeviceType) -> float:

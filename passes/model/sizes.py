@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ir.facets import Measured, measured_shape
 from ir.module import Func, Plan
-from ir.ops import Op, Value
+from ir.ops import Op, Value, all_reads
 from ir.types import TensorType, Type, type_bytes
 
 UNCERTAIN = "uncertain"
@@ -56,21 +56,13 @@ def sizes(func: Func) -> Sizes:
     """The sizes of the values that something reads, those in regions included. A region that was measured with its op counts
     by that alone."""
     used = {value.name for value in func.results}
-    _reads(func.ops, used)
+    used.update(name for op in func.ops for name in all_reads(op))
     read = [value for value in _values(func.ops) if value.name in used]
     return Sizes(len(read), tuple(value.name for value in read if not _is_known(value.type)))
 
 
 def _is_known(type_: Type) -> bool:
     return type_.elements is not None if isinstance(type_, TensorType) else type_bytes(type_) is not None
-
-
-def _reads(ops: Iterable[Op], used: set[str]) -> None:
-    for op in ops:
-        used.update(op.operands)
-        for _, region in op.regions:
-            used.update(region.results)
-            _reads(region.ops, used)
 
 
 def _values(ops: Iterable[Op]) -> Iterator[Value]:
