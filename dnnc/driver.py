@@ -24,8 +24,9 @@ from dnnc.kinds import (
     with_one_mesh,
     with_restrictions,
 )
-from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
+from dnnc.options import CompileOptions, asks_training, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
 from dnnc.providers import ON_CPU, Provider
+from dnnc.training import require_loss
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.objectives import THROUGHPUT, objective_of
@@ -149,10 +150,13 @@ def compile_model(
             options = of_profile(options, module)
         pipeline = with_programs(pipeline or build_pipeline(options, profiled=profiled))
         if profiled:
-            training = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
+            learns = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
             from dnnc.frontends.workloads.fitted import fitted
 
-            module, note = fitted(module, topology, training=training, sink=sink, where=options.model)
+            module, note = fitted(module, topology, training=learns, sink=sink, where=options.model)
+        training = asks_training(options) and not profiled
+        if training and not options.plan_only:
+            require_loss(options.training, module.entry, where="--loss")
         weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)
@@ -189,6 +193,17 @@ def compile_model(
     with clock.step("write", without="load-test"):
         if options.plan_only:
             manifest = write_plan(module, options.out, made_by(pipeline))
+        elif plan.minimises.trains:
+            from dnnc.backend.torch import write_training_build
+
+            manifest = write_training_build(
+                module,
+                imported.folder,
+                imported.source,
+                options.out,
+                progress=progress,
+                made_by=made_by(pipeline),
+            )
         else:
             manifest = write_build(
                 module,

@@ -39,6 +39,8 @@ SHARDED_PIPELINE = "sharded-inference"
 """The one of plans on meshes."""
 PROFILE_PIPELINE = "profiled"
 """The one of a profiled workload, which has seconds in place of operators."""
+IN_STAGES = 8
+"""Microbatches of a training step in stages unless it is told."""
 NO_MESH = "none"
 """``--mesh none``: plans of single devices and their replicas alone."""
 TIGHT = 1e-9
@@ -46,21 +48,22 @@ TIGHT = 1e-9
 
 
 def other_kinds(
-    topology: Topology, *, stages: int = 0, time_limit: float | None = None, plan_only: bool = False
+    topology: Topology,
+    steps: tuple[Pass, ...],
+    *,
+    stages: int = 0,
+    time_limit: float | None = None,
+    microbatches: int = 0,
 ) -> tuple[tuple[Pass, ...], ...]:
-    """The pipelines that are searched for a better plan than that of ``PIPELINE``; ``stages``: exactly so many, 0 for any."""
-    from passes.framework.pipeline import parse_pipeline
-
+    """The pipelines that are searched for a better plan than one without meshes, made of ``steps``; ``stages``: exactly so
+    many, 0 for any; ``microbatches``: those of a training step, 0 at inference."""
     devices = topology.devices
     free = any(topology.type(device.type).free_transfers for device in devices)
     if free or len(devices) < 2 or stages >= len(devices):
         return ()
-    changes: dict[str, Any] = {"stages": stages}
+    changes: dict[str, Any] = {"stages": stages, "microbatches": microbatches}
     if time_limit is not None:
         changes["time_limit"] = max(time_limit, 1e-3)
-    steps = parse_pipeline(SHARDED_PIPELINE)
-    if plan_only:
-        steps = tuple(step for step in steps if step.name not in PROGRAM_PASSES)
     return with_one_mesh(_resharded(steps, **changes), topology)
 
 
@@ -232,7 +235,7 @@ def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> P
 
 def _planned(pipeline: Sequence[Pass]) -> int:
     """How many passes of a pipeline make its plan."""
-    after = ("schedule", *PROGRAM_PASSES)
+    after = ("differentiate", "schedule", *PROGRAM_PASSES)
     return next((number for number, step in enumerate(pipeline) if step.name in after), len(pipeline))
 
 
@@ -257,6 +260,7 @@ def _with_bound(plan: Plan, bound: float) -> Plan:
 
 
 __all__ = [
+    "IN_STAGES",
     "NO_MESH",
     "PIPELINE",
     "PROFILE_PIPELINE",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.kinds import (
+    IN_STAGES,
     NO_MESH,
     PIPELINE,
     PROFILE_PIPELINE,
@@ -19,6 +20,9 @@ from dnnc.kinds import (
     SHARDED_PIPELINE,
     other_kinds,
 )
+from dnnc.training import PIPELINE as TRAINING_PIPELINE
+from dnnc.training import SHARDED_PIPELINE as SHARDED_TRAINING
+from dnnc.training import TrainingOptions, with_training
 from ir.diagnostics import UsageError
 from ir.limits import LIMITS, Limits
 from ir.module import Module
@@ -26,7 +30,7 @@ from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_o
 from ir.topology import Topology
 from passes.framework.base import Pass
 
-NO_TRAINING = "--objective training plans the backward pass too, and programs for training are not generated yet"
+NO_TRAINING = "a plan for training is replayed without programs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class CompileOptions:
     ``stages`` may be 0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching,
     ``uneven`` lets shards differ in length where a dimension does not divide, and ``shares`` says how unequal parts are
     (``3,1``; ``equal``);
-    ``microbatches`` of a training step in stages. ``explain`` asks for ``CompileResult.explanation``;
+    ``microbatches`` and ``training`` are of a training step. ``explain`` asks for ``CompileResult.explanation``;
     ``load_test``: every program is opened by onnxruntime before the build counts as done. ``inputs``: an ``.npz`` of
     arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its first microbatch."""
 
@@ -72,6 +76,7 @@ class CompileOptions:
     uneven: bool = False
     shares: str = ""
     microbatches: int | None = None
+    training: TrainingOptions = field(default_factory=TrainingOptions)
     explain: bool = False
     load_test: bool = True
     inputs: Path | None = None
@@ -91,7 +96,8 @@ def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
         "--explain": options.explain,
         "--inputs": options.inputs,
     }
-    if clash := [flag for flag, value in given.items() if value]:
+    clash = [flag for flag, value in given.items() if value] + options.training.flags
+    if clash:
         raise UsageError(f"{', '.join(clash)}: a profile has no tensors", where=options.model, hint="leave it out")
     objective = options.objective
     if not (objective or options.plan or options.pipeline) and has_backward(module):
@@ -101,11 +107,26 @@ def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
 
 def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pass, ...], ...]:
     """The pipelines of plans on meshes, where the options leave them free."""
+    from passes.framework.pipeline import parse_pipeline
+
     asked = options.plan is not None or options.pipeline or options.mesh
     single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
-    if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name):
+    if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name):
         return ()
-    return other_kinds(topology, stages=options.stages or 0, time_limit=options.time_limit, plan_only=options.plan_only)
+    training = options.objective == TRAINING.name
+    steps = parse_pipeline(SHARDED_TRAINING if training else SHARDED_PIPELINE)
+    if options.plan_only:
+        steps = _plan_alone(steps)
+    if training:
+        steps = with_training(steps, options.training, plan_only=options.plan_only)
+    microbatches = (options.microbatches or IN_STAGES) if training else 0
+    limit = options.time_limit
+    return other_kinds(topology, steps, stages=options.stages or 0, time_limit=limit, microbatches=microbatches)
+
+
+def asks_training(options: CompileOptions) -> bool:
+    """Whether a training step is asked for by name."""
+    return bool(options.objective) and objective_of(options.objective).trains
 
 
 def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
@@ -137,17 +158,18 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     check_time_limit(options.time_limit)
     if options.plan is not None:
         return _replay(options)
-    trains = bool(options.objective) and objective_of(options.objective).trains and not profiled
-    if trains and options.mesh == NO_MESH:
-        raise UsageError("--mesh none leaves meshes out, and a training step of a model is planned on them", where="--mesh")
-    if trains and not (options.mesh or options.pipeline):
-        options = replace(options, mesh="auto", stages=options.stages or 0)
+    trains = asks_training(options) and not profiled
     if options.mesh == NO_MESH:
         options = replace(options, mesh="")
-    pipeline = parse_pipeline(options.pipeline or (SHARDED_PIPELINE if options.mesh else PIPELINE))
+    plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if trains else (PIPELINE, SHARDED_PIPELINE)
+    pipeline = parse_pipeline(options.pipeline or (sharded if options.mesh else plain))
+    if trains:
+        pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
+    elif flags := options.training.flags:
+        raise UsageError(f"{', '.join(flags)}: of a training step", hint="add --objective training, or leave it out")
     if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
         return _sharded(options, pipeline)
-    if options.microbatches is not None:
+    if options.microbatches is not None and not trains:
         raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
     if options.explain:
         raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
@@ -160,18 +182,12 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
     if options.stages is not None:
         changes["stages"] = options.stages
-    for name in ("time_limit", "replicas", "pieces"):
+    for name in ("time_limit", "replicas", "pieces", "microbatches"):
         if getattr(options, name) is not None:
             changes[name] = getattr(options, name)
     for name in ("objective", "split"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
-    if trains:
-        raise UsageError(
-            f"--objective {options.objective} of a model needs the pass 'shard', which the pipeline does not have",
-            where="--passes",
-            hint="leave --passes out, or give a profiled workload",
-        )
     if changes and not any(step.name == "partition" for step in pipeline):
         given = ", ".join(_FLAGS[name] for name in changes)
         raise UsageError(
@@ -222,8 +238,6 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
             hint="leave --objective out for throughput, or --mesh for latency",
         )
     training = options.objective == TRAINING.name or any(getattr(step, "training", False) for step in pipeline)
-    if training and not options.plan_only:
-        raise UsageError(NO_TRAINING, hint="add --plan-only for the plan, or leave --objective out for inference")
     if options.microbatches is not None and not training:
         raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
     changes: dict[str, Any] = {}
@@ -270,6 +284,7 @@ _FLAGS = {
     "time_limit": "--time-limit",
     "replicas": "--replicas",
     "pieces": "--pieces",
+    "microbatches": "--microbatches",
     "objective": "--objective",
     "split": "--split",
 }
@@ -296,7 +311,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         "--shares": options.shares,
         "--microbatches": options.microbatches,
     }
-    clash = [name for name, value in given.items() if value]
+    clash = [name for name, value in given.items() if value] + options.training.flags
     if clash:
         raise UsageError(
             f"--plan states every op's stage, so {', '.join(clash)} cannot go with it", hint="edit the plan instead"
@@ -328,6 +343,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
 
 __all__ = [
     "CompileOptions",
+    "asks_training",
     "build_pipeline",
     "check_time_limit",
     "kinds_besides",

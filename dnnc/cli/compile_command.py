@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dnnc.cli import options as opt
+from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from dnnc.kinds import NO_MESH
@@ -84,10 +85,20 @@ def compile_(
             min=1,
             max=1 << 20,
             metavar="M",
-            help="training, with --mesh: microbatches of a step, each a run of the model, whose gradients are accumulated "
-            "(default: 8 with --stages, else 1).",
+            help="training: microbatches of a step, each a run of the model, whose gradients are accumulated "
+            "(default: 8 in stages, 1 on one mesh).",
         ),
     ] = None,
+    loss: train.Loss = "",
+    optimizer: train.Optimizer = None,
+    learning_rate: train.LearningRate = None,
+    momentum: train.Momentum = None,
+    weight_decay: train.WeightDecay = None,
+    schedule: train.Schedule = "",
+    recompute: train.Recompute = None,
+    trainable: train.Trainable = None,
+    frozen: train.Frozen = None,
+    batchnorm: train.BatchNorm = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -161,6 +172,7 @@ def compile_(
     """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, its timeline, and one program per stage (none
     of a profile, which has seconds in place of operators)."""
     from dnnc.driver import CompileOptions, compile_model
+    from dnnc.training import TrainingOptions
     from ir.scratch import remove_dead_scratch
 
     remove_dead_scratch()
@@ -189,6 +201,18 @@ def compile_(
         uneven=uneven,
         shares=shares or "",
         microbatches=microbatches,
+        training=TrainingOptions(
+            loss=loss,
+            optimizer=optimizer or "",
+            learning_rate=learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            schedule=schedule,
+            recompute=recompute or "",
+            trainable=tuple(trainable or ()),
+            frozen=tuple(frozen or ()),
+            batchnorm=batchnorm or "",
+        ),
         explain=explain,
         load_test=load_test,
         inputs=inputs,
@@ -347,6 +371,8 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan --plan-only")
     elif options.plan_only:
         put(f"wrote the plan to {folder}; edit {folder}/plan.json and replay it with --plan, or compile without --plan-only")
+    elif result.plan.minimises.trains:
+        put(f"wrote {folder}; next: dnnc train {folder} --steps 3 --check, dnnc train {folder} --steps 100 --data FILE.npz")
     elif options.weights == "none":
         put(f"wrote {folder} without weights: it can be inspected, not run; compile with --weights shared to run it")
     elif result.manifest["weights"] == "none":

@@ -40,6 +40,9 @@ PIPELINES: dict[str, str] = {
     "default-inference": "canonicalize,cost,fold,contract,partition{replicas=0},place,schedule,lower,localize",
     "profiled": "partition{replicas=0},place,schedule",
     "sharded-inference": "canonicalize,unfuse,cost,fold,shard,schedule,lower,localize",
+    "default-training": "training,canonicalize,cost,partition{objective=training,replicas=0},place,differentiate,"
+    "schedule,lower,localize",
+    "sharded-training": "training,canonicalize,cost,shard{training=true},differentiate,schedule,lower,localize",
 }
 """Pipeline text by name; a name stands for its passes wherever pipeline text is read."""
 

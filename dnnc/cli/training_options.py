@@ -1,0 +1,100 @@
+"""The options of ``dnnc compile`` that are of a training step."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class OptimizerName(StrEnum):
+    """torch's optimizers of these names; momentum is SGD with it."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
+class RecomputeName(StrEnum):
+    """What runs again for the backward pass."""
+
+    NONE = "none"
+    STAGE = "stage"
+
+
+class BatchNormName(StrEnum):
+    """Whose statistics batch normalisation takes."""
+
+    TRAIN = "train"
+    FROZEN = "frozen"
+
+
+Loss = Annotated[
+    str,
+    typer.Option(
+        "--loss",
+        metavar="KIND:OUTPUT",
+        help="training: what is minimised: cross-entropy:OUTPUT, mse:OUTPUT, or output:NAME, a scalar of the model's own.",
+        show_default=False,
+    ),
+]
+Optimizer = Annotated[
+    OptimizerName | None, typer.Option(help="training: how weights change (default: adam).", show_default=False)
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option("--learning-rate", min=0.0, help="training: of the optimizer (default: torch's).", show_default=False),
+]
+Momentum = Annotated[
+    float | None, typer.Option(min=0.0, help="training: of the optimizer momentum (default: 0.9).", show_default=False)
+]
+WeightDecay = Annotated[
+    float | None,
+    typer.Option("--weight-decay", min=0.0, help="training: of the optimizer (default: torch's).", show_default=False),
+]
+Schedule = Annotated[
+    str,
+    typer.Option(
+        "--schedule",
+        metavar="NAME",
+        help="training: the order of forward and backward passes (default: 1f1b).",
+        show_default=False,
+    ),
+]
+Recompute = Annotated[
+    RecomputeName | None,
+    typer.Option(
+        help="training: what runs again for the backward pass instead of being kept (default: none).", show_default=False
+    ),
+]
+Trainable = Annotated[
+    list[str] | None,
+    typer.Option("--trainable", metavar="GLOB", help="training: only weights of such names change. Repeatable."),
+]
+Frozen = Annotated[
+    list[str] | None,
+    typer.Option("--frozen", metavar="GLOB", help="training: weights of such names do not change. Repeatable."),
+]
+BatchNorm = Annotated[
+    BatchNormName | None,
+    typer.Option(
+        "--batchnorm",
+        help="training: batch normalisation by the statistics of each microbatch (default), or by the running ones.",
+        show_default=False,
+    ),
+]
+
+__all__ = [
+    "BatchNorm",
+    "Frozen",
+    "LearningRate",
+    "Loss",
+    "Momentum",
+    "Optimizer",
+    "Recompute",
+    "Schedule",
+    "Trainable",
+    "WeightDecay",
+]

@@ -1,0 +1,103 @@
+"""What a person asks of a training step, as data, and how it stands in the passes of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ir.diagnostics import UsageError
+from ir.module import Func
+from ir.ops import Value
+from ir.types import TensorType
+from passes.framework.base import Pass
+
+PIPELINE = "default-training"
+"""The named pipeline of a training step in stages."""
+SHARDED_PIPELINE = "sharded-training"
+"""The one of a training step on meshes."""
+STEP_PASSES = ("training", "differentiate")
+"""What makes a training step of a model: a plan alone needs neither, but the loss counts in it where one is given."""
+
+SCHEDULES = ("1f1b",)
+"""The orders of work of a training step; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """``loss``: ``cross-entropy:OUTPUT``, ``mse:OUTPUT`` or ``output:NAME``. ``optimizer``, its ``learning_rate``,
+    ``momentum`` and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``recompute``:
+    what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by the batch's
+    statistics (``train``) or by the running ones (``frozen``). Empty or None: the default."""
+
+    loss: str = ""
+    optimizer: str = ""
+    learning_rate: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    schedule: str = ""
+    recompute: str = ""
+    trainable: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    batchnorm: str = ""
+
+    @property
+    def flags(self) -> list[str]:
+        """The options that were given, as a person writes them."""
+        return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) not in ("", None, ())]
+
+
+_OF_PASS = {
+    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm"),
+    "differentiate": ("learning_rate", "momentum", "weight_decay", "recompute"),
+}
+"""The options that a pass has, by its name."""
+
+
+def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_only: bool) -> tuple[Pass, ...]:
+    """The pipeline with these options in its passes. Without a loss, which a plan alone may lack, nothing is differentiated.
+    Raises UsageError for an unknown schedule and for an option whose pass the pipeline lacks."""
+    if options.schedule not in ("", *SCHEDULES):
+        raise UsageError(f"found '{options.schedule}', expected {' or '.join(SCHEDULES)}", where="--schedule")
+    if plan_only:
+        dropped = STEP_PASSES if not options.loss else STEP_PASSES[1:]
+        pipeline = tuple(step for step in pipeline if step.name not in dropped)
+    changes: dict[str, dict[str, Any]] = {}
+    for name, keys in _OF_PASS.items():
+        given = {key: getattr(options, key) for key in keys}
+        changes[name] = {key: value for key, value in given.items() if value not in ("", None, ())}
+    there = {step.name for step in pipeline}
+    for name, given in changes.items():
+        if given and name not in there and not plan_only:
+            flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
+            raise UsageError(f"{flags}: the pipeline has no pass '{name}'", where="--passes", hint="add it, or leave this out")
+    return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
+
+
+def require_loss(options: TrainingOptions, entry: Func, *, where: str) -> None:
+    """Raises UsageError where no loss is given, with the outputs that there are and an example."""
+    if options.loss:
+        return
+    names = ", ".join(value.name.removeprefix("%") for value in entry.results) or "none"
+    message = f"--objective training needs a loss; the model's outputs are: {names}"
+    example = next(_examples(entry.results), "--loss mse:OUTPUT")
+    raise UsageError(message, where=where, hint=f"add one, such as {example}, or --plan-only for a plan without programs")
+
+
+def _examples(outputs: Iterable[Value]) -> Iterator[str]:
+    for value in outputs:
+        if isinstance(value.type, TensorType) and value.type.dtype.is_float:
+            rank = None if value.type.shape is None else len(value.type.shape)
+            kind = "output" if rank == 0 else "mse" if rank == 1 else "cross-entropy"
+            yield f"--loss {kind}:{value.name.removeprefix('%')}"
+
+
+__all__ = [
+    "PIPELINE",
+    "SCHEDULES",
+    "SHARDED_PIPELINE",
+    "STEP_PASSES",
+    "TrainingOptions",
+    "require_loss",
+    "with_training",
+]
