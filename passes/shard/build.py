@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.facets import SEPARATOR, WHOLE, Cost, OptimizerState, Time
+from ir.facets import SEPARATOR, WHOLE, Cost, Time
 from ir.layout_rules import Factor, LayoutRule, Strategy, Surroundings, backward_rule
 from ir.module import Func, Module, Resource, Splat
 from ir.opdefs import module_opsets
@@ -47,6 +47,7 @@ from ir.shares import Shares, nested_cut, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.model.folding import Folding
 from passes.model.graph import reads
+from passes.model.learning import trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, op_seconds
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
 from passes.model.spmd.mesh import DeviceMesh, Member
@@ -162,7 +163,8 @@ class _Builder:
         self.resources = module.resources
         self.chains = chains_of(func, mesh.types, training=training)
         self.weights = {name for name, resource in self.resources.items() if self.is_weight(resource)}
-        self.trained = {name for name in self.weights if training and _is_float(self.resources[name].type)}
+        self.state = trained(self.resources) if training else {}
+        self.trained = {name for name in self.weights if name in self.state}
         self.values: dict[tuple[Type, bool, int, bool], int] = {}
         self.drafts: list[_ValueDraft] = []
         self.kind_numbers: dict[object, int] = {}
@@ -310,15 +312,15 @@ class _Builder:
             self.kind_numbers[key] = len(self.node_kinds)
             layouts = self.drafts[kind].layouts
             kept = [i for i, p in enumerate(layouts.placements) if not any(isinstance(q, Partial) for q in p)]
-            size = type_bytes(resource.type) or 0
+            size, seconds = type_bytes(resource.type) or 0, np.zeros(len(kept))
             if name in self.trained:
-                optimizer = next((facet.size for facet in resource.facets if isinstance(facet, OptimizerState)), None)
-                assert isinstance(resource.type, TensorType)
-                size = size * (self.microbatches == 1) + (8 * (resource.type.elements or 0) if optimizer is None else optimizer)
+                moved = updated_bytes(size, self.state[name])
+                seconds = np.array([self.update_seconds(resource.type, layouts.placements[i], moved) for i in kept])
+                size = size * (self.microbatches == 1) + self.state[name]
             self.node_kinds.append(
                 NodeKind(
                     tuple(_text(layouts.placements[i]) for i in kept),
-                    np.zeros(len(kept)),
+                    seconds,
                     np.array([size * fullest(resource.type, layouts.placements[i], self.mesh) for i in kept]),
                     makes=(np.array(kept, np.int64),),
                 )
@@ -329,6 +331,11 @@ class _Builder:
         self.kinds.append(self.kind_numbers[key])
         self.made[name] = (node, 0)
         self.kept[node] = name
+
+    def update_seconds(self, type_: Type, lies: Placements, moved: int) -> float:
+        """Of a weight whose update moves so many bytes, on the member that takes longest; the part of a microbatch."""
+        seconds = (update_seconds(moved * part(type_, lies, self.mesh, m.place), m.type) for m in self.mesh.members)
+        return max(seconds, default=0.0) / self.microbatches
 
     def output(self, name: str) -> None:
         """A result of the function: any layout but terms; its gradient comes as it lies."""

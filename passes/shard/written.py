@@ -235,7 +235,7 @@ def _bounded(plan: Plan) -> Plan:
 
 def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, Any]:
     """What a stage's row says of its backward pass: all that the forward pass alone would not cost, but the synchronisation of
-    its weights' gradients, of which the bill has a part of each of ``microbatches``."""
+    its weights' gradients and their update, of which the bill has a part of each of ``microbatches``."""
     func = module.entry
     own = [func.ops[i] for i in stage.ops]
     made = {value.name for op in own for value in op.results}
@@ -246,8 +246,8 @@ def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, 
     synced = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and one.value.startswith("@"))
     returned = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and not one.value.startswith("@"))
     return {
-        "backward": max(0.0, stage.bill.compute - forward) + returned,
-        "sync": synced * microbatches,
+        "backward": max(0.0, stage.bill.compute - stage.bill.update - forward) + returned,
+        "sync": (synced + stage.bill.update) * microbatches,
         "learning": tuple(sorted(stage.decisions.learning)),
     }
 

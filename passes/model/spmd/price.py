@@ -13,14 +13,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ir.facets import Cost, OptimizerState, Time
+from ir.facets import Cost, Time
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.opdefs import COLLECTIVES
 from ir.ops import Op
 from ir.shares import cut
-from ir.types import DType, Partial, Replicate, Shard, TensorType, Type
+from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import reads
+from passes.model.learning import trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
@@ -54,13 +55,14 @@ class Collective:
 
 @dataclass(slots=True)
 class Bill:
-    """``compute`` and ``communication`` seconds; ``memory`` bytes per device of weights, in training with their gradients, the
-    optimizer's state and what is ``saved`` for the backward pass; of each the member that holds most of it, as a part of what
-    its device has (``build``). ``work``: seconds of compute by op. ``lies``: the layout in which each value is made or kept;
-    ``asked``: those in which it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that
-    count as they are read."""
+    """``compute`` and ``communication`` seconds, of ``compute`` in training a microbatch's part of the ``update``; ``memory``
+    bytes per device of weights, in training with their gradients, the optimizer's state and what is ``saved`` for the backward
+    pass; of each the member that holds most of it, as a part of what its device has (``build``). ``work``: seconds of compute
+    by op. ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is needed; ``reads``: of each
+    op, what it reads and in which layout. ``learned``: weights that count as they are read."""
 
     compute: float = 0.0
+    update: float = 0.0
     memory: float = 0.0
     saved: float = 0.0
     collectives: list[Collective] = field(default_factory=list)
@@ -130,13 +132,15 @@ class _Walk:
         self.trained: set[str] = set()
         self.worked: list[float] = []
         self.held: list[float] = []
+        self.updated: list[float] = []
         self.left: list[float] = []
         self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
         resources = module.resources
+        self.state = trained(resources) if training else {}
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
-            self.keep(name, decisions, [f.size for f in resources[name].facets if isinstance(f, OptimizerState)])
+            self.keep(name, decisions)
         whole: Lies = (Replicate(),) * len(mesh.axes)
         self.lies.update(decisions.entering)
         self.trained |= decisions.learning
@@ -161,24 +165,30 @@ class _Walk:
             for source in self.given.get(name, ()):
                 self.bring(name, source, self.dual(lies), backward=True)
         # Sums of any order of the ops agree to the last digit.
-        self.bill.compute, self.bill.memory, self.bill.saved = map(math.fsum, (self.worked, self.held, self.left))
+        self.bill.update = math.fsum(self.updated)
+        self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
+        self.bill.compute = math.fsum([*self.worked, *self.updated])
         self.bill.lies = self.lies
         self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
 
-    def keep(self, name: str, decisions: Decisions, state: list[int]) -> None:
+    def keep(self, name: str, decisions: Decisions) -> None:
         """A weight, where it is kept; a small constant is everywhere."""
         type_ = self.types[name]
         if not isinstance(type_, TensorType) or type_.elements is None or type_.nbytes is None:
             return
-        learns = self.training and (type_.dtype.is_float or type_.dtype is DType.BF16)
-        if type_.elements <= (1 if learns else 64):
+        learns = name in self.state
+        if type_.elements <= (1 if self.training and type_.dtype.is_float else 64):
             return
         self.lies[name] = decisions.kept[name]
         size = type_.nbytes
         if learns:
             self.trained.add(name)
             self.bill.learned.add(name)
-            size = (size if self.microbatches == 1 else 0) + (state[0] if state else 8 * type_.elements)
+            kept = self.state[name]
+            moved = updated_bytes(size, kept)
+            parts = ((self.part(type_, self.lies[name], m), m.type) for m in self.mesh.members)
+            self.updated.append(max((update_seconds(moved * held, on) for held, on in parts), default=0.0) / self.microbatches)
+            size = (size if self.microbatches == 1 else 0) + kept
         self.held.append(size * self.fullest(type_, self.lies[name]))
 
     def backs(self, rule: LayoutRule, size: int) -> dict[str, Backward]:
