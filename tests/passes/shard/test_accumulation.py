@@ -32,9 +32,10 @@ def synchronised(bill: Bill) -> float:
 
 
 def step_by_hand(module: Module, given_: ShardInput, decisions: Decisions, microbatches: int) -> float:
-    """A step of so many runs, from the bill of one: all but the synchronisation once for each, and that once."""
+    """A step of so many runs, from the bill of one: all but synchronisation and update once for each, and these once."""
     bill = price(module, module.entry, given_.mesh, decisions, training=True)
-    return microbatches * (bill.total - synchronised(bill)) + synchronised(bill)
+    once = synchronised(bill) + bill.update
+    return microbatches * (bill.total - once) + once
 
 
 def on_two(seed: int, count: int) -> tuple[Module, ShardInput]:
