@@ -93,7 +93,8 @@ class ReplayPass(StatedPass):
         if line.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(line.unsharded)}: replicated", where=self.name)
         context.count(self.name, ops=len(module.entry.ops), stages=len(stated))
-        single = single_value(module, topology, net, training=self.training, memory=self.memory)
+        times = self.microbatches
+        single = single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=times)
         plan = Plan(
             name="@plan",
             objective=self.objective,
