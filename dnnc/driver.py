@@ -194,7 +194,7 @@ def compile_model(
         if options.plan_only:
             manifest = write_plan(module, options.out, made_by(pipeline))
         elif plan.minimises.trains:
-            from dnnc.backend.torch import write_training_build
+            from dnnc.backend.torch.write import write_training_build
 
             manifest = write_training_build(
                 module,

@@ -263,7 +263,7 @@ def _programs_hint(files: Snapshot) -> str:
     if "profile" in dict(plan.certificate):
         return "its plan is of a profiled workload, which has seconds in place of operators; 'dnnc simulate' shows its timeline"
     if plan.minimises.trains:
-        return "programs for training are not generated yet; compile again without --objective training and --plan-only"
+        return "compile again without --plan-only, with --loss, and 'dnnc train' trains; without --objective training to run it"
     return f"compile again without --plan-only; --plan {files.where(PLAN)} keeps this plan"
 
 

@@ -417,7 +417,7 @@ def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[st
     seconds = [max(wire.send, wire.receive) for wire in workload(module).wires] if placed else [math.inf] * len(cuts)
     return [
         {"tensor": bare(c.name), "from": c.source, "to": c.target, "bytes": c.nbytes, "seconds": _number(spent)}
-        for c, spent in zip(cuts, seconds, strict=True)
+        for c, spent in zip(cuts, seconds, strict=False)  # behind these are gradients that are not written out
     ]
 
 

@@ -296,14 +296,14 @@ def test_a_training_step_in_stages(tmp_path: Path, capsys: pytest.CaptureFixture
         assert sum(layer["compute"] for layer in told) < stage["compute"], "the update is of no layer"
         assert sum(layer["communication"] for layer in told) == pytest.approx(stage["collectives"])
     arguments = (BERT, "-t", FOUR, "--plan", tmp_path / "b" / "plan.json", "-o", tmp_path / "c")
-    assert "not generated yet" in refused(capsys, *arguments)
+    assert "replayed without programs" in refused(capsys, *arguments)
     out = dnnc(capsys, "compile", *arguments, "--plan-only")
     assert "5 microbatches a step, one every" in out
     texts = [(tmp_path / folder / "plan.ir").read_text().partition("\nmodule ")[2] for folder in ("b", "c")]
     assert texts[0] == texts[1]  # but for the passes that made them
 
 
-@pytest.mark.parametrize(("objective", "words"), [("throughput", "keeps this plan"), ("training", "not generated yet")])
+@pytest.mark.parametrize(("objective", "words"), [("throughput", "keeps this plan"), ("training", "with --loss")])
 def test_a_mesh_plan_alone_says_how_programs_are_made(
     objective: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

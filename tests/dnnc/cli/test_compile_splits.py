@@ -68,8 +68,13 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--objective", "training"], "programs for training are not generated yet"),
-        (["--objective", "training", "--mesh", "none"], "--mesh none leaves meshes out"),
+        (["--objective", "training"], "--objective training needs a loss; the model's outputs are: y"),
+        (["--loss", "mse:y", "--optimizer", "sgd"], "--loss, --optimizer: of a training step"),
+        (["--objective", "training", "--plan-only", "--schedule", "best"], "found 'best', expected 1f1b"),
+        (
+            ["--objective", "training", "--plan-only", "--comm", "overlap"],
+            "--comm overlap: not an option of objective=training",
+        ),
         (["--objective", "pipedream"], "it is an objective of 'dnnc solve'"),
         (["--split", "any", "--stages", "2"], "--stages: not an option of split=any"),
         (["--split", "any", "--replicas", "2"], "--replicas: not an option of split=any"),
