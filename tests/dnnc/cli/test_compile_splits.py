@@ -68,7 +68,7 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--objective", "training"], "--objective training needs a loss; the model's outputs are: y"),
+        (["--objective", "training"], "--objective training needs a loss; the model's outputs are: logits"),
         (["--loss", "mse:y", "--optimizer", "sgd"], "--loss, --optimizer: of a training step"),
         (["--objective", "training", "--plan-only", "--schedule", "best"], "found 'best', expected 1f1b"),
         (
