@@ -9,7 +9,7 @@ A build directory is written whole or not at all; a plan alone (``plan_only``) i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +30,9 @@ from dnnc.training import require_loss
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.objectives import THROUGHPUT, objective_of
+from ir.ops import Op
 from ir.topology import Topology
+from ir.types import Type
 from passes.framework.base import PassContext
 
 if TYPE_CHECKING:
@@ -312,4 +314,11 @@ def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fracti
     """What passes may use: ONNX's operators, and their evaluation on constants, loaded when the first one is."""
     from dnnc.frontends.evaluate import OnnxEvaluator
 
-    return PassContext(sink=sink, evaluate=OnnxEvaluator(), progress=progress, dialects=DIALECTS)
+    return PassContext(sink=sink, evaluate=OnnxEvaluator(), bodies=definition_of, progress=progress, dialects=DIALECTS)
+
+
+def definition_of(op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None:
+    """The ops that a composite operator stands for (``FunctionBodies``); what finds them is loaded for the first one."""
+    from dnnc.frontends.bodies import OnnxBodies
+
+    return OnnxBodies()(op, operands, opsets)

@@ -108,7 +108,7 @@ class DifferentiatePass(Pass):
         lost = [resource.name for resource in trained if resource.name not in gradients.weights]
         for name in lost:
             context.sink.warn(f"no gradient of {loss} reaches {name}: it is not trained", where=func.name)
-        new = [*program.constants.values(), *updates.states]
+        new = [*program.constants.values(), *program.others, *updates.states]
         results = plain.results if sharded else func.results
         after = _assembled(module, replace(func, ops=ops, results=results), new, list(meshes.values()), set(lost))
         if not sharded:

@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ir.attributes import Attribute, AttrKind, Dense, attributes
 from ir.dense import dense_data
 from ir.diagnostics import InvalidInput
-from ir.layout_rules import Numbers, Surroundings, numbers_of
-from ir.module import Inline, Resource, ResourceData, Splat
+from ir.layout_rules import Numbers, Surroundings, numbers_of, resource_numbers
+from ir.module import Inline, Module, Resource, ResourceData, Splat
 from ir.names import unique
 from ir.ops import Op, Value
 from ir.types import DType, TensorType, Type, without_layout
@@ -57,6 +57,8 @@ class Program:
     symbols: set[str]
     added: list[Added] = field(default_factory=list)
     constants: dict[tuple[TensorType, bytes], Resource] = field(default_factory=dict)
+    others: list[Resource] = field(default_factory=list)
+    """Constants of the definitions of composite ops."""
     named: dict[tuple[str, int], Value] = field(default_factory=dict)
     """Results that rules asked for and the forward op (by its id) does not name, by their number."""
     stages: tuple[int, ...] = ()
@@ -88,6 +90,18 @@ class Program:
             if numbers is not None:
                 self.around.numbers[found.name] = numbers
         return found.name
+
+    def imported(self, module: Module) -> dict[str, str]:
+        """The new names of the resources of a module whose ops are added."""
+        names = {}
+        for resource in module.of_type(Resource):
+            name = names[resource.name] = unique(f"@const.{resource.name[1:]}", self.symbols)
+            self.around.types[name] = resource.type
+            numbers = resource_numbers(resource)
+            if numbers is not None:
+                self.around.numbers[name] = numbers
+            self.others.append(replace(resource, name=name))
+        return names
 
 
 class Site:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, StageSet, phase_of
-from ir.module import Func
+from ir.module import Func, Module
 from ir.names import unique
 from ir.ops import Op, Value
 from ir.types import TensorType, Type, without_layout
@@ -23,8 +23,8 @@ from passes.differentiate.rules import RULES
 from passes.differentiate.site import Added, Program, Site
 from passes.model.graph import describe, reads
 
-Body = Callable[[Op], Sequence[Op] | None]
-"""The ops that a composite op stands for, with its operands and results by name; None where it has no such definition."""
+Body = Callable[[Op], Module | None]
+"""The ops that a composite op stands for (``FunctionBodies``); None where it has no such definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,15 @@ class _Tape:
 
     def through_body(self, op: Op, gradients: Mapping[str, str]) -> None:
         """Differentiates the ops that define ``op``, which run again for it."""
-        ops = self.body(op)
-        if ops is None:
+        module = self.body(op)
+        if module is None:
             what = "holds a body that runs as its values say" if op.regions else "has no rule"
             hint = "freeze the weights before it (--frozen), or export the model with simpler operators"
             raise InvalidInput(f"a gradient passes {op.name}, which {what}", where=describe(op), hint=hint)
-        names: dict[str, str] = {}
+        names = self.program.imported(module)
+        names |= {arg.name: name for arg, name in zip(module.entry.args, filter(None, op.operands), strict=True)}
         copies = []
-        for inner in ops:
+        for inner in module.entry.ops:
             results = tuple(Value(self.program.temporary(), value.type) if value.name else value for value in inner.results)
             names.update((before.name, after.name) for before, after in zip(inner.results, results, strict=True))
             operands = tuple(names.get(name, name) for name in inner.operands)
@@ -146,8 +147,9 @@ class _Tape:
             self.spread(copy)
             self.program.added.append(Added(copy, op, self.program.stages))
             copies.append(copy.with_facets(StageSet(self.program.stages)) if self.program.stages else copy)
-        for name, gradient in gradients.items():
-            self.contribute(names.get(name, name), gradient, op)
+        for value, made in zip((value for value in op.results if value.name), module.entry.results, strict=True):
+            if value.name in gradients:
+                self.contribute(names.get(made.name, made.name), gradients[value.name], op)
         for copy in reversed(copies):
             self.back(copy)
 

@@ -44,9 +44,10 @@ class ConstantEvaluator(Protocol):
 class FunctionBodies(Protocol):
     """Gives the ops that define a composite op; given by the driver, since passes know no ONNX implementation.
 
-    They have the operands of the op and, in the end, its results under their names; None when the op has no such definition."""
+    They are the entry function of a module, whose arguments are the operands that the op has and whose results those that it
+    names, in order; None when the op has no such definition."""
 
-    def __call__(self, op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> tuple[Op, ...] | None: ...
+    def __call__(self, op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None: ...
 
 
 class AnalysisCache:

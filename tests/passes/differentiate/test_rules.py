@@ -28,8 +28,9 @@ def integers(*values: int) -> Array:
 
 UNARY: Mapping[str, tuple[float, float, dict[str, Any]]] = {
     "Abs": (-2, 2, {}), "Acos": (-0.9, 0.9, {}), "Acosh": (1.2, 3, {}), "Asin": (-0.9, 0.9, {}),
-    "Asinh": (-2, 2, {}), "Atan": (-2, 2, {}), "Atanh": (-0.9, 0.9, {}), "Celu": (-2, 2, {"alpha": 0.5}), "Cos": (-2, 2, {}), "Cosh": (-2, 2, {}),
-    
+    "Asinh": (-2, 2, {}), "Atan": (-2, 2, {}), "Atanh": (-0.9, 0.9, {}), "Celu": (-2, 2, {"alpha": 0.5}),
+    "Cos": (-2, 2, {}), "Cosh": (-2, 2, {}),
+
     "Elu": (-2, 2, {"alpha": 0.5}), "Erf": (-2, 2, {}), "Exp": (-2, 2, {}), "HardSigmoid": (-4, 4, {}),
     "HardSwish": (-4, 4, {}), "Identity": (-2, 2, {}), "LeakyRelu": (-2, 2, {"alpha": 0.25}), "Log": (0.5, 3, {}),
     "Mish": (-2, 2, {}), "Neg": (-2, 2, {}),
