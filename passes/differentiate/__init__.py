@@ -25,6 +25,7 @@ from ir.opdefs import module_opsets
 from ir.ops import Op, Value
 from ir.types import TensorType, without_layout
 from passes.differentiate.layouts import is_sharded, with_layouts
+from passes.differentiate.recomputed import recomputed
 from passes.differentiate.site import Added, Program
 from passes.differentiate.tape import Gradients, differentiated
 from passes.differentiate.update import REPLICAS, Updates
@@ -86,11 +87,13 @@ class DifferentiatePass(Pass):
                 body(op, [program.around.types.get(name) for name in op.operands], module_opsets(module)) if body else None
             ),
         )
-        program.added = list(gradients.added)
+        forward = [_with_results(op, gradients) for op in plain.ops]
+        program.added = recomputed(forward, gradients.added, program) if self.recompute == "stage" else list(gradients.added)
+        backward = len(program.added)
         plan = module.first(Plan)
         meshes = _replicas(module, plan)
         staged = any(op.facet(StageSet) is not None for op in func.ops)
-        readers = _readers([*plain.ops, *(one.op.with_facets(*_stages(one)) for one in gradients.added)])
+        readers = _readers([*plain.ops, *(one.op.with_facets(*_stages(one)) for one in program.added)])
         updates = Updates(program, self._microbatches(plan), self._numbers(), readers, meshes, staged)
         reached = [resource for resource in trained if resource.name in gradients.weights]
         for resource in reached:
@@ -102,9 +105,7 @@ class DifferentiatePass(Pass):
         sharded = is_sharded(module)
         ops = tuple(one for op in (plain if sharded else func).ops for one in (_with_results(op, gradients), *_averages(op)))
         ops += tuple(one.op.with_facets(Phase(one.phase), *_stages(one)) for one in program.added)
-        context.count(
-            self.name, forward=len(func.ops), backward=len(gradients.added), update=len(program.added) - len(gradients.added)
-        )
+        context.count(self.name, forward=len(func.ops), backward=backward, update=len(program.added) - backward)
         lost = [resource.name for resource in trained if resource.name not in gradients.weights]
         for name in lost:
             context.sink.warn(f"no gradient of {loss} reaches {name}: it is not trained", where=func.name)

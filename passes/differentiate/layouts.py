@@ -167,7 +167,11 @@ class _Chooser:
         return (op.with_facets(ShardRule(SEPARATOR.join(names))) if mesh.axes else op), wants
 
     def given(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int) -> list[Strategy] | None:
-        """The strategies of an op that works in the layout of its resource."""
+        """The strategies of an op that works in the layout of its resource, or that has those of the op it repeats."""
+        facet = op.facet(ShardRule)
+        if facet is not None:
+            names = zip(facet.rule.split(SEPARATOR), mesh.axes, strict=True)
+            return [next(s for s in rule.strategies(size) if s.name == name) for name, (_, size) in names]
         if op.name == ASSIGN:
             target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
         elif op.name in _OPTIMIZERS:

@@ -94,7 +94,11 @@ class Program:
     def imported(self, module: Module) -> dict[str, str]:
         """The new names of the resources of a module whose ops are added."""
         names = {}
+        known = {(resource.type, resource.data): resource.name for resource in self.others}
         for resource in module.of_type(Resource):
+            if (resource.type, resource.data) in known:
+                names[resource.name] = known[resource.type, resource.data]
+                continue
             name = names[resource.name] = unique(f"@const.{resource.name[1:]}", self.symbols)
             self.around.types[name] = resource.type
             numbers = resource_numbers(resource)

@@ -219,26 +219,24 @@ class _Tape:
     def names(self, alive: Sequence[Added], weights: Mapping[str, Mapping[int, str]]) -> dict[str, str]:
         """What temporary names become: of a gradient ``%value.grad``, of what leads to one the op's and the operator's."""
         final: dict[str, str] = {}
+        source = {value.name: one.source.id for one in alive for value in one.op.results}
         gradients = [*self.totals.items()]
         gradients += [(name, one) for name, parts in weights.items() for one in parts.values()]
         for name, total in gradients:
             if is_temporary(total) and total not in final:
-                final[total] = unique(f"%{_bare(name)}.grad", self.program.taken)
+                base = f"{source[name]}.inner" if is_temporary(name) else name
+                final[total] = unique(f"%{base[1:]}.grad", self.program.taken)
         for one in alive:
             for value in one.op.results:
                 if is_temporary(value.name) and value.name not in final:
                     operator = one.op.name.rpartition(".")[2]
-                    final[value.name] = unique(f"%{_bare(one.source.id)}.{operator}", self.program.taken)
+                    final[value.name] = unique(f"%{one.source.id[1:]}.{operator}", self.program.taken)
         return final
 
 
 def is_temporary(name: str) -> bool:
     """Whether ``Program.temporary`` gave this name."""
     return name[:2] == "%\x00"
-
-
-def _bare(name: str) -> str:
-    return name[1:] if not is_temporary(name) else "body"
 
 
 def _is_float(type_: Type) -> bool:
