@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ir.attributes import AttrKind, single
+from ir.grad_kernels import KERNELS, alike, tensor
 from ir.opdefs import CORE, EFFECT, PURE, AttrDef, Dialect, Dialects, OpDef
 from ir.ops import Op
-from ir.types import DType, TensorType, Type, without_layout
+from ir.types import DType, TensorType, Type
 
 ACCUMULATE = "grad.accumulate"
 ASSIGN = "grad.assign"
@@ -56,47 +57,23 @@ def _decimal(value: float) -> float:
     return next(number for digits in range(1, 18) if single(number := float(f"{rounded:.{digits}g}")) == rounded)
 
 
-def _tensor(type_: Type | None) -> TensorType | None:
-    bare = None if type_ is None else without_layout(type_)
-    return bare if isinstance(bare, TensorType) else None
-
-
-def _alike(op: Op, types: Sequence[Type | None], operands: Iterable[int], results: Iterable[int]) -> Iterable[str]:
-    """One fault for each of these operands and results that has not the type of the first of them."""
-    named = [(op.operands[i], _tensor(types[i])) for i in operands]
-    named += [(op.results[i].name, _tensor(op.results[i].type)) for i in results]
-    (first, wanted), *others = named
-    for name, type_ in others:
-        if wanted is not None and type_ is not None and not _equal(wanted, type_):
-            yield f"{op.name} takes {name} of {type_} beside {first} of {wanted}; expected equal types"
-
-
-def _equal(one: TensorType, other: TensorType) -> bool:
-    if one.shape is None or other.shape is None:
-        return one.dtype is other.dtype
-    same = len(one.shape) == len(other.shape) and all(
-        a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in zip(one.shape, other.shape, strict=False)
-    )
-    return same and one.dtype is other.dtype
-
-
 def _accumulates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
-    yield from _alike(op, types, (0,), (0,))
+    yield from alike(op, types, (0,), (0,))
 
 
 def _assigns(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
-    yield from _alike(op, types, (0, 1), ())
+    yield from alike(op, types, (0, 1), ())
 
 
 def _updates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
     counted = int(op.name.removeprefix("grad.") in COUNTS)
-    yield from _alike(op, types, range(len(op.operands) - counted), range(len(op.results)))
-    if counted and (step := _tensor(types[-1])) not in (None, TensorType(DType.I64, ())):
+    yield from alike(op, types, range(len(op.operands) - counted), range(len(op.results)))
+    if counted and (step := tensor(types[-1])) not in (None, TensorType(DType.I64, ())):
         yield f"{op.name} takes the number of the step as tensor<i64>, not {op.operands[-1]} of {step}"
 
 
 def _counts(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
-    if _tensor(op.results[0].type) != TensorType(DType.I64, ()):
+    if tensor(op.results[0].type) != TensorType(DType.I64, ()):
         yield f"{op.name} gives tensor<i64>, not {op.results[0].type}"
 
 
@@ -143,9 +120,7 @@ _STEP_OPS = (
     ),
 )
 
-_KERNELS: tuple[OpDef, ...] = ()
-
-GRAD_OPS: dict[str, OpDef] = {definition.name: definition for definition in (*_STEP_OPS, *_KERNELS)}
+GRAD_OPS: dict[str, OpDef] = {definition.name: definition for definition in (*_STEP_OPS, *KERNELS)}
 """The ops of the dialect, by name."""
 
 

@@ -101,7 +101,7 @@ def conv(draft: Draft) -> None:
     else:
         draft.tie("out", (1, 0), (2, 0), (-1, 1))
         draft.tie("in", (0, 1), (1, 1), kind=Kind.SUM, partial=(2,))
-    _patches(draft, draft.numbers(1)[2:], (0, -1))
+    patches(draft, draft.numbers(1)[2:], (0,), -1)
     draft.passes((0, 2), (1, 2))
 
 
@@ -114,7 +114,7 @@ def fused_conv(draft: Draft) -> None:
     else:
         draft.tie("out", (1, 0), (2, 0), (3, 1), (-1, 1))
     if not draft.present(3):
-        _patches(draft, draft.numbers(1)[2:], (0, -1))
+        patches(draft, draft.numbers(1)[2:], (0,), -1)
 
 
 def conv_transpose(draft: Draft) -> None:
@@ -129,22 +129,23 @@ def conv_transpose(draft: Draft) -> None:
     draft.passes((0, 2), (1, 2))
 
 
-def _patches(draft: Draft, kernel: Sequence[int], tensors: tuple[int, int]) -> None:
-    """Spatial dimensions whose windows do not overlap (patches, 1x1): the windows are a parallel factor. Others would need
-    their neighbours' borders, and are whole."""
+def patches(draft: Draft, kernel: Sequence[int], sources: tuple[int, ...], target: int, kind: Kind = Kind.PARALLEL) -> None:
+    """Spatial dimensions whose windows do not overlap (patches, 1x1): the windows are a factor of this kind, along those of
+    ``sources``, which are alike, and of ``target``, which has one element per window. Others would need their neighbours'
+    borders, and are whole."""
     if draft.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or draft.get("ceil_mode", 0):
         return
     count = len(kernel)
     strides = tuple(draft.get("strides") or (1,) * count)
     dilations = tuple(draft.get("dilations") or (1,) * count)
     pads = tuple(draft.get("pads") or (0,) * (2 * count))
-    source, target = (draft.numbers(tensor) for tensor in tensors)
+    lengths, counts = draft.numbers(sources[0]), draft.numbers(target)
     for i, width in enumerate(kernel):
-        windows = target[2 + i]
+        windows = counts[2 + i]
         apart = strides[i] == width and dilations[i] == 1 and pads[i] == pads[count + i] == 0
-        if apart and source[2 + i] == windows * width:
-            places: list[Place] = [(tensors[0], 2 + i), (tensors[1], 2 + i)]
-            draft.tie(f"patch{i}", *places, size=windows)
+        if apart and lengths[2 + i] == windows * width:
+            places: list[Place] = [(tensor, 2 + i) for tensor in (*sources, target)]
+            draft.tie(f"patch{i}", *places, kind=kind, size=windows)
 
 
 def _pool(*, linear: bool) -> Draw:
@@ -155,7 +156,7 @@ def _pool(*, linear: bool) -> Draw:
             raise UnfitError("gives indices")
         draft.tie("batch", (0, 0), (-1, 0))
         draft.tie("channel", (0, 1), (-1, 1))
-        _patches(draft, draft.get("kernel_shape"), (0, -1))
+        patches(draft, draft.get("kernel_shape"), (0,), -1)
         draft.passes(*([(0,)] if linear else []))
         if not linear:
             draft.passes((0,), reductions=("max",))
@@ -207,4 +208,4 @@ RULES: dict[str, Draw] = {
 }
 """By the op's full name."""
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "patches"]

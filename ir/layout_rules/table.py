@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ir.attributes import Attributes, Dense
-from ir.layout_rules import attention, indexing, moves, pointwise, products, quantised, reductions, updates
+from ir.layout_rules import attention, indexing, kernels, moves, pointwise, products, quantised, reductions, updates
 from ir.layout_rules.draft import Constants, Draft, Draw, Numbers
 from ir.layout_rules.rule import LayoutRule
 from ir.module import Func, Inline, Module, Resource, Splat
@@ -18,6 +18,7 @@ from ir.types import DType, TensorType, Type, UnknownType
 RULES: dict[str, Draw] = {
     **attention.RULES,
     **indexing.RULES,
+    **kernels.RULES,
     **moves.RULES,
     **pointwise.RULES,
     **products.RULES,

@@ -1,8 +1,8 @@
 """Cost: what every op works and moves, from its types, independent of devices.
 
 Writes a ``Cost`` facet on every op of every function, regions included. A formula per operator (``contractions.py``,
-``pointwise.py``, ``microsoft.py``; conventions in ``facts.py``) gives flops and the parts of training; an operator without one
-is counted by its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
+``pointwise.py``, ``microsoft.py``, ``backward.py``; conventions in ``facts.py``) gives flops and the parts of training; an
+operator without one is counted by its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
 
 An op with regions carries the sum of one run of them: ``If`` its dearer branch, part by part, ``Loop`` and ``Scan`` their body
 times the trips where these are known (measured, or a Loop's limit that is a constant), else once. Its own operands and results
@@ -24,7 +24,7 @@ from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.ranges import COUNTED
 from ir.types import TensorType, Type
-from passes.cost import contractions, microsoft, pointwise
+from passes.cost import backward, contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.cost.measured import with_measurements, with_seconds
 from passes.framework.base import Pass, PassContext
@@ -33,7 +33,12 @@ from passes.model.op_time import COST_PARTS, total_cost
 from passes.model.sizes import sized_results
 from passes.model.sizes import sizes as unknown_sizes
 
-FORMULAS: dict[str, Formula] = {**pointwise.FORMULAS, **contractions.FORMULAS, **microsoft.FORMULAS}
+FORMULAS: dict[str, Formula] = {
+    **pointwise.FORMULAS,
+    **contractions.FORMULAS,
+    **microsoft.FORMULAS,
+    **backward.FORMULAS,
+}
 """The formula of each operator, by the op's full name."""
 
 _MAX_TRIPS = 1 << 31  # exporters write "no limit" as the largest integer

@@ -94,8 +94,12 @@ def _expand(term: str, rank: int) -> str:
 def conv(facts: OpFacts) -> Work:
     """``X [B, C, ..], W [O, C / group, kernel..]``: 2 (C / group) |kernel| per output element, one addition for the bias."""
     work = product(facts, 2 * facts.size(-1) * math.prod(facts.shape(1)[1:]), (0, 1), bias=2)
-    depthwise = facts.shape(1)[1] == 1 and int(facts.op.get("group", 1)) > 1
-    return _as(work, "conv-depthwise" if depthwise else "conv")
+    return _as(work, conv_kind(facts, facts.shape(1)))
+
+
+def conv_kind(facts: OpFacts, weight: tuple[int, ...]) -> str:
+    """Of a convolution with a weight of this shape."""
+    return "conv-depthwise" if weight[1] == 1 and int(facts.op.get("group", 1)) > 1 else "conv"
 
 
 def conv_transpose(facts: OpFacts) -> Work:
@@ -168,6 +172,19 @@ def attention(facts: OpFacts) -> Work:
     return scaled_attention(
         facts, batch=q[0], heads=heads, queries=queries, keys=keys, width=width, value_width=value_width, extra=extra
     )
+
+
+def attention_gradient(facts: OpFacts) -> Work:
+    """grad.Attention(dY, Q, K, V, mask): four products, and the scores' gradient."""
+    q, k, v = facts.shape(1), facts.shape(2), facts.shape(3)
+    if len(q) == 4:
+        heads, width, value_width, queries, keys = q[1], q[3], v[3], q[2], k[2]
+    else:
+        heads = int(facts.op.get("q_num_heads"))
+        shared = int(facts.op.get("kv_num_heads", heads))
+        width, value_width, queries, keys = q[2] // heads, v[2] // shared, q[1], k[1]
+    scores = q[0] * heads * queries * keys
+    return Work("attention", scores * (4 * (width + value_width) + 5 + facts.present(4)))
 
 
 def linear_attention(facts: OpFacts) -> Work:

@@ -15,6 +15,8 @@ from passes.cost.facts import TRANSCENDENTAL as T
 from passes.cost.facts import Formula, OpFacts, Work, split_gradients
 
 Saved = Literal["", "in", "out"]
+CROSS_ENTROPY = SOFTMAX + 2
+"""Flops per score of the gradient of a cross entropy: probabilities, less one at the label, times the gradient."""
 
 
 def elementwise(forward: int, backward: int = 0, saved: Saved = "") -> Formula:
@@ -78,27 +80,32 @@ def softmax(forward: int) -> Formula:
     return formula
 
 
-def pool(forward: int, backward: int) -> Formula:
-    """``forward`` flops per element of each window. Global pooling, without ``kernel_shape``, has one window per channel."""
+def pool(forward: int, backward: int, *, linear: bool = False) -> Formula:
+    """``forward`` flops per element of each window. Global pooling, without ``kernel_shape``, has one window per channel. A
+    ``linear`` one keeps nothing."""
 
     def formula(facts: OpFacts) -> Work:
         kernel = facts.ints("kernel_shape")
         steps = facts.size(-1) * math.prod(kernel) if kernel else facts.size(0)
         inputs, _ = split_gradients(facts, {0: backward * steps})
-        return Work("pool", forward * steps, inputs, saved=facts.activations() if facts.has_gradient() else 0)
+        saved = facts.activations() if facts.has_gradient() and not linear else 0
+        return Work("pool", forward * steps, inputs, saved=saved)
 
     return formula
 
 
 def interpolation(facts: OpFacts) -> Work:
     """Resize, Upsample: nearest reads one element, linear 2 per scaled axis, cubic 4, each with a multiply-add."""
-    mode = str(facts.op.get("mode", "nearest"))
-    before, after = facts.shape(0), facts.shape(-1)
-    scaled = sum(a != b for a, b in zip(before, after, strict=True))
-    taps = {"nearest": 0, "linear": 2, "cubic": 4}.get(mode, 4)
-    flops = 2 * facts.size(-1) * taps**scaled if taps else 0
+    flops = interpolated(facts, facts.shape(0), facts.shape(-1))
     inputs, _ = split_gradients(facts, {0: max(flops, facts.size(-1))})
     return Work("pool", flops, inputs)
+
+
+def interpolated(facts: OpFacts, before: tuple[int, ...], after: tuple[int, ...]) -> int:
+    """Flops of a resizing of ``before`` to ``after``."""
+    scaled = sum(a != b for a, b in zip(before, after, strict=True))
+    taps = {"nearest": 0, "linear": 2, "cubic": 4}.get(str(facts.op.get("mode", "nearest")), 4)
+    return int(2 * math.prod(after) * taps**scaled) if taps else 0
 
 
 def grid_sample(facts: OpFacts) -> Work:
@@ -227,13 +234,14 @@ def determinant(facts: OpFacts) -> Work:
     return Work("matmul", flops, inputs, saved=facts.activations())
 
 
-def loss(forward: int) -> Formula:
-    """Losses of scores [N, C, ..]."""
+def loss(forward: int, backward: int, *, keeps_scores: bool) -> Formula:
+    """Losses of scores [N, C, ..]; the labels are kept, and the scores where the gradient reads them."""
 
     def formula(facts: OpFacts) -> Work:
         n = facts.size(0)
-        inputs, _ = split_gradients(facts, {0: 2 * n})
-        return Work("softmax", forward * n, inputs, saved=facts.bytes(0))
+        inputs, _ = split_gradients(facts, {0: backward * n})
+        saved = facts.bytes(1) + (facts.activations() if keeps_scores else 0) if facts.has_gradient() else 0
+        return Work("softmax", forward * n, inputs, saved=saved)
 
     return formula
 
@@ -385,12 +393,12 @@ FORMULAS: dict[str, Formula] = {
     "onnx.Softmax": softmax(SOFTMAX),
     "onnx.LogSoftmax": softmax(SOFTMAX + 1),
     "onnx.Hardmax": softmax(2),
-    "onnx.SoftmaxCrossEntropyLoss": loss(SOFTMAX),
-    "onnx.NegativeLogLikelihoodLoss": loss(1),
+    "onnx.SoftmaxCrossEntropyLoss": loss(SOFTMAX, CROSS_ENTROPY, keeps_scores=True),
+    "onnx.NegativeLogLikelihoodLoss": loss(1, 1, keeps_scores=False),
     "onnx.MaxPool": pool(1, 1),
-    "onnx.AveragePool": pool(1, 1),
+    "onnx.AveragePool": pool(1, 1, linear=True),
     "onnx.LpPool": pool(3, 3),
-    "onnx.GlobalAveragePool": pool(1, 1),
+    "onnx.GlobalAveragePool": pool(1, 1, linear=True),
     "onnx.GlobalMaxPool": pool(1, 1),
     "onnx.GlobalLpPool": pool(3, 3),
     "onnx.MaxRoiPool": pool(1, 1),

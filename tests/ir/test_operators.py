@@ -23,6 +23,8 @@ def test_it_is_an_operator(name: str) -> None:
 def test_a_definition_has_the_traits_and_the_layout_rule() -> None:
     opsets = {"onnx": 24, "com.microsoft": 1}
     for name in sorted({*TRAITS, *RULES}):
+        if name.startswith("grad."):  # its rules stand in the table alone: they are drawn by what this dialect defines
+            continue
         definition = opdef(name, opsets, DIALECTS)
         if definition is not None and not definition.missing:
             assert TRAITS.get(name, frozenset()) <= definition.traits, name

@@ -14,9 +14,10 @@ import ast
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
-from dnnc.backend.torch import movement, pointwise, products, reductions, training
+from dnnc.backend.torch import kernels, movement, pointwise, products, reductions, training
 from dnnc.backend.torch.call import DTYPES, NEWEST, Call, Emitter
 from ir.grads import ASSIGN
 from ir.layout_rules import Numbers
@@ -29,6 +30,7 @@ EMITTERS: dict[str, Emitter] = {
     **reductions.EMITTERS,
     **products.EMITTERS,
     **training.EMITTERS,
+    **kernels.EMITTERS,
 }
 """By the op's full name: the Python expression of its results."""
 
@@ -41,6 +43,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "grad.adamw": ("adam", "adamw"),
     "grad.momentum": ("momentum",),
     "grad.sgd": ("sgd",),
+    **kernels.HELPERS,
 }
 """The functions of ``helpers`` that an op calls."""
 
@@ -75,10 +78,16 @@ def statement(
 
 def prelude(ops: Iterable[Op]) -> str:
     """The head of a program that holds ``ops``: imports, and the functions that they call."""
-    source = Path(__file__).with_name("helpers.py").read_text(encoding="utf-8")
     wanted = {name for op in ops for name in HELPERS.get(op.name, ())}
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name in wanted]
-    return "\n\n".join([_IMPORTS, *(f"{ast.get_source_segment(source, node)}\n" for node in functions)])
+    return "\n\n".join([_IMPORTS, *(text for name, text in _functions().items() if name in wanted)])
+
+
+@cache
+def _functions() -> dict[str, str]:
+    """The text of each function of ``helpers``, which is not imported: programs are written where torch need not be."""
+    source = Path(__file__).with_name("helpers.py").read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    return {node.name: f"{ast.get_source_segment(source, node)}\n" for node in functions}
 
 
 def identifier(name: str, taken: set[str]) -> str:

@@ -143,3 +143,156 @@ def adamw(
     weight = weight.mul(1.0 - learning_rate * weight_decay)
     numbers = {"learning_rate": learning_rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
     return adam(weight, grad, average, squares, step, weight_decay=0.0, **numbers)
+
+
+def max_pool_backward(
+    grad: Tensor,
+    x: Tensor,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> Tensor:
+    """The gradient of X of a maximum pool: that of each window goes to the first of its greatest elements."""
+    if len(kernel) == 1:
+        numbers = (kernel, strides, padding, dilations)
+        wide = ((fill, *number) for fill, number in zip((1, 1, 0, 1), numbers, strict=True))
+        return max_pool_backward(grad.unsqueeze(2), x.unsqueeze(2), *wide).squeeze(2)
+    aten = torch.ops.aten
+    forward, backward = (
+        (aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward)
+        if len(kernel) == 2
+        else (aten.max_pool3d_with_indices, aten.max_pool3d_with_indices_backward)
+    )
+    indices = forward(x, kernel, strides, padding, dilations)[1]
+    found: Tensor = backward(grad, x, kernel, strides, padding, dilations, False, indices)
+    return found
+
+
+def avg_pool_backward(grad: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
+    """The gradient of X, of ``shape``, of an average pool without padding: each window's is divided among its elements."""
+    if len(kernel) == 1:
+        wide = (*shape[:2], 1, *shape[2:])
+        return avg_pool_backward(grad.unsqueeze(2), wide, (1, *kernel), (1, *strides)).squeeze(2)
+    backward = torch.ops.aten.avg_pool2d_backward if len(kernel) == 2 else torch.ops.aten.avg_pool3d_backward
+    x = grad.new_empty(1).expand(shape)
+    found: Tensor = backward(grad.contiguous(), x, kernel, strides, (0,) * len(kernel), False, True, None)
+    return found
+
+
+def batch_norm_backward(
+    grad: Tensor, x: Tensor, scale: Tensor, epsilon: float, wanted: list[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of X, scale and bias of a batch normalisation by the statistics of ``x``."""
+    variance, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
+    inverse = torch.rsqrt(variance + epsilon)
+    backward = torch.ops.aten.native_batch_norm_backward
+    one, two, three = backward(grad, x, scale, None, None, mean, inverse, True, epsilon, wanted)
+    return one, two, three
+
+
+def layer_norm_weight_backward(
+    grad: Tensor, x: Tensor, shape: tuple[int, ...], mean: Tensor, inverse: Tensor, wanted: list[bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of scale and bias of a layer normalisation of the last dimensions, of ``shape``."""
+    some = x.new_empty(shape)  # torch takes the type of scale and bias from them, and reads neither
+    backward = torch.ops.aten.native_layer_norm_backward
+    _, one, two = backward(grad, x, shape, mean, inverse, some, some, [False, *wanted])
+    return one, two
+
+
+def group_norm_backward(grad: Tensor, x: Tensor, scale: Tensor, groups: int, epsilon: float) -> Tensor:
+    """The gradient of X of a group normalisation."""
+    shape = x.shape
+    variance, mean = torch.var_mean(x.reshape(shape[0], groups, -1), dim=2, correction=0)
+    inverse, places = torch.rsqrt(variance + epsilon), x[0, 0].numel()
+    backward, mask = torch.ops.aten.native_group_norm_backward, [True, False, False]
+    found: Tensor = backward(
+        grad.contiguous(), x.contiguous(), mean, inverse, scale.contiguous(), shape[0], shape[1], places, groups, mask
+    )[0]
+    return found
+
+
+def group_norm_weight_backward(grad: Tensor, x: Tensor, groups: int, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The gradients of scale and bias of a group normalisation, per channel."""
+    rows = x.reshape(x.shape[0], groups, -1)
+    variance, mean = torch.var_mean(rows, dim=2, keepdim=True, correction=0)
+    normal = ((rows - mean) * torch.rsqrt(variance + epsilon)).reshape(x.shape)
+    axes = [0, *range(2, x.dim())]
+    return (grad * normal).sum(axes), grad.sum(axes)
+
+
+def rms_norm_backward(grad: Tensor, x: Tensor, scale: Tensor, count: int, epsilon: float) -> Tensor:
+    """The gradient of X of a normalisation by the root of the mean of squares along the last ``count`` dimensions."""
+    axes = tuple(range(-count, 0))
+    inverse = torch.rsqrt((x * x).mean(axes, keepdim=True) + epsilon)
+    normal, grad = x * inverse, grad * scale
+    return inverse * (grad - normal * (grad * normal).mean(axes, keepdim=True))
+
+
+def rms_norm_weight_backward(grad: Tensor, x: Tensor, count: int, epsilon: float) -> Tensor:
+    """The gradient of scale of a normalisation by the root of the mean of squares along the last ``count`` dimensions."""
+    inverse = torch.rsqrt((x * x).mean(tuple(range(-count, 0)), keepdim=True) + epsilon)
+    return (grad * x * inverse).sum(tuple(range(x.dim() - count)))
+
+
+def cross_entropy_backward(grad: Tensor, scores: Tensor, labels: Tensor, weights: Tensor | None, ignored: int | None) -> Tensor:
+    """The gradient of scores ``[N, C, ..]`` of a cross entropy of each label: probabilities, less 1 at the label, times that of
+    the loss."""
+    labels = labels.long()
+    if ignored is not None:
+        counts = labels != ignored
+        labels, grad = torch.where(counts, labels, 0), torch.where(counts, grad, 0.0)
+    if weights is not None:
+        grad = grad * weights[labels]
+    labels, grad = labels.unsqueeze(1), grad.unsqueeze(1)
+    return torch.softmax(scores, 1).mul_(grad).scatter_add_(1, labels, -grad)
+
+
+def nll_loss_backward(grad: Tensor, labels: Tensor, weights: Tensor | None, ignored: int | None, classes: int) -> Tensor:
+    """The gradient of the input ``[N, classes, ..]`` of a negative log likelihood of each label."""
+    labels = labels.long()
+    if ignored is not None:
+        counts = labels != ignored
+        labels, grad = torch.where(counts, labels, 0), torch.where(counts, grad, 0.0)
+    if weights is not None:
+        grad = grad * weights[labels]
+    zeros = grad.new_zeros(labels.shape[0], classes, *labels.shape[1:])
+    return zeros.scatter_(1, labels.unsqueeze(1), -grad.unsqueeze(1))
+
+
+def attention_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float | None,
+    causal: bool,
+    heads: tuple[int, int] | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of Q, K and V of an attention whose probabilities are computed again. ``heads``: of q, and of k and v,
+    where they lie inside the last dimension."""
+    if heads is not None:
+        count, shared = heads
+        grad, q = (part.reshape(*part.shape[:2], count, -1).transpose(1, 2) for part in (grad, q))
+        k, v = (part.reshape(*part.shape[:2], shared, -1).transpose(1, 2) for part in (k, v))
+    group = q.shape[1] // k.shape[1]
+    wide_k, wide_v = (part.repeat_interleave(group, dim=1) if group > 1 else part for part in (k, v))
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.matmul(q, wide_k.mT).mul_(factor)
+    if mask is not None:
+        scores = scores.masked_fill_(~mask, float("-inf")) if mask.dtype == torch.bool else scores.add_(mask)
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill_(~seen, float("-inf"))
+    weights = torch.softmax(scores, dim=-1)
+    grad_v = torch.matmul(weights.mT, grad)
+    grad_scores = torch._softmax_backward_data(torch.matmul(grad, wide_v.mT), weights, -1, q.dtype).mul_(factor)
+    grad_q, grad_k = torch.matmul(grad_scores, wide_k), torch.matmul(grad_scores.mT, q)
+    if group > 1:
+        grad_k, grad_v = (part.reshape(part.shape[0], -1, group, *part.shape[2:]).sum(2) for part in (grad_k, grad_v))
+    if heads is None:
+        return grad_q, grad_k, grad_v
+    one, two, three = (part.transpose(1, 2).flatten(2) for part in (grad_q, grad_k, grad_v))
+    return one, two, three

@@ -127,7 +127,7 @@ def _max_pool(call: Call) -> str:
     return text if len(call.op.results) == 1 else f"{text}, None"
 
 
-def average_pool_text(call: Call, place: Windows, x: str) -> str:
+def _averaged(call: Call, place: Windows, x: str) -> str:
     """The mean of each window of ``x``. ``count_include_pad``: whether pads count as elements; places beyond them never do."""
     if set(place.dilations) - {1}:
         raise call.fault("torch has no average pool with dilations")
@@ -138,21 +138,31 @@ def average_pool_text(call: Call, place: Windows, x: str) -> str:
         if not any(place.before):
             return f"{function}({x}, {numbers})"
         return f"{function}({x}, {numbers}, {place.numbers('before')}, count_include_pad={included})"
-    pads = place.pad()
-    if included and not any(place.extra):
-        return f"{function}(F.pad({x}, {pads}), {numbers})"
-    ones = f"torch.ones_like({x})"
-    if included:
-        inner = Windows(place.kernel, place.strides, place.dilations, place.before, place.after, (0,) * place.spatial)
-        beyond = Windows(place.kernel, place.strides, place.dilations, (0,) * place.spatial, (0,) * place.spatial, place.extra)
-        ones, pads_of_ones = f"F.pad({ones}, {inner.pad()}, value=1.0)", beyond.pad()
-    else:
-        pads_of_ones = pads
-    return f"{function}(F.pad({x}, {pads}), {numbers}) / {function}(F.pad({ones}, {pads_of_ones}), {numbers})"
+    counts = average_padding(call, place, x, call.shape(0))
+    return f"{function}(F.pad({x}, {place.pad()}), {numbers})" + (f" / {counts}" if counts else "")
+
+
+def average_padding(call: Call, place: Windows, like: str, shape: tuple[int, ...]) -> str | None:
+    """What a mean over all places of each window is divided by to be that of the elements that count: their part of the places.
+    None where all count."""
+    if set(place.dilations) - {1}:
+        raise call.fault("torch has no average pool with dilations")
+    included = bool(call.get("count_include_pad", 0))
+    if not any(place.extra) and (included or not any(place.before + place.after)):
+        return None
+    count = place.spatial
+    none = (0,) * count
+    inner = (place.before, place.after) if included else (none, none)
+    ends = zip(shape[2:], *inner, strict=True)
+    ones = listed((1, 1, *(length + low + high for length, low, high in ends)))
+    before, after = (none, none) if included else (place.before, place.after)
+    pads = Windows(place.kernel, place.strides, place.dilations, before, after, place.extra).pad()
+    text = f"F.pad(torch.ones({ones}, dtype={like}.dtype, device={like}.device), {pads})"
+    return f"F.avg_pool{count}d({text}, {place.numbers('kernel')}, {place.numbers('strides')})"
 
 
 def _average_pool(call: Call) -> str:
-    return average_pool_text(call, pool_windows(call), call.arg(0))
+    return _averaged(call, pool_windows(call), call.arg(0))
 
 
 def _lp_pool(call: Call) -> str:
@@ -195,11 +205,25 @@ def is_plain_resize(call: Call, x: int, y: int) -> str:
         return "nearest" if whole or call.get("nearest_mode", "round_prefer_floor") == "floor" else ""
     if mode == "nearest" and coordinates == "half_pixel":
         return "nearest" if whole and call.get("nearest_mode", "round_prefer_floor") == "round_prefer_floor" else ""
-    if mode == "linear" and coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners") and 1 not in after[2:]:
+    if (
+        mode == "linear"
+        and coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners")
+        and not _shrinks_to_one(before, after)
+    ):
         return ("linear", "bilinear", "trilinear")[spatial - 1]
-    if mode == "cubic" and spatial == 2 and coordinates in ("half_pixel", "align_corners") and 1 not in after[2:]:
+    if (
+        mode == "cubic"
+        and spatial == 2
+        and coordinates in ("half_pixel", "align_corners")
+        and not _shrinks_to_one(before, after)
+    ):
         return "bicubic" if call.float("cubic_coeff_a", -0.75) == "-0.75" else ""
     return ""
+
+
+def _shrinks_to_one(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """Whether a length becomes 1: torch takes the first element then, and ONNX the middle."""
+    return any(b == 1 != a for a, b in zip(before, after, strict=True))
 
 
 def _resize(call: Call) -> str:
@@ -246,7 +270,7 @@ EMITTERS: dict[str, Emitter] = {
 
 __all__ = [
     "EMITTERS",
-    "average_pool_text",
+    "average_padding",
     "conv_windows",
     "is_plain_resize",
     "max_pool_input",

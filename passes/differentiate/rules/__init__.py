@@ -7,12 +7,13 @@ central differences.
 
 from __future__ import annotations
 
-from passes.differentiate.rules import arithmetic, indexing, moves, products, reductions, unary
+from passes.differentiate.rules import arithmetic, indexing, kernels, moves, products, reductions, unary
 from passes.differentiate.site import Rule
 
 RULES: dict[str, Rule] = {
     **arithmetic.RULES,
     **indexing.RULES,
+    **kernels.RULES,
     **moves.RULES,
     **products.RULES,
     **reductions.RULES,

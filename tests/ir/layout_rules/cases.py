@@ -9,6 +9,7 @@ from tests.ir.layout_rules import (
     attention_cases,
     dimension_cases,
     index_cases,
+    kernel_cases,
     move_cases,
     pointwise_cases,
     product_cases,
@@ -17,8 +18,8 @@ from tests.ir.layout_rules import (
 from tests.ir.layout_rules.harness import Case
 from tests.ir.layout_rules.making import Make, Maker
 
-OF_ONNX = tuple(sorted(name for name in RULES if name.startswith("onnx.")))
-"""What onnxruntime runs; ops of the dialect ``grad`` are split in tests of their own."""
+RUN = tuple(sorted(name for name in RULES if name.startswith("onnx.") or name in kernel_cases.CASES))
+"""What onnxruntime runs, or torch (kernels of ``grad``); ops of an update are split in tests of their own."""
 
 CASES: dict[str, Make] = {
     **{
@@ -44,6 +45,7 @@ CASES: dict[str, Make] = {
     },
     **{f"onnx.com.microsoft.{name}": pointwise_cases.with_bias(name) for name in ("BiasGelu", "FastGelu")},
     **{f"onnx.com.microsoft.{name}": pointwise_cases.contributed(name) for name in ("Gelu", "QuickGelu", "ScaledSiLU")},
+    **kernel_cases.CASES,
     **quantised_cases.CASES,
     "onnx.Attention": attention_cases.attention,
     "onnx.BatchNormalization": dimension_cases.batch_norm,
@@ -106,9 +108,7 @@ CASES: dict[str, Make] = {
     "onnx.com.microsoft.MultiHeadAttention": attention_cases.multi_head,
     "onnx.com.microsoft.RotaryEmbedding": attention_cases.microsoft_rotary,
 }
-CASES |= {
-    name: pointwise_cases.unary(name.removeprefix("onnx.")) for name in OF_ONNX if name not in CASES and name.count(".") == 1
-}
+CASES |= {name: pointwise_cases.unary(name.removeprefix("onnx.")) for name in RUN if name not in CASES and name.count(".") == 1}
 
 
 @st.composite

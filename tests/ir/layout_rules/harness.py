@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
+from dnnc.backend.torch import prelude, statement
 from dnnc.frontends.attributes import attribute_proto
 from dnnc.frontends.opdefs import operator_of
 from ir.attributes import Attribute, attributes
@@ -24,6 +25,10 @@ from ir.ops import Op, Value
 from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 
 Array = NDArray[Any]
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
 _DTYPES = {
     "float32": DType.F32, "float64": DType.F64, "float16": DType.F16, "int64": DType.I64, "int32": DType.I32, "int8": DType.I8,
     "uint8": DType.U8, "uint32": DType.U32, "bool": DType.BOOL,
@@ -40,9 +45,11 @@ class Case:
     constants: tuple[int, ...] = ()
     results: int = 1
     opset: int = 20
+    made: tuple[Type, ...] = ()
+    """Types of the results, where the operands do not tell them: of kernels of ``grad``."""
 
     def op(self, results: Sequence[Type] | None = None) -> Op:
-        types = results or [TensorType(DType.F32)] * self.results
+        types = results or self.made or [TensorType(DType.F32)] * self.results
         return Op(
             self.name,
             tuple("" if array is None else f"%x{i}" for i, array in enumerate(self.operands)),
@@ -116,9 +123,32 @@ class Runs:
         self.results = dict(zip(self.wanted, session.run(self.wanted, self.feeds), strict=True))
 
 
+class TorchRuns(Runs):
+    """Kernels of ``grad``, run by their statements for torch."""
+
+    def add(self, ops: Iterable[Op], operands: Sequence[Array | None], results: Iterable[str]) -> Callable[[], list[Array]]:
+        values = {f"%x{i}": torch.from_numpy(np.array(array)) for i, array in enumerate(operands) if array is not None}
+        types: dict[str, Type] = {f"%x{i}": type_of(array) for i, array in enumerate(operands) if array is not None}
+        for op in ops:
+            names = [f"y{i}" for i in range(len(op.results))]
+            given = [f"values[{name!r}]" if name else None for name in op.operands]
+            scope: dict[str, Any] = {"values": values, "device": "cpu"}
+            exec(prelude([op]) + statement(op, given, names, types), scope)
+            values.update((value.name, scope[name]) for value, name in zip(op.results, names, strict=True))
+            types.update((value.name, value.type) for value in op.results)
+        return lambda: [values[name].numpy() for name in results]
+
+    def run(self) -> None:
+        pass
+
+
+def runner(case: Case) -> Runs:
+    return TorchRuns(case.opset) if case.name.startswith("grad.") else Runs(case.opset)
+
+
 def whole(case: Case) -> list[Array]:
     """The results of the op run whole."""
-    runs = Runs(case.opset)
+    runs = runner(case)
     op = case.op()
     get = runs.add([op], case.operands, [value.name for value in op.results])
     runs.run()
@@ -185,7 +215,7 @@ def check_strategies(case: Case, counts: Sequence[int] = (2, 4), seed: int = 0) 
     assert rule is not None, f"{case.name} has no rule here: {case}"
     types = [type_of(result) for result in expected]
     check_rule(rule, case.types(), types)
-    runs = Runs(case.opset)
+    runs = runner(case)
     tried: list[tuple[Strategy, int, list[Callable[[], list[Array]]]]] = []
     for count in counts:
         for strategy in rule.strategies(count):
@@ -228,7 +258,7 @@ def check_two_axes(case: Case, seed: int = 0) -> int:
     rule = case.rule(expected)
     assert rule is not None, f"{case.name} has no rule here: {case}"
     op = case.op([type_of(result) for result in expected])
-    runs = Runs(case.opset)
+    runs = runner(case)
     tried: list[tuple[Strategy, Strategy, list[list[Callable[[], list[Array]]]]]] = []
     strategies = [strategy for strategy in rule.strategies(2) if strategy.name != "replicate"]
     for first, second in combinations(strategies, 2):

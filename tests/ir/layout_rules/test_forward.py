@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ir.layout_rules.cases import CASES, OF_ONNX, cases
+from tests.ir.layout_rules.cases import CASES, RUN, cases
 from tests.ir.layout_rules.harness import Case, check_strategies, check_two_axes
 
 EXAMPLES = 6
@@ -16,17 +16,17 @@ NEVER_SPLIT = {"onnx.Constant", "onnx.EyeLike", "onnx.Range"}
 
 
 def test_every_rule_has_a_case() -> None:
-    assert set(CASES) == set(OF_ONNX)
+    assert set(CASES) == set(RUN)
 
 
-@pytest.mark.parametrize("name", OF_ONNX)
+@pytest.mark.parametrize("name", RUN)
 def test_shards_make_the_whole(name: str) -> None:
     """2 and 4 members, equal and unequal shards: what they hold is what the rule says of the whole result."""
     compare(name, EXAMPLES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OF_ONNX)
+@pytest.mark.parametrize("name", RUN)
 def test_shards_make_the_whole_at_length(name: str) -> None:
     """As above, many more instances."""
     compare(name, 5 * EXAMPLES)
@@ -46,7 +46,14 @@ def test_these_are_offered_and_right(case: Case, strategies: set[str]) -> None:
     assert set(check_strategies(case)) == strategies
 
 
+def need_torch(name: str) -> None:
+    """What runs kernels of ``grad``."""
+    if name.startswith("grad."):
+        pytest.importorskip("torch", reason="the extra 'train' is not installed")
+
+
 def compare(name: str, examples: int) -> None:
+    need_torch(name)
     done: set[str] = set()
 
     @settings(max_examples=examples, derandomize=True)
@@ -58,9 +65,10 @@ def compare(name: str, examples: int) -> None:
     assert done or name in NEVER_SPLIT, f"no instance of {name} was ever split"
 
 
-@pytest.mark.parametrize("name", OF_ONNX)
+@pytest.mark.parametrize("name", RUN)
 def test_axes_of_a_mesh_are_apart(name: str) -> None:
     """Over a mesh of 2 x 2, a rule is applied once per axis."""
+    need_torch(name)
 
     @settings(max_examples=2, derandomize=True)
     @given(cases(name), st.integers(0, 1 << 20))

@@ -1,0 +1,250 @@
+"""Rules of ops whose gradients are kernels of ``grad``: convolutions, pools, normalisations, Softmax, losses, attention.
+
+Gradients of inputs and of weights are ops of their own. What a kernel can take from the forward op it does not compute again:
+a layer normalisation is asked for its mean and inverse deviation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ir.grad_kernels import CONV_ATTRIBUTES, POOL_ATTRIBUTES, RESIZE_ATTRIBUTES
+from ir.types import DType, TensorType
+from passes.differentiate.site import Rule, Site
+
+Gradients = Sequence[str | None]
+
+
+def stated(site: Site, keys: Iterable[str]) -> dict[str, Any]:
+    """These attributes of the forward op, those that it has."""
+    return {key: site.op.get(key) for key in keys if site.op.get(key) is not None}
+
+
+def spread(site: Site) -> tuple[int, ...]:
+    """All dimensions but that of channels."""
+    return tuple(i for i in range(len(site.shape(-1))) if i != 1)
+
+
+def conv(site: Site) -> Gradients:
+    attributes = stated(site, CONV_ATTRIBUTES)
+    given = site.given
+    x = site.emit("grad.ConvInput", (given, site.operand(1)), site.type(0), **attributes) if site.wants(0) else None
+    w = site.emit("grad.ConvWeight", (given, site.operand(0)), site.type(1), **attributes) if site.wants(1) else None
+    return x, w, site.sum(given, spread(site)) if site.wants(2) else None
+
+
+def conv_transpose(site: Site) -> Gradients:
+    """It is the gradient of X of a convolution: that is its own gradient, and the two have one weight."""
+    if site.op.get("auto_pad", "NOTSET") != "NOTSET" or site.op.get("output_shape"):
+        raise site.fault("pads that follow from the shape of the result have no rule", "state them as pads")
+    attributes = stated(site, (key for key in CONV_ATTRIBUTES if key != "auto_pad"))
+    given = site.given
+    x = site.emit("onnx.Conv", (given, site.operand(1)), site.type(0), **attributes) if site.wants(0) else None
+    w = site.emit("grad.ConvWeight", (site.operand(0), given), site.type(1), **attributes) if site.wants(1) else None
+    return x, w, site.sum(given, spread(site)) if site.wants(2) else None
+
+
+def max_pool(site: Site) -> Gradients:
+    return [site.emit("grad.MaxPool", (site.given, site.operand(0)), site.type(0), **stated(site, POOL_ATTRIBUTES))]
+
+
+def average_pool(site: Site) -> Gradients:
+    if set(site.op.get("dilations") or ()) - {1}:
+        raise site.fault("windows with dilations have no rule")
+    return [site.emit("grad.AveragePool", (site.given,), site.type(0), **stated(site, POOL_ATTRIBUTES))]
+
+
+def global_max_pool(site: Site) -> Gradients:
+    """Equal elements share the gradient equally, as torch's amax does."""
+    axes = tuple(range(2, len(site.shape(0))))
+    reached = site.cast(site.compare("Equal", site.operand(0), site.result()), site.type(0).dtype)
+    return [site.mul(reached, site.div(site.given, site.sum(reached, axes, keep=True)))]
+
+
+def batch_norm(site: Site) -> Gradients:
+    return _batch_norm_trains(site) if site.op.get("training_mode", 0) else _batch_norm_frozen(site)
+
+
+def _batch_norm_trains(site: Site) -> Gradients:
+    if site.gradient(1) or site.gradient(2):
+        raise site.fault("running averages have no gradient")
+    types = [site.type(i) if site.wants(i) else None for i in range(3)]
+    operands = (site.given, site.operand(0), site.operand(1))
+    found = site.multi("grad.BatchNormalization", operands, types, **stated(site, ("epsilon",)))
+    return [name or None for name in found] + [None, None]
+
+
+def _batch_norm_frozen(site: Site) -> Gradients:
+    """The running statistics are constants: a product and a sum per channel."""
+    shape = tuple(size if i == 1 else 1 for i, size in enumerate(site.shape(0)))
+    deviation = site.unary("Sqrt", site.add(site.operand(4), site.op.get("epsilon", 1e-5)))
+    inverse = site.unary("Reciprocal", deviation)
+    given, axes = site.given, spread(site)
+    x = scale = None
+    if site.wants(0):
+        x = site.mul(given, site.reshape(site.mul(site.operand(1), inverse), shape))
+    if site.wants(1):
+        centred = site.sub(site.operand(0), site.reshape(site.operand(3), shape))
+        scale = site.mul(site.sum(site.mul(given, centred), axes), inverse)
+    return x, scale, site.sum(given, axes) if site.wants(2) else None, None, None
+
+
+def layer_norm(site: Site) -> Gradients:
+    rank = len(site.shape(0))
+    axis = int(site.op.get("axis", -1)) % rank
+    rows = TensorType(DType.F32, tuple(1 if i >= axis else size for i, size in enumerate(site.shape(0))))
+    if site.type(0).dtype is DType.F64:
+        rows = TensorType(DType.F64, rows.shape)
+    read = (site.given, site.operand(0), site.result(1, rows), site.result(2, rows))
+    attributes: dict[str, Any] = {**stated(site, ("epsilon",)), "axis": axis}
+    x = scale = bias = None
+    if site.wants(0):
+        x = site.emit("grad.LayerNormalizationInput", (*read, site.operand(1)), site.type(0), **attributes)
+    if site.wants(1) or site.wants(2):
+        wide = TensorType(site.type(0).dtype, site.shape(0)[axis:])
+        types = [wide if site.wants(i) else None for i in (1, 2)][: 2 if site.wants(2) else 1]
+        found = site.multi("grad.LayerNormalizationWeight", read, types, **attributes)
+        scale, bias = ((*found, "")[i] for i in (0, 1))
+        scale = site.summed(scale, 1) if site.wants(1) else None
+        bias = site.summed(bias, 2) if site.wants(2) else None
+    return x, scale, bias
+
+
+def rms_norm(site: Site) -> Gradients:
+    axis = int(site.op.get("axis", -1)) % len(site.shape(0))
+    attributes: dict[str, Any] = {**stated(site, ("epsilon",)), "axis": axis}
+    read = (site.given, site.operand(0))
+    x = scale = None
+    if site.wants(0):
+        x = site.emit("grad.RMSNormalizationInput", (*read, site.operand(1)), site.type(0), **attributes)
+    if site.wants(1):
+        wide = TensorType(site.type(0).dtype, site.shape(0)[axis:])
+        scale = site.summed(site.emit("grad.RMSNormalizationWeight", read, wide, **attributes), 1)
+    return x, scale
+
+
+def group_norm(site: Site) -> Gradients:
+    """GroupNormalization, and InstanceNormalization, whose groups are channels. Scale and bias are per channel, or
+    (before opset 21) per group."""
+    channels = site.shape(0)[1]
+    groups = int(site.op.get("num_groups", channels))
+    attributes: dict[str, Any] = {**stated(site, ("epsilon",)), "num_groups": groups}
+    read = (site.given, site.operand(0))
+    per_group = site.shape(1) != (channels,)
+    x = scale = bias = None
+    if site.wants(0):
+        wide = site.operand(1)
+        if per_group:
+            wide = site.reshape(site.expand(site.reshape(wide, (groups, 1)), (groups, channels // groups)), (channels,))
+        x = site.emit("grad.GroupNormalizationInput", (*read, wide), site.type(0), **attributes)
+    if site.wants(1) or site.wants(2):
+        type_ = TensorType(site.type(0).dtype, (channels,))
+        types = [type_ if site.wants(i) else None for i in (1, 2)][: 2 if site.wants(2) else 1]
+        found = (*site.multi("grad.GroupNormalizationWeight", read, types, **attributes), "")
+        scale, bias = (found[i] or None for i in (0, 1))
+        if per_group:
+            scale, bias = (name and site.sum(site.reshape(name, (groups, channels // groups)), (1,)) for name in (scale, bias))
+    return x, scale, bias
+
+
+def softmax(site: Site) -> Gradients:
+    """Softmax and LogSoftmax; before opset 13 along all dimensions from the axis on."""
+    name = f"grad.{site.op.name.removeprefix('onnx.')}"
+    shape, rank = site.shape(0), len(site.shape(0))
+    newer = site.has_opset(13)
+    axis = int(site.op.get("axis", -1 if newer else 1)) % max(1, rank)
+    if newer or axis == rank - 1:
+        return [site.emit(name, (site.given, site.result()), site.type(0), axis=axis)]
+    flat = (*shape[:axis], math.prod(shape[axis:]))
+    read = (site.reshape(site.given, flat), site.reshape(site.result(), flat))
+    return [site.reshape(site.emit(name, read, TensorType(site.type(0).dtype, flat), axis=axis), shape)]
+
+
+def gelu(site: Site) -> Gradients:
+    return [site.emit("grad.Gelu", (site.given, site.operand(0)), site.type(0), **stated(site, ("approximate",)))]
+
+
+def cross_entropy(site: Site) -> Gradients:
+    if site.gradient(1):
+        raise site.fault("the logarithms of its probabilities have no gradient by a rule")
+    read = (_loss_gradient(site), site.operand(0), site.operand(1), *_class_weights(site))
+    return [site.emit("grad.SoftmaxCrossEntropyLoss", read, site.type(0), **stated(site, ("ignore_index",))), None, None]
+
+
+def likelihood(site: Site) -> Gradients:
+    read = (_loss_gradient(site), site.operand(1), *_class_weights(site))
+    return [site.emit("grad.NegativeLogLikelihoodLoss", read, site.type(0), **stated(site, ("ignore_index",))), None, None]
+
+
+def _class_weights(site: Site) -> tuple[str, ...]:
+    return (site.operand(2),) if site.present(2) else ()
+
+
+def _loss_gradient(site: Site) -> str:
+    """The gradient of each label's loss: that of the sum, or of the mean by the labels that count or by their weights."""
+    reduction, labels = site.op.get("reduction", "mean"), site.shape(1)
+    given = site.given
+    if reduction == "none":
+        return given
+    if reduction == "mean":
+        given = site.div(given, _counted(site))
+    return site.expand(given, labels)
+
+
+def _counted(site: Site) -> str:
+    """The sum of the weights of the labels that are not ignored."""
+    dtype, ignored = site.type(0).dtype, site.op.get("ignore_index")
+    labels = site.operand(1)
+    counts = None
+    if ignored is not None:
+        equal = site.compare("Equal", labels, site.scalar(ignored, site.type(1).dtype))
+        counts = site.emit("onnx.Not", (equal,), TensorType(DType.BOOL, site.shape(1)))
+    axes = tuple(range(len(site.shape(1))))
+    if not site.present(2):
+        if counts is None:
+            return site.scalar(float(math.prod(site.shape(1))), dtype)
+        return site.sum(site.cast(counts, dtype), axes)
+    known = labels if counts is None else site.where(counts, labels, site.scalar(0, site.type(1).dtype))
+    weights = site.emit("onnx.Gather", (site.operand(2), known), TensorType(dtype, site.shape(1)), axis=0)
+    return site.sum(weights if counts is None else site.where(counts, weights, 0.0), axes)
+
+
+def resize(site: Site) -> Gradients:
+    if site.op.get("antialias") or site.op.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        raise site.fault("resizing by crops, or with a filter, has no rule")
+    return [site.emit("grad.Resize", (site.given,), site.type(0), **stated(site, RESIZE_ATTRIBUTES)), None, None, None]
+
+
+def attention(site: Site) -> Gradients:
+    if any(site.present(i) for i in (4, 5, 6)) or site.op.get("softcap") or site.wants(3):
+        raise site.fault("past keys, lengths of padding, soft caps and masks that train have no rule")
+    keys = ("is_causal", "kv_num_heads", "q_num_heads", "scale")
+    read = (site.given, *(site.operand(i) for i in range(3)), *((site.operand(3),) if site.present(3) else ()))
+    found = site.multi("grad.Attention", read, [site.type(i) for i in range(3)], **stated(site, keys))
+    return [*found, None]
+
+
+RULES: dict[str, Rule] = {
+    "onnx.Attention": attention,
+    "onnx.AveragePool": average_pool,
+    "onnx.BatchNormalization": batch_norm,
+    "onnx.Conv": conv,
+    "onnx.ConvTranspose": conv_transpose,
+    "onnx.Gelu": gelu,
+    "onnx.GlobalMaxPool": global_max_pool,
+    "onnx.GroupNormalization": group_norm,
+    "onnx.InstanceNormalization": group_norm,
+    "onnx.LayerNormalization": layer_norm,
+    "onnx.LogSoftmax": softmax,
+    "onnx.MaxPool": max_pool,
+    "onnx.NegativeLogLikelihoodLoss": likelihood,
+    "onnx.RMSNormalization": rms_norm,
+    "onnx.Resize": resize,
+    "onnx.Softmax": softmax,
+    "onnx.SoftmaxCrossEntropyLoss": cross_entropy,
+}
+"""By the op's full name."""
+
+__all__ = ["RULES"]

@@ -1,0 +1,180 @@
+"""Instances of losses and of the backward kernels of ``grad``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ir.types import DType, TensorType
+from tests.ir.layout_rules.harness import Array, Case
+from tests.ir.layout_rules.making import Make, Maker
+
+
+def made(*shapes: tuple[int, ...]) -> tuple[TensorType, ...]:
+    return tuple(TensorType(DType.F32, shape) for shape in shapes)
+
+
+def loss(name: str) -> Make:
+    def make(m: Maker) -> Case:
+        shape, places = (m.length(), m.length(2, 3, 5)), m.shape(0, 2)
+        labels = m.random.integers(0, shape[1], (shape[0], *places))
+        fields: dict[str, Any] = {"reduction": m.pick("none", "none", "sum")}
+        if m.flag():
+            fields["ignore_index"] = 1
+        weights = [m.floats(shape[1])] if m.flag() else []
+        return Case(name, [m.floats(*shape, *places), labels, *weights], fields)
+
+    return make
+
+
+def loss_gradient(name: str) -> Make:
+    def make(m: Maker) -> Case:
+        case = loss(f"onnx.{name}")(m)
+        scores, labels, *weights = case.operands
+        assert scores is not None
+        assert labels is not None
+        read = [scores] if name == "SoftmaxCrossEntropyLoss" else []
+        fields = {key: value for key, value in case.attributes.items() if key != "reduction"}
+        return Case(f"grad.{name}", [m.floats(*labels.shape), *read, labels, *weights], fields, made=made(scores.shape))
+
+    return make
+
+
+def _windows(m: Maker, spatial: int) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Attributes, and the lengths before and after."""
+    before = tuple(m.pick(4, 8) for _ in range(spatial))
+    if m.flag():  # patches
+        width = m.pick(1, 2)
+        return (
+            {"kernel_shape": [width] * spatial, "strides": [width] * spatial},
+            before,
+            tuple(length // width for length in before),
+        )
+    stride = m.pick(1, 2)
+    fields = {"kernel_shape": [3] * spatial, "strides": [stride] * spatial, "pads": [1] * (2 * spatial)}
+    return fields, before, tuple((length - 1) // stride + 1 for length in before)
+
+
+def conv(name: str) -> Make:
+    def make(m: Maker) -> Case:
+        group = m.pick(1, 1, 2, 4)
+        inputs, outputs, batch = group * m.pick(1, 2, 3), group * m.pick(1, 2, 3), m.length(1, 2, 4)
+        fields, before, after = _windows(m, m.pick(1, 2))
+        x, y = (batch, inputs, *before), (batch, outputs, *after)
+        w = (outputs, inputs // group, *fields["kernel_shape"])
+        other, result = (w, x) if name == "ConvInput" else (x, w)
+        return Case(f"grad.{name}", [m.floats(*y), m.floats(*other)], fields | {"group": group}, made=made(result))
+
+    return make
+
+
+def pool(name: str) -> Make:
+    def make(m: Maker) -> Case:
+        fields, before, after = _windows(m, 2)
+        ahead = (m.length(), m.length())
+        read = [m.floats(*ahead, *before)] if name == "MaxPool" else []
+        return Case(f"grad.{name}", [m.floats(*ahead, *after), *read], fields, made=made((*ahead, *before)))
+
+    return make
+
+
+def rows(name: str, *, sums: bool) -> Make:
+    """LayerNormalization and RMSNormalization."""
+
+    def make(m: Maker) -> Case:
+        shape = m.shape(2, 3)
+        axis = m.pick(*range(1, len(shape)))
+        inner = shape[axis:]
+        read: list[Array | None] = [m.floats(*shape), m.floats(*shape)]
+        if name == "LayerNormalization":
+            ones = (1,) * len(inner)
+            read += [m.floats(*shape[:axis], *ones), m.floats(*shape[:axis], *ones)]
+        if not sums:
+            return Case(f"grad.{name}Input", [*read, m.floats(*inner)], {"axis": axis}, made=made(shape))
+        count = 2 if name == "LayerNormalization" else 1
+        return Case(f"grad.{name}Weight", read, {"axis": axis}, results=count, made=made(*[inner] * count))
+
+    return make
+
+
+def group_norm(m: Maker) -> Case:
+    return _group_norm(m, sums=False)
+
+
+def group_norm_weight(m: Maker) -> Case:
+    return _group_norm(m, sums=True)
+
+
+def _group_norm(m: Maker, *, sums: bool) -> Case:
+    groups = m.pick(1, 2, 4)
+    shape = (m.length(), groups * m.pick(1, 2), 3, 2)
+    read = [m.floats(*shape), m.floats(*shape)]
+    fields = {"num_groups": groups}
+    if not sums:
+        return Case("grad.GroupNormalizationInput", [*read, m.floats(shape[1])], fields, made=made(shape))
+    return Case("grad.GroupNormalizationWeight", [*read], fields, results=2, made=made(*[shape[1:2]] * 2))
+
+
+def batch_norm(m: Maker) -> Case:
+    shape = (m.length(2, 4), m.length(), *m.shape(0, 2))
+    read = [m.floats(*shape), m.floats(*shape), m.floats(shape[1])]
+    return Case("grad.BatchNormalization", [*read], results=3, made=made(shape, shape[1:2], shape[1:2]))
+
+
+def softmax(name: str) -> Make:
+    def make(m: Maker) -> Case:
+        shape = m.shape()
+        return Case(f"grad.{name}", [m.floats(*shape), m.floats(*shape)], {"axis": m.axis(len(shape))}, made=made(shape))
+
+    return make
+
+
+def gelu(m: Maker) -> Case:
+    case = softmax("Gelu")(m)
+    return dataclasses.replace(case, attributes={})
+
+
+def resize(m: Maker) -> Case:
+    before = (m.length(), m.length(), 3, 4)
+    after = (*before[:2], 6, 4 * m.pick(1, 2))
+    fields = {"mode": m.pick("nearest", "linear")}
+    return Case("grad.Resize", [m.floats(*after)], fields, made=made(before))
+
+
+def attention(m: Maker) -> Case:
+    batch, shared, repeat, keys, width = m.length(1, 2, 4), m.pick(1, 2, 4), m.pick(1, 2), m.length(2, 3), 4
+    rows_ = m.length(1, 2, 4)
+    shapes = [(batch, shared * repeat, rows_, width), *[(batch, shared, keys, width)] * 2]
+    masked = [m.floats(*m.broadcast((batch, shared * repeat)), rows_, keys)] if m.flag() else []
+    fields: dict[str, Any] = {"is_causal": int(m.flag())}
+    if m.flag():
+        shapes = [(b, length, heads * size) for b, heads, length, size in shapes]
+        fields |= {"q_num_heads": shared * repeat, "kv_num_heads": shared}
+    read = [m.floats(*shapes[0]), *(m.floats(*shape) for shape in shapes)]
+    return Case("grad.Attention", [*read, *masked], fields, results=3, made=made(*shapes))
+
+
+CASES: dict[str, Make] = {
+    "grad.Attention": attention,
+    "grad.AveragePool": pool("AveragePool"),
+    "grad.BatchNormalization": batch_norm,
+    "grad.ConvInput": conv("ConvInput"),
+    "grad.ConvWeight": conv("ConvWeight"),
+    "grad.Gelu": gelu,
+    "grad.GroupNormalizationInput": group_norm,
+    "grad.GroupNormalizationWeight": group_norm_weight,
+    "grad.LayerNormalizationInput": rows("LayerNormalization", sums=False),
+    "grad.LayerNormalizationWeight": rows("LayerNormalization", sums=True),
+    "grad.LogSoftmax": softmax("LogSoftmax"),
+    "grad.MaxPool": pool("MaxPool"),
+    "grad.NegativeLogLikelihoodLoss": loss_gradient("NegativeLogLikelihoodLoss"),
+    "grad.RMSNormalizationInput": rows("RMSNormalization", sums=False),
+    "grad.RMSNormalizationWeight": rows("RMSNormalization", sums=True),
+    "grad.Resize": resize,
+    "grad.Softmax": softmax("Softmax"),
+    "grad.SoftmaxCrossEntropyLoss": loss_gradient("SoftmaxCrossEntropyLoss"),
+    "onnx.NegativeLogLikelihoodLoss": loss("onnx.NegativeLogLikelihoodLoss"),
+    "onnx.SoftmaxCrossEntropyLoss": loss("onnx.SoftmaxCrossEntropyLoss"),
+}
+
+__all__ = ["CASES"]
