@@ -1,0 +1,159 @@
+"""Training steps in stages: plans equal the best of all splits by hand, and memory counts what a step keeps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ir
+from dnnc.frontends import DIALECTS
+from ir.diagnostics import Infeasible, UsageError
+from ir.facets import Cost, OptimizerState
+from ir.module import Module, Plan, Resource
+from ir.topology import DeviceType, Topology
+from passes.cost import CostPass
+from passes.framework.base import PassContext
+from passes.model.op_time import op_seconds
+from passes.partition import PartitionPass
+from passes.place import PlacePass
+
+BATCH = 16
+BANDWIDTH, LATENCY = 1e9, 1e-6
+MACHINES = """
+  topology @top {{
+    type core {{rates = {{f32 = 1e10}}, memory_bandwidth = 1e10, overhead = 1e-06{memory}}}
+    host h
+{devices}
+    link bus {{ends = [h, {names}], bandwidth = 1e9, latency = 1e-06}}
+  }}
+"""
+
+
+def chain(widths: list[int], devices: int, memory: int | None = None, optimizer: str = "adam") -> Module:
+    """A product with a weight of its own, and a Relu behind it, for each pair of widths."""
+    size = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
+    lines, value = [], f"%x : tensor<{BATCH}x{widths[0]}xf32>"
+    weights = [
+        f"  resource @w{i} : tensor<{a}x{b}xf32> = declared optimizer<name = {optimizer}, size = {4 * a * b * size}>"
+        for i, (a, b) in enumerate(itertools.pairwise(widths))
+    ]
+    name = "%x"
+    for i, b in enumerate(widths[1:]):
+        lines.append(f"    %h{i} = onnx.MatMul({name}, @w{i}) : tensor<{BATCH}x{b}xf32>")
+        lines.append(f"    %a{i} = onnx.Relu(%h{i}) : tensor<{BATCH}x{b}xf32>")
+        name = f"%a{i}"
+    lines.append(f"    %loss = onnx.ReduceSum({name}) {{keepdims = 0}} : tensor<f32>")
+    names = [f"d{i}" for i in range(devices)]
+    top = MACHINES.format(
+        memory=f", memory = {memory}" if memory is not None else "",
+        devices="\n".join(f"    device {d} {{type = core, host = h}}" for d in names),
+        names=", ".join(names),
+    )
+    func = [f"  func @main({value}) -> (%loss : tensor<f32>) {{", *lines, "  }"]
+    text = "\n".join(["module @m {opset.onnx = 20} {", *weights, *func, top, "}"])
+    return CostPass().run(ir.load_module(text, dialects=DIALECTS), PassContext(dialects=DIALECTS))
+
+
+def planned(module: Module, **options: int) -> Plan:
+    context = PassContext(dialects=DIALECTS)
+    found = PartitionPass(objective="training", **options).run(module, context)
+    assert ir.verify(found, dialects=DIALECTS) == []
+    placed = PlacePass().run(found, context)
+    assert ir.verify(placed, dialects=DIALECTS) == []
+    plan = placed.first(Plan)
+    assert plan is not None
+    return plan
+
+
+def by_hand(module: Module, microbatches: int, most: int) -> float:
+    """The least step of all ways to cut the chain into up to ``most`` stages of one device."""
+    ops = module.entry.ops
+    topology = module.first(Topology)
+    assert topology is not None
+    type_: DeviceType = topology.types[0]
+    seconds, sizes = [], []
+    for op in ops:
+        cost = op.facet(Cost)
+        assert cost is not None
+        back = replace(cost, flops=cost.input_grad + cost.weight_grad, read=2 * cost.read, write=2 * cost.write)
+        spent = op_seconds(op, type_) + op_seconds(op.with_facets(back), type_)
+        for name in op.operands:
+            weight = module.symbol(name)
+            if isinstance(weight, Resource):
+                (state,) = (facet.size for facet in weight.facets if isinstance(facet, OptimizerState))
+                moved = 3 * (weight.type.nbytes or 0) + 2 * state  # type: ignore[union-attr]
+                spent += moved / type_.memory_bandwidth / microbatches
+        seconds.append(spent)
+        sizes.append(op.results[0].type.nbytes)  # type: ignore[union-attr]
+    best = math.inf
+    for count in range(1, most + 1):
+        for cut in itertools.combinations(range(1, len(ops)), count - 1):
+            bounds = [0, *cut, len(ops)]
+            crossing = {at: 2 * (LATENCY + sizes[at - 1] / BANDWIDTH) for at in cut}  # there and back
+            loads = (
+                math.fsum(seconds[a:b]) + crossing.get(a, 0.0) + crossing.get(b, 0.0) for a, b in itertools.pairwise(bounds)
+            )
+            best = min(best, (microbatches - 1 + count) * max(loads))
+    return best
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.sampled_from([8, 64, 256, 512]), min_size=3, max_size=6), st.integers(1, 3), st.integers(1, 12))
+def test_a_step_is_the_best_of_all_splits(widths: list[int], devices: int, microbatches: int) -> None:
+    module = chain(widths, devices)
+    plan = planned(module, microbatches=microbatches)
+    assert plan.value == pytest.approx(by_hand(module, microbatches, devices))
+    assert plan.single == pytest.approx(by_hand(module, microbatches, 1))
+    assert plan.bound <= plan.value * (1 + 1e-9)
+    assert plan.microbatches == microbatches
+
+
+def test_a_bound_is_proven_of_fewer_stages_too() -> None:
+    """One microbatch gains nothing from stages, and that is optimal."""
+    plan = planned(chain([256, 256, 256, 256], 3), microbatches=1)
+    assert (len(plan.stages), plan.status) == (1, "optimal")
+
+
+def test_replicas_share_microbatches_but_not_the_update() -> None:
+    module = chain([512, 512], 2)
+    alone, both = planned(module, microbatches=8, stages=1), planned(module, microbatches=8, replicas=2, stages=1)
+    (one,), (two,) = alone.stages, both.stages
+    assert two.replicas == 2
+    summed = 2 * (512 * 512 * 4 / 2 / BANDWIDTH + LATENCY)
+    assert two.sync == pytest.approx(one.sync + summed)
+    assert two.compute == pytest.approx(one.compute - one.sync / 8 + 2 * two.sync / 8)
+
+
+def test_an_optimizer_with_state_costs_its_bytes() -> None:
+    adam, sgd = (planned(chain([64, 64], 1, optimizer=name)) for name in ("adam", "sgd"))
+    weight = 64 * 64 * 4
+    assert (adam.stages[0].weights, sgd.stages[0].weights) == (4 * weight, 2 * weight)
+    assert adam.stages[0].sync == pytest.approx(7 * weight / 1e10)
+    assert sgd.stages[0].sync == pytest.approx(3 * weight / 1e10)
+
+
+def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
+    """The first of three stages holds three microbatches, of one microbatch one."""
+    module = chain([64, 64, 64, 64], 3)
+    many = planned(module, microbatches=8, stages=3)
+    one = planned(module, microbatches=1, stages=3)
+    assert [stage.ops for stage in many.stages] == [stage.ops for stage in one.stages]
+    bounds = itertools.pairwise([0, *itertools.accumulate(stage.ops for stage in many.stages)])
+    saved = [sum(op.facet(Cost, Cost()).saved for op in module.entry.ops[a:b]) for a, b in bounds]
+    grown = [a.workspace - b.workspace for a, b in zip(many.stages, one.stages, strict=True)]
+    assert grown == [2 * saved[0], saved[1], 0]
+
+
+def test_a_limit_that_cannot_be_met_names_device_and_bytes() -> None:
+    with pytest.raises(Infeasible, match=r"each core \(d0, d1\).*bytes"):
+        planned(chain([512, 512], 2, memory=1 << 20))
+
+
+def test_what_does_not_go_with_training_is_refused() -> None:
+    with pytest.raises(UsageError, match="--comm"):
+        PartitionPass(objective="training", comm="overlap").run(chain([8, 8], 1), PassContext(dialects=DIALECTS))
