@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import Cost, Measured
+from ir.facets import Cost, Measured, OptimizerState
 from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.ranges import COUNTED
@@ -29,6 +29,8 @@ from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.cost.measured import with_measurements, with_seconds
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
+from passes.model.graph import reads
+from passes.model.learning import is_float, trained
 from passes.model.op_time import COST_PARTS, total_cost
 from passes.model.sizes import sized_results
 from passes.model.sizes import sizes as unknown_sizes
@@ -149,6 +151,9 @@ class _Program:
     def __init__(self, module: Module, sizes: _Sizes, context: PassContext) -> None:
         self.funcs = {func.name: func for func in module.of_type(Func)}
         self.resources = module.resources
+        self.entry = module.entry.name
+        marked = any(isinstance(facet, OptimizerState) for resource in self.resources.values() for facet in resource.facets)
+        self.trained = frozenset(trained(self.resources)) if marked else frozenset[str]()
         self.sizes = sizes
         self.context = context
         self.costed: dict[str, Func] = {}
@@ -159,16 +164,19 @@ class _Program:
             func = self.funcs[name]
             types: dict[str, Type] = {name: resource.type for name, resource in self.resources.items()}
             types.update((arg.name, arg.type) for arg in func.args)
-            self.costed[name] = replace(func, ops=_Coster(self, types).body(func.ops))
+            learned = set(self.trained) if self.trained and name == self.entry else None
+            self.costed[name] = replace(func, ops=_Coster(self, types, learned).body(func.ops))
         return self.costed[name]
 
 
 @dataclass(slots=True)
 class _Coster:
-    """Costs the ops of one function; ``types`` grows with the values it passes."""
+    """Costs the ops of one function; ``types`` grows with the values it passes, and so does ``learned``: what has a gradient
+    that leads to a trained weight, None where nothing says what is trained."""
 
     program: _Program
     types: dict[str, Type]
+    learned: set[str] | None = None
 
     def body(self, ops: Iterable[Op]) -> tuple[Op, ...]:
         return tuple(map(self.op, ops))
@@ -183,7 +191,8 @@ class _Coster:
             return op.with_facets(replace(total_cost(self.program.func(op.get("callee")).ops), kind="control"))
         sizes = self.program.sizes
         operands = tuple(sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
-        facts = OpFacts(op, operands, tuple(sizes.number(value.name, value.type) for value in results))
+        made = tuple(sizes.number(value.name, value.type) for value in results)
+        facts = OpFacts(op, operands, made, self.learns(op))
         alike, known = _alike(facts), self.program.known
         if alike not in known:
             work = self.work(facts)
@@ -191,6 +200,15 @@ class _Coster:
                 return op.with_facets(_cost(facts, Work("default")))
             known[alike] = _cost(facts, work)
         return op.with_facets(known[alike])
+
+    def learns(self, op: Op) -> tuple[bool, ...] | None:
+        """Which operands need a gradient; notes which results have one."""
+        if self.learned is None:
+            return None
+        found = tuple(name in self.learned for name in op.operands)
+        if any(found):
+            self.learned.update(value.name for value in op.results if is_float(value.type))
+        return found
 
     def work(self, facts: OpFacts) -> Work | None:
         """The formula's answer; the default where there is none. None, with a warning, where shapes and attributes fit no op of
@@ -219,6 +237,8 @@ class _Coster:
             costed = replace(region, ops=self.body(region.ops))
             regions.append((key, costed))
             totals.append(total_cost(costed.ops))
+        if self.learned is not None and any(name in self.learned for name in reads(op)):
+            self.learned.update(value.name for value in op.results if is_float(value.type))
         trips = self.trips(op)
         if op.name == "onnx.If":
             parts = {name: max(getattr(total, name) for total in totals) for name in COST_PARTS}
@@ -250,7 +270,7 @@ def _alike(facts: OpFacts) -> object:
     are one and the same."""
     names = facts.op.operands
     places = tuple((names.index(name), name[:1] == "@") if name else None for name in names)
-    return facts.op.name, facts.op.attributes, facts.operands, facts.results, places
+    return facts.op.name, facts.op.attributes, facts.operands, facts.results, places, facts.learns
 
 
 def _counts(work: Work) -> tuple[int | None, ...]:
@@ -273,6 +293,8 @@ def _cost(facts: OpFacts, work: Work) -> Cost:
     read = sum(names.values()) if work.read is None else work.read
     weight = sum(size for name, size in names.items() if name.startswith("@")) if work.weight is None else work.weight
     write = sum(facts.bytes(-1 - i) for i in range(len(facts.results))) if work.write is None else work.write
+    if facts.learns is not None and not any(facts.learns):
+        return Cost(work.flops, read, write, weight, kind=work.kind)
     return Cost(work.flops, read, write, weight, work.input_grad, work.weight_grad, work.saved, work.kind)
 
 

@@ -5,7 +5,8 @@ is a formula's answer; bytes that it leaves out are those of all operands and re
 
 Conventions: a multiply-add is 2 flops; a comparison, an arithmetic operation or a conversion of one element is 1; a
 transcendental function is ``TRANSCENDENTAL``. Gradients exist of floating-point results for floating-point operands only; a
-resource of one element is a constant, not a weight to train. ``saved`` looks at one op alone: a tensor that two ops keep
+resource of one element is a constant, not a weight to train. Where weights are marked as trained, an op has only the gradients
+that lead to one, and where none does it saves nothing. ``saved`` looks at one op alone: a tensor that two ops keep
 counts twice.
 """
 
@@ -46,6 +47,9 @@ class OpFacts:
     op: Op
     operands: tuple[Type | None, ...]
     results: tuple[Type, ...]
+    learns: tuple[bool, ...] | None = None
+    """Of each operand, whether a training step needs its gradient; None where nothing says what is trained: then all do that
+    can have one."""
 
     def type(self, index: int) -> Type | None:
         """Type of operand ``index``; of result ``-1 - index`` for a negative one (-1 is the first result)."""
@@ -79,7 +83,11 @@ class OpFacts:
 
     def trainable(self, index: int) -> bool:
         """Whether a gradient of this operand is a weight's."""
-        return self.is_resource(index) and self.is_float(index) and self.size(index) > 1
+        return self.is_resource(index) and self.is_float(index) and self.size(index) > 1 and self.needs(index)
+
+    def needs(self, index: int) -> bool:
+        """Whether the gradient of this operand is needed, if it has one."""
+        return self.learns is None or self.learns[index]
 
     def has_gradient(self) -> bool:
         return self.is_float(-1)
@@ -103,7 +111,7 @@ def split_gradients(facts: OpFacts, flops: dict[int, int]) -> tuple[int, int]:
     """Flops of the gradients of operands, by operand, as (of inputs, of weights); what has no gradient is dropped."""
     if not facts.has_gradient():
         return 0, 0
-    inputs = sum(n for i, n in flops.items() if facts.is_float(i) and not facts.is_resource(i))
+    inputs = sum(n for i, n in flops.items() if facts.is_float(i) and not facts.is_resource(i) and facts.needs(i))
     return inputs, sum(n for i, n in flops.items() if facts.trainable(i))
 
 
