@@ -114,9 +114,8 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
     if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name):
         return ()
     training = options.objective == TRAINING.name
-    steps = parse_pipeline(SHARDED_TRAINING if training else SHARDED_PIPELINE)
-    if options.plan_only:
-        steps = _plan_alone(steps)
+    left_out = PROGRAM_PASSES if options.plan_only else ()
+    steps = parse_pipeline(SHARDED_TRAINING if training else SHARDED_PIPELINE, without=left_out)
     if training:
         steps = with_training(steps, options.training, plan_only=options.plan_only)
     microbatches = (options.microbatches or IN_STAGES) if training else 0
@@ -162,7 +161,8 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     if options.mesh == NO_MESH:
         options = replace(options, mesh="")
     plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if trains else (PIPELINE, SHARDED_PIPELINE)
-    pipeline = parse_pipeline(options.pipeline or (sharded if options.mesh else plain))
+    left_out = PROGRAM_PASSES if options.plan_only and not options.pipeline else ()
+    pipeline = parse_pipeline(options.pipeline or (sharded if options.mesh else plain), without=left_out)
     if trains:
         pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
     elif flags := options.training.flags:

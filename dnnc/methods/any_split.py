@@ -17,8 +17,8 @@ from ir.module import Module
 
 if TYPE_CHECKING:
     from passes.partition import Budget
-    from passes.partition.any_split import AnySolution
     from passes.partition.any_training import AnyTrainingSolution
+    from passes.partition.objective import AnySolution
 
 ANY_SECONDS = 120.0
 """Longest search over any split unless a limit is given: what a proof within 1 % takes on the public workloads."""

@@ -60,8 +60,7 @@ from ir.module import Module, Plan, PlanStage, Schedule, Stage
 from ir.objectives import OBJECTIVES, THROUGHPUT, names
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
-from passes.lower import is_sharded
-from passes.model.graph import cuts_of
+from passes.model.graph import cuts_of, is_sharded
 from passes.model.spmd.decided import odd_reshard
 from passes.model.spmd.notation import read_placements
 from passes.model.spmd.reshard_ops import plain

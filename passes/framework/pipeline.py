@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, get_type_hints
 
 import grammars
@@ -20,13 +20,14 @@ from passes.framework.options import default_of, option_name, option_value, valu
 from passes.framework.registry import PASSES, PIPELINES
 
 
-def parse_pipeline(text: str, where: str = "--passes") -> tuple[Pass, ...]:
+def parse_pipeline(text: str, where: str = "--passes", without: Collection[str] = ()) -> tuple[Pass, ...]:
     """The passes that ``text`` names, in order; a named pipeline stands for its passes; blank text is no pass at all.
 
-    ``where`` names the text in messages. Raises UsageError with every fault found."""
+    ``where`` names the text in messages; passes ``without`` are left out, and not imported. Raises UsageError with every fault
+    found."""
     if not text.strip():
         return ()
-    reader = _Reader(text, where)
+    reader = _Reader(text, where, without)
     found = reader.pipeline(_parse(text, where))
     if reader.faults.diagnostics:
         raise UsageError(reader.faults.diagnostics)
@@ -123,7 +124,8 @@ def _expected(error: Any) -> str:
 class _Reader:
     """Turns the parse tree into passes, collecting faults."""
 
-    def __init__(self, text: str, where: str) -> None:
+    def __init__(self, text: str, where: str, without: Collection[str] = ()) -> None:
+        self.without = without
         self.lines = text.split("\n")
         self.where = where
         self.faults = DiagnosticSink()
@@ -143,10 +145,10 @@ class _Reader:
                         f"'{name}' is a pipeline, not a pass, and takes no options",
                         f"it is: {PIPELINES[name]}",
                     )
-                steps += parse_pipeline(PIPELINES[name], name)
+                steps += parse_pipeline(PIPELINES[name], name, self.without)
             elif name not in PASSES:
                 self.fault(node.children[0], f"unknown pass '{name}'", near(name, {*PASSES, *PIPELINES}))
-            else:
+            elif name not in self.without:
                 steps += self.step(name, options.children if options is not None else ())
         return tuple(steps)
 

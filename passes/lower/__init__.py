@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ir.attributes import attributes
-from ir.facets import ShardRule, in_phase
+from ir.facets import in_phase
 from ir.module import Func, Module, Plan, Stage
 from ir.names import unique
 from ir.opdefs import is_collective
@@ -33,7 +33,7 @@ from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.lower.sharded import lower_sharded
-from passes.model.graph import Cut, cuts_of, reads, stage_members
+from passes.model.graph import Cut, cuts_of, is_sharded, reads, stage_members
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
@@ -89,14 +89,6 @@ def _compare(module: Module, plan: Plan, context: PassContext) -> None:
             found = f"{seconds:.4g} s by count, {stage.collectives:.4g} s by {plan.name}"
             message = f"the collectives of stage {stage.index} take {found}"
             context.sink.warn(message, where=plan.name, hint="run 'shard' again: the plan is not that of these decisions")
-
-
-def is_sharded(module: Module) -> bool:
-    """Whether ops have strategies for a mesh, or the plan puts a stage on one."""
-    plan = module.first(Plan)
-    if plan is not None and any(stage.mesh for stage in plan.stages):
-        return True
-    return any(op.facet(ShardRule) is not None for op in module.entry.ops)
 
 
 def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import FORWARD, PHASES, UPDATE, StageSet, phase_of
-from ir.module import Func
+from ir.facets import FORWARD, PHASES, UPDATE, ShardRule, StageSet, phase_of
+from ir.module import Func, Module, Plan
 from ir.names import ABSENT
 from ir.opdefs import RESHARD
 from ir.ops import Op, Region, Value
@@ -196,6 +196,14 @@ def origins(func: Func) -> dict[str, str]:
     return {name: found.get(origin, origin) for name, origin in found.items()}
 
 
+def is_sharded(module: Module) -> bool:
+    """Whether ops have strategies for a mesh, or the plan puts a stage on one."""
+    plan = module.first(Plan)
+    if plan is not None and any(stage.mesh for stage in plan.stages):
+        return True
+    return any(op.facet(ShardRule) is not None for op in module.entry.ops)
+
+
 def describe(op: Op) -> str:
     """How diagnostics name an op: its graph path and node, else its id."""
     node = "/".join(part for part in (op.location.path, op.location.node) if part)
@@ -208,4 +216,16 @@ def listing(names: Iterable[str]) -> str:
     return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])} and {len(names) - 8} more"
 
 
-__all__ = ["Cut", "cuts_of", "describe", "listing", "origins", "reads", "renamed", "sender", "stage_members", "topological"]
+__all__ = [
+    "Cut",
+    "cuts_of",
+    "describe",
+    "is_sharded",
+    "listing",
+    "origins",
+    "reads",
+    "renamed",
+    "sender",
+    "stage_members",
+    "topological",
+]

@@ -28,7 +28,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from passes.model.highs import PROVEN, SAFETY, Watch
@@ -48,6 +48,7 @@ from passes.partition.local_search import (
     sided_value,
     stages_of,
 )
+from passes.partition.objective import AnySolution
 from passes.partition.throughput import Budget, Progress, Solution, Statistics, solve
 
 if TYPE_CHECKING:
@@ -70,14 +71,6 @@ _ALONE = 5.0
 its own: either is now and then far slower."""
 _ANEW = 0.002
 """A trial gives way to a lower one when annealing finds a plan better by more than this, relative."""
-
-
-@dataclass(frozen=True)
-class AnySolution(Solution):
-    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
-
-    contiguous: Stages | None = None
-    contiguous_value: float = math.inf
 
 
 def solve_any(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -50,6 +51,29 @@ class Solution:
     reason: str
     statistics: Statistics
     interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class AnySolution(Solution):
+    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
+
+    contiguous: Stages | None = None
+    contiguous_value: float = math.inf
+
+
+@dataclass(frozen=True)
+class PieceSolution(Solution):
+    """``stages`` holds the nodes of each device; ``parts``: (device, by its place in ``stages``, nodes) of each piece, in the
+    order in which data flows."""
+
+    parts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class PlacedSolution(Solution):
+    """``devices``: by name, of each stage."""
+
+    devices: tuple[tuple[str, ...], ...] = ()
 
 
 class SearchObjective(Protocol):
@@ -102,4 +126,4 @@ class SearchObjective(Protocol):
         """Whether the programme takes tables of a quotient of the problem."""
 
 
-__all__ = ["Budget", "Progress", "SearchObjective", "Solution", "Statistics"]
+__all__ = ["AnySolution", "Budget", "PieceSolution", "PlacedSolution", "Progress", "SearchObjective", "Solution", "Statistics"]

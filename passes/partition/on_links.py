@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,17 +36,11 @@ from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.stages.reduce import memory_can_bind
 from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups
 from passes.partition.hierarchy import Hierarchy, best_along
+from passes.partition.objective import PlacedSolution
 from passes.partition.throughput import TIGHT, Solution
 
 GROUP_SECONDS = 3.0
 """Longest search for groups of devices with replicas."""
-
-
-@dataclass(frozen=True)
-class PlacedSolution(Solution):
-    """``devices``: by name, of each stage."""
-
-    devices: tuple[tuple[str, ...], ...] = ()
 
 
 def hierarchy_of(problem: Problem, topology: Topology, net: Network) -> Hierarchy | None:
@@ -205,4 +199,4 @@ def link_value(
     return math.inf if chosen is None else problem.value(chosen)
 
 
-__all__ = ["PlacedSolution", "best_on_links", "hierarchy_of", "link_value"]
+__all__ = ["best_on_links", "hierarchy_of", "link_value"]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -43,18 +43,17 @@ from passes.model.stages.load import COMM
 from passes.model.stages.placement_from_ir import Flushed, stage_memory
 from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
-from passes.partition.any_split import AnySolution, solve_any
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
 from passes.partition.handover import whole_model, with_handover
-from passes.partition.latency.liveness import liveness
-from passes.partition.latency.split import PieceSolution, solve_pieces
 from passes.partition.limits import at_least_a_plan
-from passes.partition.on_links import PlacedSolution, best_on_links, link_value
+from passes.partition.objective import AnySolution, PieceSolution, PlacedSolution
 from passes.partition.pieces import pieces
 from passes.partition.replicas import MOST_REPLICAS, replicate
-from passes.partition.steps import Steps, quickest
 from passes.partition.throughput import TIGHT, Budget, Solution, solve
+
+if TYPE_CHECKING:
+    from passes.partition.steps import Steps
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: position in the solution's, nodes."""
@@ -63,10 +62,25 @@ Solver: TypeAlias = Callable[..., Solution]
 _ROUNDS = 4
 FIRST_SHARE = 0.6
 """Of the time of any split where memory may bind: the rest is for a bound of all plans."""
+
+
+def solve_any(*arguments: Any, **options: Any) -> AnySolution:
+    """``any_split.solve_any``, imported where it is asked for, as all that most plans do not need."""
+    from passes.partition import any_split
+
+    return any_split.solve_any(*arguments, **options)
+
+
+def _solve_pieces(*arguments: Any, **options: Any) -> Solution:
+    from passes.partition.latency.split import solve_pieces
+
+    return solve_pieces(*arguments, **options)
+
+
 SOLVERS: dict[tuple[str, str], Solver] = {
     (THROUGHPUT.name, CONTIGUOUS): solve,
     (THROUGHPUT.name, ANY): solve_any,
-    (LATENCY.name, CONTIGUOUS): solve_pieces,
+    (LATENCY.name, CONTIGUOUS): _solve_pieces,
 }
 """How to solve for a stream or a sample, by objective and split; ``_training`` solves the rest."""
 SPLITS = (CONTIGUOUS, ANY)
@@ -126,6 +140,8 @@ class PartitionPass(Pass):
 
     def _steps(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The module with a plan for training steps."""
+        from passes.partition.steps import Steps, quickest
+
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         stream._check(topology, Planned.OPS)
         if self.comm != "sum":
@@ -189,7 +205,9 @@ class PartitionPass(Pass):
         if isinstance(solution, AnySolution) and steps is None:
             solution = self._worth_its_boundaries(module, topology, net, problem, groups, solution)
         searched = time.perf_counter()
-        if self.hosts and self._pipeline:
+        if self.hosts and self._pipeline and len({device.host for device in topology.devices}) > 1:
+            from passes.partition.on_links import best_on_links
+
             rest = built + self.time_limit - searched
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
         alone = not (pins or cuts) and self.stages in (0, 1)
@@ -276,6 +294,8 @@ class PartitionPass(Pass):
                 where=self.name,
                 hint="give the type no free transfers; 'dnnc solve' takes the CPUs of profiles",
             )
+        from passes.partition.latency.liveness import liveness
+
         alive = None if states_bytes(func) else liveness(func, groups)
         return partial(solver, pieces=self.pieces, liveness=alive)
 
@@ -350,6 +370,8 @@ class PartitionPass(Pass):
         """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
         receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
         device, does not see."""
+        from passes.partition.on_links import link_value
+
         parts = self._parts(problem, solution)
         if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
             return solution

@@ -6,21 +6,13 @@ Every piece is a stage; pieces of one device are stages on that device, in the o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from passes.model.stages.problem import Problem
 from passes.partition.latency.build import latency_problem
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.solver import LatencyBudget, solve_latency
-from passes.partition.search import Budget, Solution
-
-
-@dataclass(frozen=True)
-class PieceSolution(Solution):
-    """``stages`` holds the nodes of each device; ``parts``: (device, by its place in ``stages``, nodes) of each piece, in the
-    order in which data flows."""
-
-    parts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+from passes.partition.objective import PieceSolution
+from passes.partition.search import Budget
 
 
 def solve_pieces(
@@ -49,4 +41,4 @@ def solve_pieces(
     )
 
 
-__all__ = ["PieceSolution", "solve_pieces"]
+__all__ = ["solve_pieces"]
