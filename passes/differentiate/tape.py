@@ -223,8 +223,8 @@ class _Tape:
         gradients = [*self.totals.items()]
         gradients += [(name, one) for name, parts in weights.items() for one in parts.values()]
         for name, total in gradients:
-            if is_temporary(total) and total not in final:
-                base = f"{source[name]}.inner" if is_temporary(name) else name
+            if total in source and total not in final:
+                base = f"{source[total]}.inner" if is_temporary(name) else name
                 final[total] = unique(f"%{base[1:]}.grad", self.program.taken)
         for one in alive:
             for value in one.op.results:

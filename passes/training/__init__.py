@@ -25,7 +25,7 @@ from ir.attributes import Attribute, AttrKind
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.facets import OptimizerState, with_facet
 from ir.grads import BATCH_NORMALIZATION, STATE
-from ir.module import Func, Module, Resource, Symbol
+from ir.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.names import unique
 from ir.opdefs import module_opsets
 from ir.operators import TRAINING_OPERAND
@@ -37,9 +37,11 @@ from passes.model.graph import describe, listing, reads
 from passes.training.losses import with_loss
 
 _MADE_BY_EXPORTERS = re.compile(
-    r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.I
+    r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.IGNORECASE
 )
 """Names that exporters of PyTorch give to numbers of the program's text."""
+_BUFFERS = re.compile(r".*\binv_freq")
+"""Tables that PyTorch models keep beside their parameters: the frequencies of rotary embeddings."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ class TrainingPass(Pass):
         floats = [r for r in module.of_type(Resource) if isinstance(r.type, TensorType) and r.type.dtype.is_float]
         candidates = [r for r in floats if r.name in reached and r.name not in averages]
         self._check_globs(floats, candidates)
-        chosen = {resource.name for resource in candidates if self._trains(resource)}
+        generated = any(isinstance(resource.data, Random | Declared) for resource in candidates)
+        chosen = {resource.name for resource in candidates if self._trains(resource, generated)}
         if not chosen:
             hint = "does the loss depend on floating-point initializers? --trainable and --frozen choose among them"
             raise InvalidInput("the model has no weight to train", where=module.entry.name, hint=hint)
@@ -118,13 +121,16 @@ class TrainingPass(Pass):
         context.count(self.name, trained=len(chosen), frozen=len(candidates) - len(chosen))
         return replace(module, symbols=tuple(symbols))
 
-    def _trains(self, resource: Resource) -> bool:
+    def _trains(self, resource: Resource, generated: bool) -> bool:
+        """``generated``: whether the model's weights are random or declared."""
         name = resource.name[1:]
         if any(fnmatchcase(name, glob) for glob in self.frozen):
             return False
         if self.trainable:
             return any(fnmatchcase(name, glob) for glob in self.trainable)
         assert isinstance(resource.type, TensorType)
+        if _BUFFERS.fullmatch(name) or (generated and not isinstance(resource.data, Random | Declared)):
+            return False
         return resource.type.elements != 1 or not _MADE_BY_EXPORTERS.fullmatch(name)
 
     def _check_globs(self, floats: Sequence[Resource], candidates: Sequence[Resource]) -> None:

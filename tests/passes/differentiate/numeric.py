@@ -134,7 +134,7 @@ class Numbers:
         model = export_func(Module("@m", (*symbols, plain), after.attributes), plain)
         self.evaluator = ReferenceEvaluator(onnx_ir.to_proto(model))
         self.reads = [given.name for given in onnx_ir.to_proto(model).graph.input]
-        self.weights = _weights(func)
+        self.weights = gradients_of(func)
 
     def __call__(self, feeds: Mapping[str, Array]) -> tuple[float, dict[str, Array]]:
         """``feeds``: arguments by name, weights by ``w.NAME``."""
@@ -148,7 +148,7 @@ class Numbers:
         }
 
 
-def _weights(func: Func) -> dict[str, list[str]]:
+def gradients_of(func: Func) -> dict[str, list[str]]:
     """Of each weight that is updated, the gradients that are accumulated for it, one per stage."""
     makers = {value.name: op for op in func.ops for value in op.results}
 
