@@ -11,6 +11,7 @@ from ir.module import Func
 from ir.ops import Value
 from ir.types import TensorType
 from passes.framework.base import Pass
+from passes.model.timeline.flush import FAMILIES
 
 PIPELINE = "default-training"
 """The named pipeline of a training step in stages."""
@@ -18,9 +19,6 @@ SHARDED_PIPELINE = "sharded-training"
 """The one of a training step on meshes."""
 STEP_PASSES = ("training", "differentiate")
 """What makes a training step of a model: a plan alone needs neither, but the loss counts in it where one is given."""
-
-SCHEDULES = ("1f1b",)
-"""The orders of work of a training step; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,7 @@ class TrainingOptions:
 _OF_PASS = {
     "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm"),
     "differentiate": ("learning_rate", "momentum", "weight_decay", "recompute"),
+    "schedule": ("family",),
 }
 """The options that a pass has, by its name."""
 
@@ -57,14 +56,14 @@ _OF_PASS = {
 def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_only: bool) -> tuple[Pass, ...]:
     """The pipeline with these options in its passes. Without a loss, which a plan alone may lack, nothing is differentiated.
     Raises UsageError for an unknown schedule and for an option whose pass the pipeline lacks."""
-    if options.schedule not in ("", *SCHEDULES):
-        raise UsageError(f"found '{options.schedule}', expected {' or '.join(SCHEDULES)}", where="--schedule")
+    if options.schedule not in ("", *FAMILIES):
+        raise UsageError(f"found '{options.schedule}', expected {', '.join(FAMILIES)}", where="--schedule")
     if plan_only:
         dropped = STEP_PASSES if not options.loss else STEP_PASSES[1:]
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
     changes: dict[str, dict[str, Any]] = {}
     for name, keys in _OF_PASS.items():
-        given = {key: getattr(options, key) for key in keys}
+        given = {key: getattr(options, "schedule" if key == "family" else key) for key in keys}
         changes[name] = {key: value for key, value in given.items() if value not in ("", None, ())}
     there = {step.name for step in pipeline}
     for name, given in changes.items():
@@ -94,7 +93,6 @@ def _examples(outputs: Iterable[Value]) -> Iterator[str]:
 
 __all__ = [
     "PIPELINE",
-    "SCHEDULES",
     "SHARDED_PIPELINE",
     "STEP_PASSES",
     "TrainingOptions",

@@ -16,7 +16,8 @@ Rules:
 5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together, so
    their rows are equal, and what holds for the first member holds for all.
 6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is both, one after the other. ``I``
-   waits for ``F`` of its stage and microbatch, ``W`` for ``I``; each, and ``F``, for the ``recv`` of what it is the first to read. A
+   waits for ``F`` of its stage and microbatch, ``W`` for ``I``; each, and ``F``, for the ``recv`` of what it is the first to
+   read. A
    gradient has a channel of its own, from the stage that makes it to an earlier one; its ``send`` waits for the ``I`` or
    ``W`` that makes it. ``U``, once a step and last of its stage, updates the weights; what it exchanges, it does so itself.
 """
@@ -59,7 +60,8 @@ class Flow:
     """What rows are about. ``devices`` of each stage: replicas, which take microbatches in turn, or of a stage in ``together``
     the members of its mesh. ``channels`` by number. ``slots``: buffers of an edge between neighbours.
 
-    Of training, ``split``: stages whose rows have ``I`` and ``W`` in the place of ``B``; ``updates``: stages that have ``U``."""
+    Of training, ``split``: stages whose rows have ``I`` and ``W`` in the place of ``B``; ``updates``: stages that have
+    ``U``."""
 
     devices: tuple[tuple[str, ...], ...]
     channels: Mapping[int, Channel]

@@ -1,7 +1,7 @@
 """Schedule: the order of work per device, for a stream of samples or for a training step.
 
 Reads a plan whose stages are on devices; writes one ``Schedule``: the rows that a person stated, or those of
-``passes/model/timeline/orders.py``, which says what holds of them. Seconds of either are simulated.
+``passes/model/timeline/orders.py`` and ``flush.py``, which say what holds of them. Seconds of either are simulated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ir.rows import unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
-from passes.model.timeline.orders import steady_period, step, stream
+from passes.model.timeline.flush import DEFAULT, FAMILIES, step
+from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import run_rows
 from passes.model.timeline.workload import Workload, largest_load, workload
 
@@ -28,14 +29,20 @@ SLOWER = 1.001
 
 @dataclass(frozen=True)
 class SchedulePass(Pass):
-    """Order receives, compute and sends per device for streamed inference, or for a training step (1F1B).
+    """Order receives, compute and sends per device for streamed inference, or for a training step.
 
+    ``family``: the order of a training step: ``1f1b``, ``gpipe``, ``zb-h1``, ``zb-h2``, or ``auto``, as deep as links ask for.
     ``stated``: a schedule as IR text, whose rows and slots are kept instead, with seconds made anew; it came from ``source``.
     """
 
     name: ClassVar[str] = "schedule"
+    family: str = DEFAULT
     stated: str = ""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ValueError(f"family is one of {', '.join(FAMILIES)}, not {self.family}")
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -43,7 +50,7 @@ class SchedulePass(Pass):
         load, plan = workload(module), module.first(Plan)
         assert plan is not None, "a workload is a plan's"
         training = plan.flushes
-        schedule = step(load, plan.microbatches) if training else stream(load, largest_load(load))
+        schedule = step(load, plan.microbatches, self.family) if training else stream(load, largest_load(load))
         if self.stated:
             schedule = self._kept(load, schedule, context)
         context.count(self.name, period=schedule.period, latency=schedule.latency)

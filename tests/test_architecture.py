@@ -38,7 +38,7 @@ DOORS = {
     "sympy": ("dnnc/frontends/*shape*.py",),
     "torch": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*", "dnnc/runtime/torch/*"),
     "onnxscript": ("dnnc/frontends/torch/*",),
-    "safetensors": ("dnnc/frontends/torch/*", "dnnc/runtime/torch/*"),
+    "safetensors": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*"),
     "typer": ("dnnc/cli/*",),
     "rich": ("dnnc/cli/*", "dnnc/report/*"),
     "numpy": ("*",),

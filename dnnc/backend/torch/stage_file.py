@@ -3,14 +3,15 @@
 The functions of a microbatch are ``phase(weights, inputs, saved, comm) -> (outputs, gradients, saved)``:
 
 - ``weights``: what the rank holds of each resource; ``inputs``: arguments of the model, and what the phase received;
-  ``saved``: what earlier phases of the microbatch kept. The function takes ``saved`` over, and frees values when it is done with them.
+  ``saved``: what earlier phases of the microbatch kept. The function takes ``saved`` over, and frees values when it is done
+  with them.
 - ``outputs``: what the stage sends, or returns of the model; ``gradients``: the microbatch's terms of the sums that the update
   reads; ``saved``: what later phases read.
 - ``comm``: the rank's way to others (``dnnc.runtime.torch.exchange``): collectives in any phase, in the update sends and
   receives too.
 
-``update(weights, gradients, step, comm)`` runs once a step on these sums, and puts new weights in ``weights``. Keys of the dicts are
-the names of the IR without sigils; names of variables are made from them.
+``update(weights, gradients, step, comm)`` runs once a step on these sums, and puts new weights in ``weights``. Keys of the
+dicts are the names of the IR without sigils; names of variables are made from them.
 """
 
 from __future__ import annotations

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dnnc.backend.torch.stage_file import program_source
 from dnnc.backend.timeline import predicted
+from dnnc.backend.torch.checkpoint import INITIAL, Position, write_checkpoint
+from dnnc.backend.torch.stage_file import program_source
 from dnnc.backend.write import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
+from dnnc.frontends import DIALECTS
 from dnnc.program.snapshot import MANIFEST, sealed
 from dnnc.program.trace import to_perfetto
+from dnnc.program.training import Step, file_name
 from dnnc.program.transaction import whole_directory
-from dnnc.runtime.torch.checkpoint import INITIAL, Position, write_checkpoint
-from dnnc.runtime.torch.step import Step, file_name
 from ir.diagnostics import InvalidInput
 from ir.module import Declared, Module, Splat
 
@@ -48,10 +49,11 @@ def write_training_build(
 ) -> dict[str, Any]:
     """Writes the build of a scheduled and lowered training step to ``out`` and returns its manifest.
 
-    ``folder`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that ``plan.ir``
+    ``folder`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that
+    ``plan.ir``
     begins with. Raises UsageError when ``out`` is someone else's directory, InvalidInput for an op that PyTorch lacks, missing
     data, or a disk that refuses; then ``out`` is as it was."""
-    step = Step.of(module, module.name)
+    step = Step.of(module, DIALECTS, module.name)
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
@@ -66,7 +68,8 @@ def write_training_build(
                 program, _ = step.program(stage, rank)
                 name = file_name(step, stage, program)
                 if name not in files:
-                    title = f"Stage {stage.index} on {', '.join(program.devices)}: {program.name} of plan.ir, as functions of PyTorch."
+                    where = ", ".join(program.devices)
+                    title = f"Stage {stage.index} on {where}: {program.name} of plan.ir, as functions of PyTorch."
                     (target / name).write_text(program_source(step.module, program, title), encoding="utf-8")
                 files[name] = list(program.devices)
             stages.append({"index": stage.index, "devices": list(stage.devices), "programs": files})

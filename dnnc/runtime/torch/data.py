@@ -1,8 +1,9 @@
 """The microbatches of training, by number: number k is the same whatever the plan, and the same when it is asked for again.
 
-Sources: ``synthetic`` (a pool of random microbatches in the ranges that the model needs, over and over, so that a model can learn it),
-an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an importable function
-that is called with the seed and yields a dict of arrays for each microbatch.
+Sources: ``synthetic`` (a pool of random microbatches in the ranges that the model needs, over and over, so that a model can
+learn it),
+an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an importable
+function that is called with the seed and yields a dict of arrays for each microbatch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensors between ranks: what a stage's functions call ``comm``, and the sends and receives of rows.
 
-A channel's tensor of a microbatch has a tag of its own, so that messages between two ranks may overtake each other. Sends do not
-wait: the tensor stays alive until the step ends, or the receiver has it. Collectives are made of sends and receives, which
+A channel's tensor of a microbatch has a tag of its own, so that messages between two ranks may overtake each other. Sends do
+not wait: the tensor stays alive until the step ends, or the receiver has it. Collectives are made of sends and receives, which
 allows parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
 
 ``gloo`` (CPUs) has tags; with ``nccl`` (GPUs) messages between two ranks arrive in the order of the rows.
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from dnnc.backend.torch.call import DTYPES
-from dnnc.runtime.torch.step import Channel, Step, tensor_type
+from dnnc.program.training import Channel, Step, tensor_type
 from ir.diagnostics import InvalidInput
 from ir.module import Stage
 from ir.ops import Op
@@ -97,7 +97,8 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What the functions of one stage on one rank call ``comm``. ``place``: the rank's place among the devices of its program."""
+    """What the functions of one stage on one rank call ``comm``. ``place``: the rank's place among the devices of its
+    program."""
 
     network: Network
     stage: Stage

@@ -1,6 +1,7 @@
 """One process of training under torchrun, from its arguments to its exit.
 
-Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses, checkpoints and
+Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses,
+checkpoints and
 the measured timeline. A rank that fails tells why in the folder that ``DNNC_FAILURES`` names, and ends with the exit code of
 its fault; torchrun then ends the others, and who launched it prints the first reason.
 """
@@ -19,12 +20,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
+from dnnc.backend.torch.checkpoint import INITIAL, Position, position, read_parts, write_checkpoint
+from dnnc.program.build import PROGRAM
 from dnnc.program.trace import TraceEvent, with_timeline
-from dnnc.runtime.torch.checkpoint import INITIAL, Position, position, read_parts, write_checkpoint
+from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, open_data
-from dnnc.runtime.torch.exchange import Network
-from dnnc.runtime.torch.step import Step
+from dnnc.runtime.torch.exchange import Network, torch_dtype
 from dnnc.runtime.torch.trainer import Span, Trainer
 from ir.diagnostics import DnncError, InvalidInput
 from ir.module import Splat
@@ -75,7 +78,7 @@ def _failed(code: int, message: str) -> int:
 
 
 def _train(folder: Path, options: argparse.Namespace) -> int:
-    step = Step.read(folder)
+    step = read_step(folder)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world != len(step.devices):
         hint = f"torchrun --nproc-per-node {len(step.devices)} on one host"
@@ -113,13 +116,23 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
     return 0
 
 
+def read_step(folder: Path) -> Step:
+    """The training step of a build. Raises InvalidInput for a text that is no plan of one."""
+    from dnnc.frontends import DIALECTS
+    from ir import load_module
+    from passes.model.folding import expand
+
+    path = folder / PROGRAM
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror}", where=str(path)) from error
+    return Step.of(expand(load_module(text, where=str(path), dialects=DIALECTS)), DIALECTS, str(path))
+
+
 def _alone(world: int) -> dict[str, Any]:
     """How a single process that torchrun did not start finds itself."""
-    return (
-        {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        if world == 1 and "TORCHELASTIC_RUN_ID" not in os.environ
-        else {}
-    )
+    return {"store": HashStore(), "rank": 0, "world_size": 1} if world == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else {}
 
 
 def load_weights(step: Step, rank: int, initial: Path, resumed: Path | None) -> dict[str, torch.Tensor]:
@@ -131,9 +144,6 @@ def load_weights(step: Step, rank: int, initial: Path, resumed: Path | None) -> 
     found = read_parts(resumed, boxes, boxes) if resumed else {}
     rest = {name: box for name, box in boxes.items() if name not in found}
     found.update(read_parts(initial, rest, states))
-    from dnnc.runtime.torch.exchange import torch_dtype
-    from dnnc.runtime.torch.step import tensor_type
-
     for name, value in states.items():
         if name not in found:
             dtype = torch_dtype(tensor_type(step.resources[f"@{name}"].type).dtype)
@@ -163,8 +173,6 @@ def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position) 
 
 
 def _shape(step: Step, name: str) -> tuple[Any, ...]:
-    from dnnc.runtime.torch.step import tensor_type
-
     return tuple(tensor_type(step.resources[name].type).shape or ())
 
 
@@ -181,9 +189,6 @@ def _owners(step: Step, name: str, world: int) -> list[tuple[int, tuple[tuple[in
 def _received(
     weights: Mapping[str, torch.Tensor], step: Step, name: str, box: tuple[tuple[int, int], ...], rank: int
 ) -> torch.Tensor:
-    from dnnc.runtime.torch.exchange import torch_dtype
-    from dnnc.runtime.torch.step import tensor_type
-
     part = torch.empty([length for _, length in box], dtype=torch_dtype(tensor_type(step.resources[name].type).dtype))
     dist.recv(part, rank)
     return part
@@ -198,8 +203,9 @@ def _loss(step: Step, sums: Mapping[str, float], world: int) -> float:
 
 
 def _progress(step: Step, number: int, loss: float, seconds: float) -> None:
-    shapes = [value.type.shape for value in step.module.entry.args if getattr(value.type, "shape", None)]
-    samples = step.microbatches * int(shapes[0][0]) if shapes else step.microbatches
+    shapes = [tensor_type(value.type).shape for value in step.module.entry.args]
+    sizes = [shape[0] for shape in shapes if shape and isinstance(shape[0], int)]
+    samples = step.microbatches * (sizes[0] if sizes else 1)
     print(f"step {number}  loss {loss:.6g}  {samples / seconds:.4g} samples/s", flush=True)
 
 
@@ -227,4 +233,4 @@ def _report(
     (out / "trace.json").write_text(json.dumps(with_timeline(trace, "measured", events)) + "\n", encoding="utf-8")
 
 
-__all__ = ["FAILURES", "arguments", "main"]
+__all__ = ["FAILURES", "arguments", "main", "read_step"]

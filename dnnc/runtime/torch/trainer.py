@@ -1,6 +1,7 @@
 """The interpreter of rows: what one rank does in a training step.
 
-``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls both of the backward pass, ``U`` the update. ``recv`` waits for a
+``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls both of the backward pass, ``U`` the update. ``recv``
+waits for a
 tensor that was asked for ``AHEAD`` receives before; ``send`` does not wait. A value that a phase keeps for a later one lives in
 ``saved`` of its stage and microbatch, until that phase takes it.
 """
@@ -18,9 +19,9 @@ from typing import Any
 import torch
 
 from dnnc.backend.torch.stage_file import FUNCTIONS
+from dnnc.program.training import Step, file_name
 from dnnc.runtime.torch.data import Data
 from dnnc.runtime.torch.exchange import Exchange, Network, Pending
-from dnnc.runtime.torch.step import Step, file_name
 from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT
 from ir.module import Action, Stage
@@ -57,8 +58,8 @@ class _Running:
 
 
 class Trainer:
-    """One rank of a training step. ``weights``: what it holds of each resource, by name; stages that share a weight on this rank
-    share its tensor."""
+    """One rank of a training step. ``weights``: what it holds of each resource, by name; stages that share a weight on this
+    rank share its tensor."""
 
     def __init__(self, step: Step, rank: int, folder: Path, weights: dict[str, torch.Tensor], network: Network) -> None:
         self.step, self.rank, self.network, self.weights = step, rank, network, weights

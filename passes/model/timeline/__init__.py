@@ -1,2 +1,3 @@
-"""What happens when: a plan's seconds (``workload``), the order of work per device of a stream or a training step (``orders``),
+"""What happens when: a plan's seconds (``workload``), the order of work per device of a stream (``orders``) or a training step
+(``flush``),
 and what every device then does when (``simulate``)."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, Cost, INPUT_GRADIENT, UPDATE, phase_of
+from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, Cost, phase_of
 from ir.module import Func, Mesh, Module, Plan
 from ir.rows import COMPUTE, Channel, Flow
 from ir.topology import Topology
@@ -27,7 +27,8 @@ from passes.model.stages.placement_from_ir import fixed_devices, messages_of
 class Wire:
     """What one channel costs. ``source`` and ``target`` are stages; ``send`` and ``receive`` seconds at the two ends;
     ``media``: the shared links it crosses, each with the seconds it is busy with one message; a row for each turn of replicas,
-    of which message m takes row m modulo their number (no row: it crosses none). ``made`` and ``read``: the phases of a training
+    of which message m takes row m modulo their number (no row: it crosses none). ``made`` and ``read``: the phases of a
+    training
     step that make and first read it. What is made in ``U`` is part of the seconds of the update, and costs nothing here."""
 
     source: int
@@ -43,9 +44,10 @@ class Wire:
 class Workload:
     """All that the simulation needs besides the rows. ``compute[stage]`` in seconds per microbatch; ``replicas[stage]`` its
     devices; ``wires[channel]``; ``slots`` between neighbours. ``together``: stages whose devices are a mesh; their ``compute``
-    holds their collectives too. Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch, of
-    which ``weights[stage]`` are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the stages
-    that have an update whatever its seconds. All are empty of inference."""
+    holds their collectives too. Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per
+    microbatch, of
+    which ``weights[stage]`` are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the
+    stages that have an update whatever its seconds. All are empty of inference."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
@@ -179,7 +181,8 @@ def _gradient(crossing: Crossing, wire: Wire, cut: Cut, sides: Sequence[Party]) 
 
 
 def weight_seconds(module: Module, plan: Plan) -> tuple[float, ...]:
-    """Of each stage, the seconds of a microbatch's backward pass that make gradients of weights alone: its part of the flops."""
+    """Of each stage, the seconds of a microbatch's backward pass that make gradients of weights alone: its part of the
+    flops."""
     both, weights = [0] * len(plan.stages), [0] * len(plan.stages)
     for op, stages in zip(module.entry.ops, stage_members(module.entry), strict=True):
         cost = op.facet(Cost)

@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
-from dnnc.program.build import PROGRAM
 from ir.boxes import Box, members_along, placements_of
 from ir.boxes import box as box_of
 from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, PHASES, UPDATE, phase_of
+from ir.facets import FORWARD, UPDATE, phase_of
 from ir.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
+from ir.opdefs import Dialects
 from ir.ops import Op
 from ir.types import TensorType, Type, without_layout
 from passes.model.spmd import local_programs
@@ -44,21 +43,7 @@ class Step:
     module: Module
 
     @classmethod
-    def read(cls, folder: Path) -> Step:
-        """The step of a build. Raises InvalidInput for a text that is no plan of one."""
-        from dnnc.frontends import DIALECTS
-        from ir import load_module
-        from passes.model.folding import expand
-
-        path = folder / PROGRAM
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise InvalidInput(f"it cannot be read: {error.strerror}", where=str(path)) from error
-        return cls.of(expand(load_module(text, where=str(path), dialects=DIALECTS)), str(path))
-
-    @classmethod
-    def of(cls, module: Module, where: str = "") -> Step:
+    def of(cls, module: Module, dialects: Dialects, where: str = "") -> Step:
         """The step of a module whose stages are lowered and scheduled. Raises InvalidInput where they are not."""
         from passes.framework.base import PassContext
         from passes.localize import LocalizePass
@@ -66,7 +51,7 @@ class Step:
         stages = tuple(module.of_type(Stage))
         if module.first(Schedule) is None or all(phase_of(op.facets) == FORWARD for stage in stages for op in stage.ops):
             raise InvalidInput("it is no plan of a training step", where=where, hint="compile with --objective training")
-        return cls(LocalizePass().run(module.without(Program), PassContext()))
+        return cls(LocalizePass().run(module.without(Program), PassContext(dialects=dialects)))
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -219,4 +204,4 @@ def tensor_type(type_: Type) -> TensorType:
     return bare
 
 
-__all__ = ["PHASES", "Channel", "Step", "file_name", "tensor_type"]
+__all__ = ["Channel", "Step", "file_name", "tensor_type"]

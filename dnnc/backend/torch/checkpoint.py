@@ -58,8 +58,8 @@ def position(path: Path) -> Position:
 def read_parts(
     path: Path, boxes: Mapping[str, tuple[tuple[int, int], ...]], optional: Iterable[str] = ()
 ) -> dict[str, torch.Tensor]:
-    """The part of each tensor that a box (start and length by dimension) says; nothing else is read. What is ``optional`` may be
-    missing. Raises InvalidInput for a tensor that is missing or too small."""
+    """The part of each tensor that a box (start and length by dimension) says; nothing else is read. What is ``optional`` may
+    be missing. Raises InvalidInput for a tensor that is missing or too small."""
     optional = set(optional)
     found: dict[str, torch.Tensor] = {}
     with _opened(path) as file:
