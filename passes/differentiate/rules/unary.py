@@ -202,6 +202,14 @@ def swish(site: Site) -> Gradients:
     return [site.mul(site.given, slope)]
 
 
+def dropout(site: Site) -> Gradients:
+    """Dropout that drops nothing."""
+    trains = site.numbers(2)
+    if (site.present(2) and trains != (0,)) or not site.has_opset(12):
+        raise site.fault("it may drop elements at random", "run 'training' first: it makes every Dropout drop nothing")
+    return [site.given, None, None]
+
+
 def no_gradient(site: Site) -> Gradients:
     """Steps and comparisons: constant wherever they have a derivative."""
     return [None] * len(site.op.operands)
@@ -221,6 +229,7 @@ RULES: dict[str, Rule] = {
     "onnx.Clip": clip,
     "onnx.Cos": _times(_minus_sin),
     "onnx.Cosh": _times(lambda site: site.unary("Sinh", site.operand(0))),
+    "onnx.Dropout": dropout,
     "onnx.Elu": elu,
     "onnx.Erf": _times(_erf),
     "onnx.Exp": exp,
