@@ -41,7 +41,7 @@ from dnnc.program.trace import to_perfetto
 from dnnc.program.transaction import refuse_foreign, whole_directory
 from dnnc.providers import Provider
 from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Declared, External, Func, Inline, Module, Program, Resource, Schedule, Stage
+from ir.module import Declared, External, Func, Inline, Module, Plan, Program, Resource, Schedule, Stage
 from ir.ops import Value
 from ir.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
 from ir.signals import termination_raises
@@ -317,7 +317,7 @@ def _manifest(
 
 
 def _device_types(module: Module) -> dict[int, str]:
-    return {stage["index"]: stage["device_type"] for stage in plan_to_json(module)["stages"]}
+    return {stage.index: stage.device_type for plan in module.of_type(Plan) for stage in plan.stages}
 
 
 def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,13 +72,11 @@ def timeline_table(summary: TimelineSummary) -> Table:
 
 
 def compare_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Predicted against measured seconds per stage: rows with ``index``, ``device``, ``predicted``, ``measured``; of a stage
-    on a mesh also ``members``, its devices, and ``collectives``, ``predicted`` and ``measured``, in a line of their own."""
+    """Predicted against measured seconds per stage: rows with ``index``, ``devices``, ``predicted``, ``measured``; of a stage
+    on a mesh also ``collectives``, ``predicted`` and ``measured``, in a line of their own."""
     cells = []
     for row in rows:
-        members = row.get("members", ())
-        device = f"{row['device']} and {len(members) - 1} more" if len(members) > 1 else str(row["device"])
-        cells.append((str(row["index"]), device, *_compared(row)))
+        cells.append((str(row["index"]), ",".join(row["devices"]), *_compared(row)))
         if "collectives" in row:
             cells.append(("", "  collectives", *_compared(row["collectives"])))
     return Table(columns("stage <device predicted measured ratio"), tuple(cells))

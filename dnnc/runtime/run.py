@@ -97,6 +97,7 @@ class RunReport:
                 {
                     "index": stage.index,
                     "device": stage.device,
+                    "devices": list(stage.devices),
                     "measured": measured[stage.index],
                     "predicted": planned.compute,
                     "cpu": self.result.cpu[stage.index],

@@ -63,6 +63,10 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [list(stage.devices) for stage in build.stages] == [stage["devices"] for stage in data["stages"]]
     assert [stage.replicas for stage in build.plan.stages] == [len(stage["devices"]) for stage in data["stages"]]
     assert main(["check", str(tmp_path / "b"), "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["run", str(tmp_path / "b"), "--microbatches", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["stages"]
+    assert [stage["devices"] for stage in told] == [stage["devices"] for stage in data["stages"]]
 
 
 @pytest.mark.parametrize(

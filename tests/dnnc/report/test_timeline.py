@@ -96,19 +96,18 @@ def test_what_a_device_does_at_the_same_time_has_a_track_of_its_own() -> None:
     assert named == {"cpu0", "cpu0 in"}
 
 
-def test_a_stage_on_a_mesh_is_compared_with_its_collectives_in_a_line_of_their_own() -> None:
+def test_a_stage_is_compared_with_all_its_devices_and_its_collectives_in_a_line_of_their_own() -> None:
     rows = [
-        {"index": 0, "device": "cpu0", "predicted": 1.0, "measured": 2.0},
+        {"index": 0, "devices": ["cpu0", "cpu3"], "predicted": 1.0, "measured": 2.0},
         {
             "index": 1,
-            "device": "cpu1",
-            "members": ["cpu1", "cpu2"],
+            "devices": ["cpu1", "cpu2"],
             "predicted": 1.0,
             "measured": 1.5,
             "collectives": {"predicted": 0.5, "measured": 1.5},
         },
     ]
     lines = [line.split() for line in table_text(compare_table(rows)).splitlines()[1:]]
-    assert lines[0] == ["0", "cpu0", "1.00", "s", "2.00", "s", "2.00x"]
-    assert lines[1] == ["1", "cpu1", "and", "1", "more", "1.00", "s", "1.50", "s", "1.50x"]
+    assert lines[0] == ["0", "cpu0,cpu3", "1.00", "s", "2.00", "s", "2.00x"]
+    assert lines[1] == ["1", "cpu1,cpu2", "1.00", "s", "1.50", "s", "1.50x"]
     assert lines[2] == ["collectives", "500", "ms", "1.50", "s", "3.00x"]
