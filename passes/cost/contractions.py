@@ -144,17 +144,31 @@ def _as(work: Work, kind: str) -> Work:
 
 
 def scaled_attention(
-    facts: OpFacts, *, batch: int, heads: int, queries: int, keys: int, width: int, value_width: int, extra: int = 0
+    facts: OpFacts,
+    *,
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    width: int,
+    value_width: int,
+    extra: int = 0,
+    keeps_scores: bool = True,
 ) -> Work:
     """softmax(Q K') V: 2 B H Lq Lk (D + Dv), the scaling and the softmax of B H Lq Lk scores. Its backward pass computes the
-    scores' gradient, Q, K and V from saved Q, K, V and probabilities: four products."""
+    scores' gradient, Q, K and V from saved Q, K, V and probabilities: four products. Where it does not keep the probabilities,
+    it computes them again."""
     scores = batch * heads * queries * keys
     products = 2 * scores * (width + value_width)
     work = products + scores * (SOFTMAX + 1) + extra
     if not facts.has_gradient():
         return Work("attention", work)
-    saved = facts.activations() + scores * (facts.bytes(-1) // max(1, facts.size(-1)))
-    return Work("attention", work, input_grad=2 * products + scores * 5 + extra, saved=saved)
+    backward, saved = 2 * products + scores * 5 + extra, facts.activations()
+    if keeps_scores:
+        saved += scores * (facts.bytes(-1) // max(1, facts.size(-1)))
+    else:
+        backward += scores * (2 * width + SOFTMAX + 1)
+    return Work("attention", work, input_grad=backward, saved=saved)
 
 
 def attention(facts: OpFacts) -> Work:
@@ -170,12 +184,20 @@ def attention(facts: OpFacts) -> Work:
     keys += past
     extra = q[0] * heads * queries * keys if facts.present(3) else 0
     return scaled_attention(
-        facts, batch=q[0], heads=heads, queries=queries, keys=keys, width=width, value_width=value_width, extra=extra
+        facts,
+        batch=q[0],
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        width=width,
+        value_width=value_width,
+        extra=extra,
+        keeps_scores=False,
     )
 
 
 def attention_gradient(facts: OpFacts) -> Work:
-    """grad.Attention(dY, Q, K, V, mask): four products, and the scores' gradient."""
+    """grad.Attention(dY, Q, K, V, mask): the probabilities again, four products, and the scores' gradient."""
     q, k, v = facts.shape(1), facts.shape(2), facts.shape(3)
     if len(q) == 4:
         heads, width, value_width, queries, keys = q[1], q[3], v[3], q[2], k[2]
@@ -184,7 +206,7 @@ def attention_gradient(facts: OpFacts) -> Work:
         shared = int(facts.op.get("kv_num_heads", heads))
         width, value_width, queries, keys = q[2] // heads, v[2] // shared, q[1], k[1]
     scores = q[0] * heads * queries * keys
-    return Work("attention", scores * (4 * (width + value_width) + 5 + facts.present(4)))
+    return Work("attention", scores * (4 * (width + value_width) + 5 + facts.present(4) + 2 * width + SOFTMAX + 1))
 
 
 def linear_attention(facts: OpFacts) -> Work:

@@ -56,15 +56,22 @@ def reduction(forward: int, backward: int = 1, saved: Saved = "") -> Formula:
     return formula
 
 
-def normalization(forward: int, backward: int, weight_backward: int, *, skip: bool = False) -> Formula:
-    """Flops per element of the input; ``weight_backward`` for scale and bias; ``skip`` adds another operand first."""
+def normalization(
+    forward: int, backward: int, weight_backward: int, *, skip: bool = False, statistics: bool = False
+) -> Formula:
+    """Flops per element of the input; ``weight_backward`` for scale and bias; ``skip`` adds another operand first.
+    ``statistics``: of each row the mean and the inverse of the deviation are kept too, in 32 bits at least."""
 
     def formula(facts: OpFacts) -> Work:
         n = facts.size(0)
         inputs, _ = split_gradients(facts, {0: n * (backward + skip)})
         trained = any(facts.trainable(i) for i in range(1, len(facts.operands)))
         weights = n * weight_backward if trained and facts.has_gradient() else 0
-        return Work("norm", n * (forward + skip), inputs, weights, facts.activations() if facts.has_gradient() else 0)
+        saved = facts.activations()
+        if statistics:
+            rows = math.prod(facts.shape(0)[: int(facts.op.get("axis", -1)) % len(facts.shape(0))])
+            saved += 2 * rows * max(4, facts.bytes(0) // max(1, n))
+        return Work("norm", n * (forward + skip), inputs, weights, saved if facts.has_gradient() else 0)
 
     return formula
 
@@ -351,7 +358,7 @@ _REDUCTIONS: dict[str, tuple[int, int, Saved]] = {
 
 _NORMS: dict[str, Formula] = {
     # Layer: sum, difference, square and add, quotient, scale and shift: 7. RMS: square and add, quotient, scale: 4.
-    "LayerNormalization": normalization(7, 9, 3),
+    "LayerNormalization": normalization(7, 9, 3, statistics=True),
     "InstanceNormalization": normalization(7, 9, 3),
     "GroupNormalization": normalization(7, 9, 3),
     "MeanVarianceNormalization": normalization(5, 7, 0),

@@ -9,27 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dnnc.frontends.opdefs import DIALECTS
-from ir import DType, Func, Inline, Module, Op, OptimizerState, Resource, TensorType, Type, Value, verify
+from ir import DType, Func, Inline, Location, Module, Op, OptimizerState, Resource, TensorType, Type, Value, verify
 from ir.attributes import attributes
 from ir.dense import dense_data
+from ir.facets import Cost, phase_of
+from passes.cost import CostPass
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from tests.ir.layout_rules.cases import CASES
-from tests.ir.layout_rules.harness import Array, Case, type_of, whole
+from tests.ir.layout_rules.harness import Case, type_of, whole
 from tests.ir.layout_rules.making import Make, Maker
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 backend: Any = pytest.importorskip("dnnc.backend.torch.run", reason="the extra 'train' is not installed")
-
-
-def _resource(name: str, array: Array, *, trained: bool) -> Resource:
-    array = np.asarray(array, np.float64) if array.dtype.kind == "f" and trained else np.asarray(array)
-    facets = (OptimizerState("sgd"),) if trained else ()
-    return Resource(name, type_of(array), Inline(array.tobytes()), facets=facets)
 
 
 def wide(type_: Type) -> Type:
@@ -120,6 +116,8 @@ def windows(m: Maker, spatial: int) -> dict[str, Any]:
     fields["strides"] = [m.pick(1, 2, 3) for _ in range(spatial)]
     if m.flag():
         fields["auto_pad"] = m.pick("SAME_UPPER", "SAME_LOWER", "VALID")
+        pairs = zip(fields["strides"], fields["kernel_shape"], strict=True)
+        fields["strides"] = [min(stride, width) for stride, width in pairs]  # others would need pads below zero
     else:
         pads = [m.pick(*range(width)) for width in fields["kernel_shape"]]
         ends = pads if m.flag() else [m.pick(*range(width)) for width in fields["kernel_shape"]]
@@ -232,3 +230,74 @@ def test_gradients(name: str) -> None:
         check(case, tuple(sorted(left)))
 
     random_instances()
+
+
+def counted(module: Module) -> Module:
+    return CostPass().run(module, PassContext(dialects=DIALECTS))
+
+
+def facts_of(module: Module) -> Cost:
+    return next(op.facet(Cost, Cost()) for op in counted(module).entry.ops if op.location.node == "op")
+
+
+EXACT = {
+    "attention", "average pool", "batch norm, trained", "conv", "conv transpose", "gelu", "instance norm", "layer norm",
+    "log softmax", "max pool", "resize", "rms norm", "softmax",
+}  # fmt: skip
+"""Ops whose gradients are kernels and nothing else, but for the sums that give the gradient of a bias."""
+
+
+@pytest.mark.parametrize("name", sorted(EXACT | {"cross entropy", "likelihood"}))
+def test_costs_are_counted_twice(name: str) -> None:
+    """The flops of the backward ops are those by which the forward op was planned, and what they read of the forward pass is
+    what it said that it keeps."""
+    make, floats = MAKERS[name]
+
+    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @given(st.data())
+    def random_instances(data: st.DataObject) -> None:
+        case = make(Maker(data.draw))
+        if case.opset < 13 or case.attributes.get("reduction", "none") != "none":
+            return
+        weights = [i for i in floats[1:] if name != "attention" and i < len(case.operands)]
+        if any(np.size(case.operands[i]) == 1 for i in (0, *weights)):
+            return  # a resource of one element is a constant to the facts
+        module, after = as_planned(case, weights)
+        facts = facts_of(module)
+        backward = [op for op in counted(after).entry.ops if phase_of(op.facets) in ("I", "W")]
+        own = [op for op in backward if op.location.node == "op"]
+        assert sum(op.facet(Cost, Cost()).flops for op in own) == facts.input_grad + facts.weight_grad, (case, own)
+        made = {value.name: value.type for op in after.entry.ops if phase_of(op.facets) == "F" for value in op.results}
+        made |= {argument.name: argument.type for argument in after.entry.args}
+        kept = {operand for op in own for operand in op.operands if operand in made}
+        assert sum(made[name].nbytes for name in kept) == facts.saved, (case, kept, facts)
+
+    random_instances()
+
+
+def as_planned(case: Case, weights: list[int]) -> tuple[Module, Module]:
+    """The op on weights and on values that depend on one, and its differentiated module."""
+    trained = (*weights, *(i for i, array in enumerate(case.operands) if array is not None and array.dtype.kind == "f"))
+    module = module_of(case, tuple(sorted({*trained} - set(_fixed(case)))), np.float32)
+    op, *rest = module.entry.ops
+    ahead, names = [], list(op.operands)
+    for i in sorted({*trained} - set(weights) - set(_fixed(case))):
+        type_ = next(r.type for r in module.of_type(Resource) if r.name == f"@x{i}")
+        ahead.append(Op("onnx.Identity", (f"@x{i}",), (Value(f"%v{i}", type_),)))
+        names[i] = f"%v{i}"
+    for i in (i for i, array in enumerate(case.operands) if array is not None and array.dtype.kind != "f"):
+        if i not in case.constants and case.operands[i].dtype == np.int64 and "Loss" in case.name:  # type: ignore[union-attr]
+            type_ = next(r.type for r in module.of_type(Resource) if r.name == f"@x{i}")
+            ahead.append(Op("onnx.Identity", (f"@x{i}",), (Value(f"%v{i}", type_),)))
+            names[i] = f"%v{i}"
+    op = replace(op, operands=tuple(names), location=Location("main", "op"))
+    func = replace(module.entry, ops=(*ahead, op, *rest))
+    module = module.replace(module.entry, func)
+    return module, DifferentiatePass().run(module, PassContext(dialects=DIALECTS))
+
+
+def _fixed(case: Case) -> tuple[int, ...]:
+    """Float operands that no gradient is asked of: running averages, class weights, masks."""
+    if "Loss" in case.name:
+        return (2,)
+    return {"onnx.BatchNormalization": (3, 4), "onnx.Attention": (3,), "onnx.Resize": (1, 2)}.get(case.name, ())

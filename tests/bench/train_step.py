@@ -1,0 +1,193 @@
+"""One rank's explicit training step against torch's autograd: ``python -m tests.bench.train_step [MODEL ..] [--rounds N]``.
+
+A model (a small cnn, bert and gpt2 unless named) is differentiated and written as the file of a program on one device. Its
+step, with an update by adam, runs against the forward program under torch's autograd with ``torch.optim.Adam``: one microbatch,
+one thread. Each side has a process of its own; they take turns, and the figures are medians. Memory is the peak of the process,
+weights and state included, above what it holds before it has them. Targets: at most 1.1 times the seconds and the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnnc.driver import pass_context
+from dnnc.frontends import free_symbols, load_model
+from dnnc.frontends.weights import read_resource
+from ir import DiagnosticSink, Module, OptimizerState, Program, Resource, Splat, TensorType
+from passes.canonicalize import CanonicalizePass
+from passes.differentiate import DifferentiatePass
+from passes.training import TrainingPass
+from tests.bench.machine import header
+
+MODELS = {
+    "cnn": ("zoo:resnet50,image=64,classes=10", 8),
+    "bert": ("zoo:bert-base,layers=4,hidden=256,heads=4,vocab=1000", 8),
+    "gpt2": ("zoo:gpt2,layers=4,hidden=256,heads=4,vocab=1000", 8),
+}
+"""What is run where no model is named, with its batch."""
+ROWS = 128
+"""The length of a sequence."""
+WORST = 1.1
+
+
+def step_of(spec: str, batch: int) -> tuple[Module, Module, dict[str, Any]]:
+    """The forward program with its loss, the differentiated one, and weights, state and arguments by name."""
+    import torch
+
+    sink = DiagnosticSink()
+    free = sorted(free_symbols(load_model(spec, {}, sink).module.entry))
+    loaded = load_model(spec, {name: batch if name == "batch" else ROWS for name in free}, sink)
+    context = pass_context(sink)
+    output = next(value for value in loaded.module.entry.results if isinstance(value.type, TensorType))
+    forward = TrainingPass(loss=f"mse:{output.name[1:]}").run(loaded.module, context)
+    forward = CanonicalizePass().run(forward, context)
+    after = DifferentiatePass().run(forward, context)
+    random, values = np.random.default_rng(0), {}
+    for one in after.of_type(Resource):
+        array = read_resource(one, loaded.folder) if not isinstance(one.data, Splat) else None
+        assert isinstance(one.type, TensorType)
+        shape = tuple(int(str(dim)) for dim in one.type.shape or ())
+        values[one.name] = torch.from_numpy(np.array(read_resource(one, loaded.folder) if array is None else array))
+        assert tuple(values[one.name].shape) == shape
+    for argument in after.entry.args:
+        assert isinstance(argument.type, TensorType)
+        shape = tuple(int(str(dim)) for dim in argument.type.shape or ())
+        made: Any = random.normal(size=shape).astype(np.float32)
+        if not argument.type.dtype.is_float:
+            made = random.integers(1 if "mask" in argument.name else 0, 2 if "mask" in argument.name else 40, shape)
+        values[argument.name] = torch.from_numpy(made)
+    return forward, after, values
+
+
+def explicit(after: Module, values: dict[str, Any]) -> Callable[[], None]:
+    """A step by the functions of the file that is written for a rank."""
+    from dnnc.backend.torch.stage_file import program_source
+
+    entry = after.entry
+    program = Program("@p", "@s", ("d",), entry.args, entry.results, entry.ops)
+    scope: dict[str, Any] = {}
+    exec(program_source(after, program, "The step."), scope)
+    weights = {name[1:]: value for name, value in values.items() if name[:1] == "@"}
+    inputs = {name[1:]: value for name, value in values.items() if name[:1] == "%"}
+    counts = iter(range(1, 1 << 30))
+
+    def step() -> None:
+        gradients, saved = {}, {}
+        for name in ("forward", "backward_input", "backward_weight"):
+            if name in scope:
+                given = inputs if name == "forward" else {}
+                _, found, saved = scope[name](weights, given, saved, None)
+                gradients.update(found)
+                found = None
+        scope["update"](weights, gradients, next(counts), None)
+
+    import torch
+
+    return torch.no_grad()(step)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def eager(forward: Module, values: dict[str, Any]) -> Callable[[], None]:
+    """A step of the forward program by autograd and torch.optim."""
+    import torch
+
+    from dnnc.backend.torch.run import function_source
+
+    trained = [one.name for one in forward.of_type(Resource) if any(isinstance(f, OptimizerState) for f in one.facets)]
+    for name in trained:
+        values[name].requires_grad_()
+    source, _ = function_source(forward, forward.entry)
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    optimizer = torch.optim.Adam([values[name] for name in trained])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (loss,) = scope["run"](values, "cpu")
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def child(side: str, spec: str, batch: int, rounds: int) -> None:
+    """Runs one side and prints its figures: a line before the first step, then one per line that it reads."""
+    import torch
+
+    torch.set_num_threads(1)
+    forward, after, values = step_of(spec, batch)
+    if side == "eager":
+        used = {name for op in forward.entry.ops for name in op.operands} | {arg.name for arg in forward.entry.args}
+        values = {name: value for name, value in values.items() if name in used}
+    step = explicit(after, values) if side == "explicit" else eager(forward, values)
+    resident = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
+    resident -= sum(value.nbytes for value in values.values())
+    step()
+    print(json.dumps({"ready": True}), flush=True)
+    for _ in range(rounds):
+        sys.stdin.readline()
+        began = time.perf_counter()
+        step()
+        seconds = time.perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - resident
+        print(json.dumps({"seconds": seconds, "peak": peak}), flush=True)
+
+
+def compare(name: str, spec: str, batch: int, rounds: int) -> bool:
+    """Prints a line of figures; whether both are within the target."""
+    sides = {}
+    for side in ("explicit", "eager"):
+        command = [sys.executable, "-m", "tests.bench.train_step", "--child", side, spec, str(batch), "--rounds", str(rounds)]
+        sides[side] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for process in sides.values():
+        assert process.stdout is not None
+        process.stdout.readline()
+    for _ in range(rounds):
+        for side, process in sides.items():
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            found[side].append(json.loads(process.stdout.readline()))
+    for process in sides.values():
+        process.wait()
+    ratios = [one["seconds"] / other["seconds"] for one, other in zip(found["explicit"], found["eager"], strict=True)]
+    seconds = {side: statistics.median(row["seconds"] for row in rows) for side, rows in found.items()}
+    peaks = {side: rows[-1]["peak"] for side, rows in found.items()}
+    faster, smaller = statistics.median(ratios), peaks["explicit"] / peaks["eager"]
+    print(
+        f"{name:6} {seconds['explicit'] * 1e3:8.1f} ms {seconds['eager'] * 1e3:8.1f} ms  {faster:5.2f}x   "
+        f"{peaks['explicit'] / 1e6:7.0f} MB {peaks['eager'] / 1e6:7.0f} MB  {smaller:5.2f}x"
+    )
+    return max(faster, smaller) <= WORST
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--child", action="store_true")
+    options = parser.parse_args()
+    if options.child:
+        side, spec, batch = options.models
+        child(side, spec, int(batch), options.rounds)
+        return
+    print(header())
+    print("model       explicit       eager   ratio      explicit      eager   ratio")
+    within = [compare(name, *MODELS.get(name, (name, 8)), options.rounds) for name in options.models]
+    sys.exit(0 if all(within) else 1)
+
+
+if __name__ == "__main__":
+    main()
