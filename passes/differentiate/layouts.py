@@ -86,9 +86,12 @@ class _Chooser:
         for op in self.module.entry.ops:
             old = op.name != ASSIGN and phase_of(op.facets) not in (INPUT_GRADIENT, WEIGHT_GRADIENT, "U")
             if old:
+                wanted = known[op.id]
+                if any(value.name and value.name not in self.lies for value in op.results):
+                    op, wanted = self.op(op)  # with results that the backward pass reads in addition
                 ops.append(op)
-                wants.append(known[op.id])
-                self.note(op, known[op.id])
+                wants.append(wanted)
+                self.note(op, wanted)
                 continue
             for one in self.by_stage(op):
                 laid_op, wanted = self.op(one)
@@ -170,8 +173,7 @@ class _Chooser:
         """The strategies of an op that works in the layout of its resource, or that has those of the op it repeats."""
         facet = op.facet(ShardRule)
         if facet is not None:
-            names = zip(facet.rule.split(SEPARATOR), mesh.axes, strict=True)
-            return [next(s for s in rule.strategies(size) if s.name == name) for name, (_, size) in names]
+            return self.stated(facet, rule, mesh)
         if op.name == ASSIGN:
             target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
         elif op.name in _OPTIMIZERS:
@@ -181,6 +183,16 @@ class _Chooser:
         else:
             return None
         return self.along(rule, mesh, target)
+
+    def stated(self, facet: ShardRule, rule: LayoutRule, mesh: Mesh) -> list[Strategy] | None:
+        """The strategies of these names; None where the rule lacks one."""
+        found = []
+        for name, (_, size) in zip(facet.rule.split(SEPARATOR), mesh.axes, strict=True):
+            strategy = next((s for s in rule.strategies(size) if s.name == name), None)
+            if strategy is None:
+                return None
+            found.append(strategy)
+        return found
 
     def along(self, rule: LayoutRule, mesh: Mesh, target: Placements) -> list[Strategy] | None:
         """On each axis the strategy that reads the first operand so; None where one axis has none."""
