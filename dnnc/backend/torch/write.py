@@ -99,11 +99,11 @@ def _write_weights(step: Step, folder: Path, path: Path) -> None:
             raise InvalidInput(
                 "the weight is declared without data, so nothing can train it", where=name, hint="--plan-only plans it"
             )
-        array = np.ascontiguousarray(read_resource(resource, folder))
+        array = np.array(read_resource(resource, folder), order="C")  # a copy; ascontiguousarray adds a dimension to scalars
         if array.dtype.name == "bfloat16":
             tensors[name[1:]] = torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
         else:
-            tensors[name[1:]] = torch.from_numpy(array.copy())
+            tensors[name[1:]] = torch.from_numpy(array)
     write_checkpoint(path, tensors, Position())
 
 
