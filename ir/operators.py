@@ -27,11 +27,14 @@ PRODUCT = "product"
 """A matrix product whose second operand holds the weights, if any does."""
 FUSES = "fuses"
 """A runtime computes the epilogues that follow it before it writes its result."""
+KEEPS_RESULT = "keeps-result"
+"""Its gradient is computed from its result, not from its operands."""
 EPILOGUE = "epilogue"
 """ONNX Runtime and TensorRT fuse it into the convolution or product before it."""
 
 _SHAPE_ONLY = "Flatten Identity Reshape Squeeze Unsqueeze"
 _OPERATORS: Mapping[str, str] = {
+    KEEPS_RESULT: "Exp LogSoftmax Reciprocal Relu Sigmoid Softmax Sqrt Tan Tanh",
     ELEMENTWISE: """
         Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu
         Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
@@ -96,6 +99,7 @@ __all__ = [
     "ELEMENTWISE",
     "EPILOGUE",
     "FUSES",
+    "KEEPS_RESULT",
     "PRODUCT",
     "QUANTISES",
     "RANDOM",

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ir import operators
 from ir.facets import Cost, OptimizerState, Time
 from ir.module import Func, Module, Resource
 from ir.ops import Op
@@ -25,6 +26,7 @@ from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
 from passes.model.graph import reads
 from passes.model.op_time import op_seconds
+from passes.model.sizes import sized_results
 
 STATES = 2
 """32-bit numbers that an optimizer keeps of each element where nothing says which it is: Adam's."""
@@ -33,11 +35,12 @@ STATES = 2
 @dataclass(frozen=True, slots=True)
 class Learning:
     """``state[weight]``: bytes of optimizer state of each weight that trains; ``values``: those that have a gradient;
-    ``update``: the bytes that the update of a weight reads and writes."""
+    ``update``: the bytes that the update of a weight reads and writes; ``sizes``: bytes of every value of floats."""
 
     state: Mapping[str, int]
     values: frozenset[str]
     update: Mapping[str, int]
+    sizes: Mapping[str, int]
 
 
 def learning(module: Module) -> Learning:
@@ -45,7 +48,10 @@ def learning(module: Module) -> Learning:
     resources = module.resources
     state = trained(resources)
     update = {name: updated_bytes(type_bytes(resources[name].type) or 0, size) for name, size in state.items()}
-    return Learning(state, frozenset(_gradients(module.entry, state)), update)
+    func = module.entry
+    values = [*func.args, *(value for op in func.ops for value in sized_results(op))]
+    sizes = {value.name: type_bytes(value.type) or 0 for value in values if is_float(value.type)}
+    return Learning(state, frozenset(_gradients(func, state)), update, sizes)
 
 
 def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
@@ -100,11 +106,19 @@ def learning_seconds(func: Func, device_type: DeviceType) -> list[Passes]:
     return found
 
 
-def saved_bytes(op: Op, found: Learning) -> int:
-    """What an op keeps of a microbatch for its backward pass; nothing where no gradient goes through it."""
+def saved_values(op: Op, found: Learning) -> dict[str, int]:
+    """What an op keeps of a microbatch for its backward pass, bytes by value; nothing where no gradient goes through it. A
+    value that several ops keep is kept once; what is no operand or result, such as a mask, goes by the op's own name."""
     cost = op.facet(Cost)
-    flows = any(name in found.values or name in found.state for name in op.operands)
-    return cost.saved if cost is not None and flows else 0
+    if cost is None or not cost.saved or not any(name in found.values or name in found.state for name in op.operands):
+        return {}
+    if operators.has(op, operators.KEEPS_RESULT) and found.sizes.get(op.results[0].name) == cost.saved:
+        return {op.results[0].name: cost.saved}
+    read = {name: found.sizes[name] for name in op.operands if name in found.sizes}
+    left = cost.saved - sum(read.values())
+    if not read or left < 0:
+        return {f"{op.id} saved": cost.saved}
+    return {**read, f"{op.id} saved": left} if left else read
 
 
 def update_seconds(nbytes: float, device_type: DeviceType) -> float:
@@ -145,7 +159,7 @@ __all__ = [
     "is_float",
     "learning",
     "learning_seconds",
-    "saved_bytes",
+    "saved_values",
     "step_seconds",
     "trained",
     "update_seconds",

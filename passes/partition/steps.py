@@ -23,7 +23,7 @@ from ir.module import Module, Plan
 from ir.objectives import TRAINING
 from ir.topology import Topology
 from passes.model.graph import reads
-from passes.model.learning import Learning, learning, learning_seconds, saved_bytes, step_seconds
+from passes.model.learning import Learning, learning, learning_seconds, saved_values, step_seconds
 from passes.model.liveness import resource_bytes
 from passes.model.network import Network
 from passes.model.stages.problem import Floats, Problem
@@ -79,7 +79,11 @@ class Steps:
             for name, size in sizes.items()
             if name in readers and size
         ]
-        held += [(saved, (i,)) for i, op in enumerate(func.ops) if (saved := saved_bytes(op, self.learned))]
+        kept: dict[str, tuple[int, list[int]]] = {}
+        for i, op in enumerate(func.ops):
+            for name, size in saved_values(op, self.learned).items():
+                kept.setdefault(name, (size, []))[1].append(i)
+        held += [(size, tuple(who)) for size, who in kept.values() if size]
         return replace(
             stream,
             seconds=np.ascontiguousarray(seconds),

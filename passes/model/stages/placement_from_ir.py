@@ -12,7 +12,7 @@ from ir.module import Func, Module, Plan
 from ir.rows import edge_slots
 from ir.topology import DeviceType, Topology
 from passes.model.graph import Cut, cuts_of, listing, reads
-from passes.model.learning import all_reduce_seconds, in_flight, learning, learning_seconds, saved_bytes, update_seconds
+from passes.model.learning import all_reduce_seconds, in_flight, learning, learning_seconds, saved_values, update_seconds
 from passes.model.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
 from passes.model.network import Network, Port
 from passes.model.op_time import body_seconds
@@ -180,8 +180,8 @@ def stage_memory(
         workspace = stage_workspace(entry, positions)
         if learned is not None and flushed is not None:
             weights += sum(sizes[name] + learned.state[name] for name in names if name in learned.state)
-            saved = sum(saved_bytes(entry.ops[i], learned) for i in positions)
-            workspace += saved * in_flight(flushed.microbatches, flushed.replicas, stage)
+            saved = {name: size for i in positions for name, size in saved_values(entry.ops[i], learned).items()}
+            workspace += sum(saved.values()) * in_flight(flushed.microbatches, flushed.replicas, stage)
             returned = SLOTS * sum(c.nbytes or 0 for c in cuts if c.source == stage and c.tensor.name in learned.values)
             buffers, least = buffers + returned, least + returned
         found.append(Memory(weights, workspace, buffers, buffers - least))

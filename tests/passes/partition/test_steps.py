@@ -18,6 +18,7 @@ from ir.module import Module, Plan, Resource
 from ir.topology import DeviceType, Topology
 from passes.cost import CostPass
 from passes.framework.base import PassContext
+from passes.model.learning import learning, saved_values
 from passes.model.op_time import op_seconds
 from passes.partition import PartitionPass
 from passes.place import PlacePass
@@ -144,7 +145,9 @@ def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
     one = planned(module, microbatches=1, stages=3)
     assert [stage.ops for stage in many.stages] == [stage.ops for stage in one.stages]
     bounds = itertools.pairwise([0, *itertools.accumulate(stage.ops for stage in many.stages)])
-    saved = [sum(op.facet(Cost, Cost()).saved for op in module.entry.ops[a:b]) for a, b in bounds]
+    learned = learning(module)
+    kept = [dict(pair for op in module.entry.ops[a:b] for pair in saved_values(op, learned).items()) for a, b in bounds]
+    saved = [sum(sizes.values()) for sizes in kept]
     grown = [a.workspace - b.workspace for a, b in zip(many.stages, one.stages, strict=True)]
     assert grown == [2 * saved[0], saved[1], 0]
 
