@@ -24,6 +24,10 @@ TRANSCENDENTAL = 10
 """Flops of exp, tanh, erf...: range reduction and a polynomial of degree 5 to 6, as vector libraries do it (Cephes)."""
 
 
+BILINEAR = frozenset({"onnx.Conv", "onnx.ConvTranspose", "onnx.Gemm", "onnx.MatMul", "onnx.Mul"})
+"""Ops that multiply their first two operands: the gradient of one is made with the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """A formula's answer, in flops and bytes. ``None``: all operands' bytes, all results', the resources' among them."""
@@ -93,8 +97,10 @@ class OpFacts:
         return self.is_float(-1)
 
     def activations(self) -> int:
-        """Bytes of the distinct floating-point operands that are no resources."""
-        first = {name: i for i, name in reversed(list(enumerate(self.op.operands))) if name and not name.startswith("@")}
+        """Bytes of the distinct floating-point operands that are no resources; of the two that an op multiplies, those by which
+        the gradient of the other is made."""
+        needed = [i for i in range(len(self.op.operands)) if self.op.name not in BILINEAR or (i < 2 and self.needs(1 - i))]
+        first = {name: i for i in reversed(needed) if (name := self.op.operands[i]) and not name.startswith("@")}
         return sum(self.bytes(i) for i in first.values() if self.is_float(i))
 
     def ints(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -116,9 +116,10 @@ def saved_values(op: Op, found: Learning) -> dict[str, int]:
         return {op.results[0].name: cost.saved}
     read = {name: found.sizes[name] for name in op.operands if name in found.sizes}
     left = cost.saved - sum(read.values())
-    if not read or left < 0:
-        return {f"{op.id} saved": cost.saved}
-    return {**read, f"{op.id} saved": left} if left else read
+    if read and left >= 0:
+        return {**read, f"{op.id} saved": left} if left else read
+    one = next((name for name, size in read.items() if size == cost.saved), f"{op.id} saved")  # one of several operands
+    return {one: cost.saved}
 
 
 def update_seconds(nbytes: float, device_type: DeviceType) -> float:
