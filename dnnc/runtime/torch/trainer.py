@@ -23,7 +23,7 @@ from dnnc.program.training import Step, file_name
 from dnnc.runtime.torch.data import Data
 from dnnc.runtime.torch.exchange import Exchange, Network, Pending
 from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT
+from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
 from ir.module import Action, Stage
 
 AHEAD = 2
@@ -43,7 +43,7 @@ class Span:
 @dataclass(slots=True)
 class _Running:
     """A stage on this rank: its functions and what is alive within the step. ``sent``: the last channel of each tensor that it
-    sends."""
+    sends; ``reads``: what each phase is the first to read of what arrives."""
 
     stage: Stage
     functions: Mapping[str, Callable[..., Any]]
@@ -51,6 +51,7 @@ class _Running:
     arguments: tuple[str, ...]
     results: tuple[str, ...]
     sent: Mapping[str, int]
+    reads: Mapping[str, tuple[str, ...]]
     received: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     saved: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     outputs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
@@ -72,7 +73,10 @@ class Trainer:
             results = tuple(value.name[1:] for value in program.results)
             sends = [action.channel for action in self.row if action.kind == "send" and action.stage == stage.index]
             sent = {step.channels[channel].name[1:]: channel for channel in sends if channel is not None}
-            self.stages[stage.index] = _Running(stage, functions, Exchange.of(network, stage), arguments, results, sent)
+            arrives = [(phase_of(op.facets), op.results[0].name[1:]) for op in program.ops if op.name == "comm.recv"]
+            reads = {phase: tuple(name for at, name in arrives if at == phase) for phase in FUNCTIONS}
+            comm = Exchange.of(network, stage)
+            self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads)
         self.receives = [action for action in self.row if action.kind == "recv"]
 
     def run(self, number: int, data: Data) -> tuple[dict[str, float], list[Span]]:
@@ -125,7 +129,8 @@ class Trainer:
             function = running.functions.get(FUNCTIONS[phase])
             if function is None:
                 continue
-            inputs: dict[str, torch.Tensor] = running.received.pop(microbatch, {})
+            arrived = running.received.get(microbatch, {})
+            inputs = {name: arrived.pop(name) for name in running.reads[phase]}
             if phase == FORWARD and running.arguments:
                 arrays = data.microbatch(number * self.step.microbatches + microbatch)
                 inputs.update((name, torch.as_tensor(arrays[name], device=self.network.device)) for name in running.arguments)
