@@ -37,13 +37,13 @@ def scheduled(subject: Path, workload: str, sink: DiagnosticSink) -> Module:
 
 def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
     from dnnc.frontends import DIALECTS
-    from dnnc.program.build import PROGRAM, Build
+    from dnnc.program.build import PROGRAM, TORCH, Build
     from dnnc.program.snapshot import Snapshot
     from ir import load_module
     from passes.model.folding import expand
 
     files = Snapshot.open(folder)
-    if files.manifest.get("stages") != []:
+    if files.manifest.get("stages") != [] and files.manifest.get("engine") != TORCH:
         return Build.of(files).program()
     module = expand(load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS))
     if module.first(Plan) is None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dnnc import __version__
-from dnnc.cli import compile_command, execute, inspection, ir_tools, solve_command, topology, zoo
+from dnnc.cli import compile_command, execute, inspection, ir_tools, solve_command, topology, train, zoo
 
 _HELP = """
 Compiles a neural network (ONNX) and a description of machines (a topology) into one program per device, with a proof of how
@@ -52,6 +52,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("compile", compile_command.compile_, "Plan a model and write its stage programs."),
     ("run", execute.run, "Run a build, one process per device."),
     ("check", execute.check, "Compare a build with the unsplit model."),
+    ("train", train.train, "Train a build, one process per device."),
     ("simulate", execute.simulate, "Predict the timeline of a build."),
     ("solve", solve_command.solve, "Split a profiled workload, with its proof."),
     ("verify-plan", solve_command.verify_plan, "Recompute such a split from the workload alone."),

@@ -48,6 +48,8 @@ from ir.verifier.machines import OPTION, PROVIDER
 
 PROGRAM = "plan.ir"
 PLAN = "plan.json"
+TORCH = "torch"
+"""The engine that the manifest of a build for training names; other builds are for ONNX Runtime and name none."""
 ANNOTATED = "annotated.onnx"
 """The unsplit model, with the placement as annotations."""
 
@@ -231,6 +233,9 @@ class Build:
         where = files.where(MANIFEST)
         if files.manifest.get("stages") == []:
             raise InvalidInput("it holds a plan only, no programs", where=str(files.folder), hint=_programs_hint(files))
+        if files.manifest.get("engine") == TORCH:
+            hint = f"'dnnc train {files.folder}' trains it; with --check it compares the steps with those of the unsplit model"
+            raise InvalidInput("it is a build for training", where=str(files.folder), hint=hint)
         try:
             build = _from_manifest(files)
             problems = _missing_files(build) or _broken_channels(build) or _broken_meshes(build) or _broken_rows(build)

@@ -79,6 +79,12 @@ def read_parts(
     return found
 
 
+def read_whole(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a checkpoint. Raises InvalidInput."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+
+
 def _opened(path: Path) -> Any:
     try:
         return safe_open(str(path), framework="pt")
@@ -86,4 +92,4 @@ def _opened(path: Path) -> Any:
         raise InvalidInput(f"it cannot be read as safetensors: {error}", where=str(path)) from error
 
 
-__all__ = ["INITIAL", "Position", "position", "read_parts", "write_checkpoint"]
+__all__ = ["INITIAL", "Position", "position", "read_parts", "read_whole", "write_checkpoint"]

@@ -6,7 +6,7 @@ The forward program so run is differentiable by torch's autograd where its weigh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -52,10 +52,16 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
 
 def run_function(func: Func, module: Module, values: Mapping[str, torch.Tensor], device: str = "cpu") -> list[torch.Tensor]:
     """The results of ``func`` on these arguments and resources, by their names in the IR."""
+    return list(compiled(module, func)(values, device))
+
+
+def compiled(module: Module, func: Func) -> Callable[[Mapping[str, torch.Tensor], Any], tuple[torch.Tensor, ...]]:
+    """The function of ``function_source``."""
     source, _ = function_source(module, func)
     scope: dict[str, Any] = {}
     exec(source, scope)  # the source is ours: names are identifiers, numbers and words of attributes are written by repr
-    return list(scope["run"](values, device))
+    run: Callable[[Mapping[str, torch.Tensor], Any], tuple[torch.Tensor, ...]] = scope["run"]
+    return run
 
 
-__all__ = ["function_source", "run_function"]
+__all__ = ["compiled", "function_source", "run_function"]

@@ -19,6 +19,7 @@ from dnnc.backend.torch.checkpoint import INITIAL, Position, write_checkpoint
 from dnnc.backend.torch.stage_file import program_source
 from dnnc.backend.write import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
 from dnnc.frontends import DIALECTS
+from dnnc.program.build import TORCH
 from dnnc.program.snapshot import MANIFEST, sealed
 from dnnc.program.trace import to_perfetto
 from dnnc.program.training import Step, file_name
@@ -26,7 +27,6 @@ from dnnc.program.transaction import whole_directory
 from ir.diagnostics import InvalidInput
 from ir.module import Declared, Module, Splat
 
-ENGINE = "torch"
 TRAIN = '''"""Trains this plan: torchrun --nproc-per-node {ranks} train.py --steps N. 'dnnc train' starts the same."""
 
 from pathlib import Path
@@ -77,7 +77,7 @@ def write_training_build(
         progress("write the weights", None)
         _write_weights(step, folder, target / INITIAL)
         progress("digest", None)
-        entries = {"engine": ENGINE, "weights": "shared", "stages": stages}
+        entries = {"engine": TORCH, "weights": "shared", "stages": stages}
         manifest = sealed(manifest_of(module, target, source_of(source, out), entries))
         (target / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return manifest
@@ -107,4 +107,4 @@ def _write_weights(step: Step, folder: Path, path: Path) -> None:
     write_checkpoint(path, tensors, Position())
 
 
-__all__ = ["ENGINE", "write_training_build"]
+__all__ = ["write_training_build"]

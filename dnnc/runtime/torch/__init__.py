@@ -5,6 +5,10 @@
   trainer     the interpreter of rows
   data        microbatches of a step, by number
   rank        a process under torchrun, from its arguments to its exit
+  agent       torchrun, which reports how ranks ended
+  launch      starts torchrun, follows it, ends it
+  failures    why training ended
+  check       the same steps of the unsplit model, compared
 ```
 
 What a rank needs to know of a plan says ``dnnc.program.training``; checkpoints are ``dnnc.backend.torch.checkpoint``, since a

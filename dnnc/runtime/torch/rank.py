@@ -12,8 +12,10 @@ import argparse
 import json
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,10 @@ from dnnc.program.trace import TraceEvent, with_timeline
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
+from dnnc.runtime.torch.failures import FAILURES, Marks, is_lost, report
 from dnnc.runtime.torch.trainer import Span, Trainer
-from ir.diagnostics import DnncError, InvalidInput
+from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput
 from ir.module import Splat
-
-FAILURES = "DNNC_FAILURES"
-"""The variable that names the folder in which ranks say why they failed."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -54,24 +54,42 @@ def arguments() -> argparse.ArgumentParser:
 def main(folder: Path, argv: list[str] | None = None) -> int:
     """Train as one rank; the exit code."""
     options = arguments().parse_args(argv)
+    folder = folder.absolute()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
     try:
-        return _train(folder.absolute(), options)
+        return _train(folder, options)
     except DnncError as error:
-        return _failed(error.exit_code, str(error))
+        return _failed(error.exit_code, error.diagnostics)
     except KeyboardInterrupt:
-        return _failed(130, "interrupted")
+        return _failed(ExitCode.INTERRUPTED, [Diagnostic("interrupted")])
     except Exception as error:
-        return _failed(1, f"{type(error).__name__}: {error}")
+        told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=_place(error, folder))
+        return _failed(ExitCode.INTERNAL, [told], lost=is_lost(error))
 
 
-def _failed(code: int, message: str) -> int:
-    """Say why this rank ends, for whoever launched it, and on its own standard error."""
-    rank = os.environ.get("RANK", "0")
+def _end_without(parent: int) -> None:
+    """End this rank when torchrun has gone and could not end it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(ExitCode.INTERNAL)
+
+
+def _place(error: Exception, folder: Path) -> str:
+    """The line of a stage's file in which an error was raised; empty where it was none of them."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
+    inside = [frame for frame in frames if Path(frame.filename) != folder / "train.py"]
+    return f"{Path(inside[-1].filename).relative_to(folder)}:{inside[-1].lineno}" if inside else ""
+
+
+def _failed(code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
+    """Say why this rank ends, for whoever launched it, and else on its own standard error."""
+    rank = int(os.environ.get("RANK", "0"))
     if folder := os.environ.get(FAILURES):
-        told = {"rank": int(rank), "code": code, "message": message, "time": time.time()}
-        Path(folder, f"rank{rank}.json").write_text(json.dumps(told), encoding="utf-8")
+        report(folder, rank, code, diagnostics, lost=lost)
     else:
-        print(f"rank {rank}: error: {message}", file=sys.stderr, flush=True)
+        for diagnostic in diagnostics:
+            print(f"rank {rank}: {diagnostic}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # gloo's threads may still wait for others
@@ -85,6 +103,8 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
         raise InvalidInput(
             f"the plan has {len(step.devices)} devices, and {world} ranks were started", where=str(folder), hint=hint
         )
+    mark = Marks(os.environ.get(FAILURES), rank)
+    mark("starting")
     torch.set_num_threads(options.threads)
     device = torch.device("cpu")
     if "MASTER_ADDR" not in os.environ:
@@ -95,7 +115,7 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
     begin = position(options.resume) if options.resume else Position(0, options.seed)
     weights = load_weights(step, rank, folder / INITIAL, options.resume)
     data = open_data(options.data, step.module, begin.seed)
-    trainer = Trainer(step, rank, folder, weights, network)
+    trainer = Trainer(step, rank, folder, weights, network, mark)
     losses: list[float] = []
     spans: list[Span] = []
     began = time.perf_counter()
@@ -108,6 +128,7 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
         done = number + 1
         last = done == begin.step + options.steps
         if options.checkpoint and (last or (options.every and done % options.every == 0)):
+            mark("writing a checkpoint")
             save(step, trainer, world, options.checkpoint / f"step{done}.safetensors", Position(done, begin.seed))
     if options.out:
         _report(step, options.out, folder, begin.step, losses, spans, rank, world)
@@ -206,7 +227,7 @@ def _progress(step: Step, number: int, loss: float, seconds: float) -> None:
     shapes = [tensor_type(value.type).shape for value in step.module.entry.args]
     sizes = [shape[0] for shape in shapes if shape and isinstance(shape[0], int)]
     samples = step.microbatches * (sizes[0] if sizes else 1)
-    print(f"step {number}  loss {loss:.6g}  {samples / seconds:.4g} samples/s", flush=True)
+    print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s", flush=True)
 
 
 def _report(
@@ -233,4 +254,4 @@ def _report(
     (out / "trace.json").write_text(json.dumps(with_timeline(trace, "measured", events)) + "\n", encoding="utf-8")
 
 
-__all__ = ["FAILURES", "arguments", "main", "read_step"]
+__all__ = ["arguments", "main", "read_step"]

@@ -62,8 +62,17 @@ class Trainer:
     """One rank of a training step. ``weights``: what it holds of each resource, by name; stages that share a weight on this
     rank share its tensor."""
 
-    def __init__(self, step: Step, rank: int, folder: Path, weights: dict[str, torch.Tensor], network: Network) -> None:
-        self.step, self.rank, self.network, self.weights = step, rank, network, weights
+    def __init__(
+        self,
+        step: Step,
+        rank: int,
+        folder: Path,
+        weights: dict[str, torch.Tensor],
+        network: Network,
+        mark: Callable[[str], None] = lambda doing: None,
+    ) -> None:
+        """``mark`` is told what the rank does, before it does it."""
+        self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
         self.row = step.row(rank)
         self.stages: dict[int, _Running] = {}
         for stage in step.stages_of(rank):
@@ -89,6 +98,7 @@ class Trainer:
         began = time.perf_counter()
         for action in self.row:
             start = time.perf_counter()
+            self.mark(_words(action, number + 1))
             if action.kind == "recv":
                 while next_receive < len(self.receives) and len(asked) < AHEAD + 1:
                     asked.append(self._ask(self.receives[next_receive]))
@@ -151,6 +161,12 @@ class Trainer:
         running.gradients.clear()
         running.outputs.clear()
         running.saved.clear()
+
+
+def _words(action: Action, step: int) -> str:
+    """What an action does, for a person."""
+    of = "" if action.microbatch is None else f" of microbatch {action.microbatch}"
+    return f"{action.kind} of stage {action.stage}{of} in step {step}"
 
 
 def _accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor], shared: Iterable[torch.Tensor]) -> None:

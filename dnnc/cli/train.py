@@ -1,0 +1,114 @@
+"""``dnnc train``: runs the steps of a training build, or compares them with the unsplit model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import put, put_json, talk
+from ir.diagnostics import UsageError
+
+if TYPE_CHECKING:
+    from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions
+
+
+def train(
+    build: opt.BuildArgument,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Steps to train, from the first or from --resume.")] = 1,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="SOURCE",
+            help="synthetic; FILE.npz, samples by input name; or module:function, called with the seed, that yields a dict "
+            "of arrays for each microbatch.",
+        ),
+    ] = "synthetic",
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the data and of its order.")] = 0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Write stepN.safetensors there: weights and optimizer state."),
+    ] = None,
+    every: Annotated[int, typer.Option(min=0, metavar="K", help="Steps between checkpoints (0: the last step alone).")] = 0,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint, of this or another plan of the model."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write losses.json and trace.json there (default: where checkpoints are)."),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare every step with the unsplit model under torch's autograd and torch.optim."),
+    ] = False,
+    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of each rank.")] = 1,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Longest that a rank waits for another.")] = 300.0,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Hosts; each runs this command.")] = 1,
+    node: Annotated[int, typer.Option("--node", min=0, metavar="I", help="Which of the hosts this is, from 0.")] = 0,
+    meet: Annotated[str, typer.Option("--meet", metavar="HOST:PORT", help="Where the hosts meet: an address of host 0.")] = "",
+    json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Train the build DIR, one process per device, under torchrun; 'torchrun DIR/train.py' by hand is the same.
+
+    When a rank dies, hangs or raises, all end, and its stage and its message are told: exit 2 or 3 for options and inputs, 3
+    for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
+    --check: exit 5 names the first weight that differs, and its stage.
+    """
+    from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions
+    from dnnc.runtime.torch.launch import train as launch
+
+    if every and checkpoint is None:
+        raise UsageError("there is no folder for checkpoints", where="--every", hint="name one with --checkpoint")
+    if resume is not None and not resume.is_file():
+        raise UsageError("no such file", where=f"--resume {resume}", hint="checkpoints are called stepN.safetensors")
+    opened = TrainingBuild.open(build)
+    options = TrainOptions(steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, threads, nodes, node, meet)
+    losses: list[float] = []
+
+    def told(progressed: Progressed) -> None:
+        losses.append(progressed.loss)
+        if not json and not quiet:
+            put(f"step {progressed.step}  loss {progressed.loss:.6g}  {progressed.pace:.4g} samples/s")
+            sys.stdout.flush()  # steps take long
+
+    if check:
+        if checkpoint is not None or resume is not None or out is not None or nodes > 1:
+            hint = "leave out --checkpoint, --resume, --out and --nodes"
+            raise UsageError("it trains from the build's weights on this host", where="--check", hint=hint)
+        _check(opened, options, told, json=json, quiet=quiet)
+        return
+    seconds = launch(opened, options, told)
+    if json:
+        put_json("train", {"build": str(build), "steps": steps, "losses": losses, "seconds": seconds})
+    if options.out is not None and not node:
+        talk(f"losses and the measured timeline are in {options.out}", quiet)
+
+
+def _check(
+    opened: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None], *, json: bool, quiet: bool
+) -> None:
+    from dnnc.runtime.torch.check import check_training
+
+    found = check_training(opened, options, told)
+    if json:
+        put_json("train-check", found.to_json())
+        return
+    if quiet:
+        return
+    if found.noisy:
+        put(f"allowed more, for rounding alone changes them as much: {', '.join(found.noisy)}")
+    if found.loose:
+        put(f"not compared, for rounding alone changes them: {', '.join(found.loose)}")
+    put(
+        f"passed: {found.weights} weights after each of {found.steps} steps are those of the unsplit model; largest difference "
+        f"{found.worst[0]:.1e} of a weight's range ({found.worst[1] or 'none'}), {found.loss:.1e} of a loss"
+    )
+
+
+__all__ = ["train"]

@@ -1,0 +1,294 @@
+"""``dnnc train --check``: the same steps of the unsplit model under torch's autograd and torch.optim, compared weight by
+weight.
+
+The oracle runs the forward ops of ``plan.ir``'s entry function, on the same microbatches from the same weights; autograd and
+torch.optim do what the programs do by their own ops. After each step every trained weight is compared: its largest difference
+over its range is at most 1e-6 for SGD and 1e-5 for Adam, beside four units in the last place of its largest element.
+
+Some weights follow rounding errors alone: Adam divides a gradient that should be zero by its own size (the bias of keys in
+attention). So where a weight differs by more, the oracle is run a second time from weights that differ in the last place, and
+what that changes, times ``NOISE``, is allowed too. A weight that changes so by over ``LOOSE`` of its range is not compared,
+and is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dnnc.backend.torch.checkpoint import INITIAL, read_whole
+from dnnc.backend.torch.run import compiled
+from dnnc.program.training import Step, tensor_type
+from dnnc.runtime.torch.data import Data, open_data
+from dnnc.runtime.torch.exchange import torch_dtype
+from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions, train
+from dnnc.runtime.torch.rank import read_step
+from ir.diagnostics import CheckFailed, InvalidInput
+from ir.facets import FORWARD, phase_of
+from ir.grads import ASSIGN, STATE, hyperparameters
+from ir.module import Splat
+from ir.ops import Op
+from ir.scratch import scratch_folder
+from passes.model.spmd.reshard_ops import without_reshards
+
+TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5}
+"""By optimizer: the difference over the range of a weight that passes."""
+LOSS = 1e-5
+"""The difference of losses that passes, over the loss where that is larger than 1."""
+NOISE = 3.0
+LOOSE = 0.1
+_OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was compared. ``worst``: the largest difference over its range of a weight that was, and its name; ``loose``:
+    weights that rounding alone changes too much; ``noisy``: those that were allowed more."""
+
+    steps: int
+    weights: int
+    worst: tuple[float, str]
+    loss: float
+    noisy: tuple[str, ...]
+    loose: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "weights": self.weights,
+            "worst": {"difference": self.worst[0], "weight": self.worst[1]},
+            "loss_difference": self.loss,
+            "noisy": list(self.noisy),
+            "not_compared": list(self.loose),
+        }
+
+
+class Oracle:
+    """The unsplit training step. ``weights``: of all resources, by name in the IR; ``done``: steps so far."""
+
+    def __init__(self, step: Step, folder: Path, data: Data, *, shaken: bool = False) -> None:
+        """``shaken``: trained weights begin one unit in the last place off, at random."""
+        self.step, self.data, self.done = step, data, 0
+        self.weights = initial_weights(step, folder)
+        self.trained = {op.operands[0]: op for op in update_ops(step)}
+        self.run = compiled(step.module, forward_only(step))
+        generator = torch.Generator().manual_seed(1)
+        groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[torch.Tensor]] = {}
+        for name, op in self.trained.items():
+            weight = self.weights[name]
+            if shaken:
+                signs = torch.randint(0, 2, weight.shape, generator=generator).to(weight.dtype) * 2 - 1
+                weight.mul_(1 + signs * torch.finfo(weight.dtype).eps / 2)
+            weight.requires_grad_(True)
+            key = (op.name.removeprefix("grad."), tuple(hyperparameters(op).items()))
+            groups.setdefault(key, []).append(weight)
+        self.optimizers = [_optimizer(name, dict(numbers), weights) for (name, numbers), weights in groups.items()]
+
+    def advance(self) -> float:
+        """Do a step, and return its loss."""
+        count, total = self.step.microbatches, 0.0
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        for number in range(count):
+            arrays = self.data.microbatch(self.done * count + number)
+            inputs = {f"%{name}": torch.as_tensor(array) for name, array in arrays.items()}
+            loss = self.run({**self.weights, **inputs}, torch.device("cpu"))[0]
+            torch.autograd.backward(loss / count)
+            total += loss.item()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.done += 1
+        return total / count
+
+
+def initial_weights(step: Step, folder: Path) -> dict[str, torch.Tensor]:
+    """Every resource that the build holds, or that has one value, by name in the IR."""
+    stored = read_whole(folder / INITIAL)
+    weights = {f"@{name}": tensor for name, tensor in stored.items()}
+    for name, resource in step.resources.items():
+        if name not in weights and isinstance(resource.data, Splat):
+            kind = tensor_type(resource.type)
+            shape = [int(dim) for dim in kind.shape or ()]  # type: ignore[arg-type]
+            weights[name] = torch.full(shape, float(resource.data.value), dtype=torch_dtype(kind.dtype))
+    return weights
+
+
+def forward_only(step: Step) -> Any:
+    """The entry function before it was differentiated and split: its forward ops, which assign nothing."""
+    entry = step.module.entry
+    ops = tuple(op for op in entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN)
+    return without_reshards(replace(entry, ops=ops)).func
+
+
+def update_ops(step: Step) -> list[Op]:
+    """The ops that update weights; the weight is the first operand, as its resource."""
+    entry = without_reshards(step.module.entry).func
+    names = {f"grad.{name}" for name in STATE}
+    return [op for op in entry.ops if op.name in names]
+
+
+def _optimizer(name: str, numbers: dict[str, float], weights: list[torch.Tensor]) -> Any:
+    fields: dict[str, Any] = {"lr": numbers["learning_rate"], "weight_decay": numbers.get("weight_decay", 0.0)}
+    if "momentum" in numbers:
+        fields["momentum"] = numbers["momentum"]
+    if "beta1" in numbers:
+        fields.update(betas=(numbers["beta1"], numbers["beta2"]), eps=numbers["epsilon"])
+    return _OPTIMIZERS[name](weights, **fields)
+
+
+@dataclass
+class Checker:
+    """Compares the steps of ranks, as they are done, with those of the oracle."""
+
+    step: Step
+    folder: Path
+    data: str
+    seed: int
+    losses: list[float] = field(default_factory=list)
+    worst: tuple[float, str] = (0.0, "")
+    worst_loss: float = 0.0
+    noisy: dict[str, None] = field(default_factory=dict)
+    loose: dict[str, None] = field(default_factory=dict)
+    shaken_losses: list[float] = field(default_factory=list)
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        return Oracle(self.step, self.folder, open_data(self.data, self.step.module, self.seed))
+
+    @cached_property
+    def shaken(self) -> Oracle:
+        return Oracle(self.step, self.folder, open_data(self.data, self.step.module, self.seed), shaken=True)
+
+    def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
+        self.losses.append(self.oracle.advance())
+        for name, op in self.oracle.trained.items():
+            if name in self.loose:
+                continue
+            mine, theirs = self.oracle.weights[name].detach(), weights[name[1:]]
+            scale = _range(mine)
+            difference = _furthest(mine, theirs)
+            allowed = TOLERANCES[op.name.removeprefix("grad.")] * scale + _last_places(mine)
+            if not difference <= allowed:  # also where it is no number
+                noise = self._noise(name, mine)
+                if noise > LOOSE * scale and math.isfinite(difference):
+                    self.loose[name] = None
+                    continue
+                if not difference <= allowed + NOISE * noise:
+                    self._fail(name, difference, scale, allowed + NOISE * noise)
+                self.noisy[name] = None
+            if difference / scale > self.worst[0]:
+                self.worst = (difference / scale, name[1:])
+
+    def compare_loss(self, number: int, loss: float) -> None:
+        """The loss of step ``number``, counted from 0. Raises CheckFailed."""
+        mine = self.losses[number]
+        difference = abs(loss - mine) / max(1.0, abs(mine))
+        allowed = LOSS
+        if not difference <= allowed:
+            self._shake(number + 1)
+            allowed += NOISE * abs(self.shaken_losses[number] - mine) / max(1.0, abs(mine))
+        if not difference <= allowed:
+            message = f"the loss of step {number + 1} is {loss:.9g}, that of the unsplit model {mine:.9g}"
+            raise CheckFailed(message, where=self._last_stage(), hint="the weights were the same before this step")
+        self.worst_loss = max(self.worst_loss, difference)
+
+    def verdict(self) -> Verdict:
+        """Raises CheckFailed where nothing was compared."""
+        compared = len(self.oracle.trained) - len(self.loose)
+        if not compared or not self.losses:
+            raise CheckFailed("no weight could be compared: rounding alone changes all of them", where=str(self.folder))
+        return Verdict(len(self.losses), compared, self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose))
+
+    def _noise(self, name: str, mine: torch.Tensor) -> float:
+        """How far rounding alone takes a weight."""
+        self._shake(self.oracle.done)
+        return _furthest(mine, self.shaken.weights[name].detach())
+
+    def _shake(self, steps: int) -> None:
+        while self.shaken.done < steps:
+            self.shaken_losses.append(self.shaken.advance())
+
+    def _fail(self, name: str, difference: float, scale: float, allowed: float) -> None:
+        stage = next((stage for stage in self.step.stages if any(_assigns(op, name) for op in stage.ops)), None)
+        where = f"stage {stage.index} on {', '.join(stage.devices)}" if stage is not None else str(self.folder)
+        message = (
+            f"weight '{name[1:]}' differs from the unsplit model's after step {self.oracle.done}: "
+            f"{difference / scale:.2g} of its range, allowed {allowed / scale:.2g}"
+        )
+        raise CheckFailed(message, where=where, hint=f"plan.ir shows the ops of its gradient, '%{name[1:]}.grad'")
+
+    def _last_stage(self) -> str:
+        stage = self.step.stages[-1]
+        return f"stage {stage.index} on {', '.join(stage.devices)}"
+
+
+def _assigns(op: Op, name: str) -> bool:
+    return op.name == ASSIGN and op.operands[0] == name
+
+
+def _furthest(one: torch.Tensor, other: torch.Tensor) -> float:
+    if one.shape != other.shape:
+        return math.inf
+    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+
+
+def _range(tensor: torch.Tensor) -> float:
+    """Of the elements; of one alone its size."""
+    if not tensor.numel():
+        return 1.0
+    return float(tensor.max() - tensor.min()) or float(tensor.abs().max()) or 1.0
+
+
+def _last_places(tensor: torch.Tensor) -> float:
+    return 4 * torch.finfo(tensor.dtype).eps * float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def _bare(names: Mapping[str, None]) -> tuple[str, ...]:
+    return tuple(name[1:] for name in names)
+
+
+def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lambda progressed: None) -> Verdict:
+    """Train ``options.steps`` from the build's weights, and compare each step with the unsplit model.
+
+    Raises CheckFailed, and what ``train`` raises. Ranks run ahead of the comparison; what they wrote of a step is removed once
+    it is compared."""
+    torch.set_num_threads(options.threads)
+    step = read_step(build.folder)
+    if not update_ops(step):
+        raise InvalidInput("the plan updates no weight", where=str(build.folder), hint="compile with --objective training")
+    checker = Checker(step, build.folder, options.data, options.seed)
+    with scratch_folder() as folder:
+
+        def written(number: int) -> None:
+            path = folder / f"step{number}.safetensors"
+            checker.compare(read_whole(path))
+            path.unlink()
+
+        seen: list[float] = []
+
+        def step_done(progressed: Progressed) -> None:
+            told(progressed)
+            seen.append(progressed.loss)
+            if progressed.step > 1:  # rank 0 tells of a step before it writes it
+                written(progressed.step - 1)
+                checker.compare_loss(progressed.step - 2, seen[-2])
+
+        train(build, replace(options, checkpoint=folder, every=1, resume=None), step_done)
+        written(options.steps)
+        checker.compare_loss(options.steps - 1, seen[-1])
+    return checker.verdict()
+
+
+__all__ = ["Checker", "Oracle", "Verdict", "check_training"]

@@ -1,0 +1,224 @@
+"""Starts the ranks of a training build with torchrun, follows them, and ends them all when one fails.
+
+Invariants: whatever happens (an error, Ctrl-C, a request to end, the end of this process itself), no process of the training
+is left; what is raised says which rank failed and why (``dnnc.runtime.torch.failures``).
+
+The ranks of one host are those of its torchrun. On several hosts ``dnnc train`` runs on each, with its number in ``node``:
+ranks follow the order of devices in the stages, and each host takes the next of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import select
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from dnnc.program.build import TORCH
+from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
+from dnnc.runtime.torch.failures import FAILURES, Ended, doing
+from ir.child import module_command, module_environment
+from ir.diagnostics import InvalidInput, UsageError
+from ir.scratch import scratch_folder
+
+_STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")
+_NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
+_POLL = 0.5
+_GRACE = 10.0
+"""Seconds that torchrun has to end its ranks."""
+_SLACK = 10.0
+"""Seconds beyond the time-out of ranks, who tell of it themselves, before this process ends them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``: how many hosts, which
+    this is, and HOST:PORT of the first, where they meet."""
+
+    steps: int = 1
+    data: str = "synthetic"
+    seed: int = 0
+    checkpoint: Path | None = None
+    every: int = 0
+    resume: Path | None = None
+    out: Path | None = None
+    timeout: float = 300.0
+    threads: int = 1
+    nodes: int = 1
+    node: int = 0
+    meeting: str = ""
+
+    def arguments(self) -> list[str]:
+        """The options of ``train.py``."""
+        told = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
+        told += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
+        for name, path in (("--checkpoint", self.checkpoint), ("--resume", self.resume), ("--out", self.out)):
+            told += [name, str(path.absolute())] if path is not None else []
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBuild:
+    """A training build on disk, whose files are those that were written. ``labels``: what to call each rank."""
+
+    folder: Path
+    labels: tuple[str, ...]
+
+    @classmethod
+    def open(cls, folder: Path) -> TrainingBuild:
+        """Raises InvalidInput for what is no training build, UsageError where PyTorch is missing."""
+        manifest = Snapshot.open(folder).manifest
+        if manifest.get("engine") != TORCH:
+            hint = "compile with --objective training and --loss; 'dnnc run' runs a build for inference"
+            raise InvalidInput("it is no build for training", where=str(folder), hint=hint)
+        missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise UsageError(f"training needs {' and '.join(missing)}", where="dnnc train", hint="pip install 'dnnc[train]'")
+        try:
+            at: dict[str, list[str]] = {}
+            for stage in manifest["stages"]:
+                for device in stage["devices"]:
+                    at.setdefault(str(device), []).append(str(int(stage["index"])))
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"the manifest does not describe a training build: {error}"
+            raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
+        labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
+        return cls(folder, tuple(labels))
+
+    def ranks_of(self, options: TrainOptions) -> int:
+        """How many ranks this host starts. Raises UsageError."""
+        count, rest = divmod(len(self.labels), options.nodes)
+        if rest or not count:
+            hint = f"the plan has {len(self.labels)} devices: choose a divisor of them"
+            raise UsageError(f"{options.nodes} hosts cannot take equal numbers of ranks", where="--nodes", hint=hint)
+        if options.nodes > 1 and not re.fullmatch(r"[^:]+:\d+", options.meeting):
+            raise UsageError("hosts must know where to meet", where="--meet", hint="give HOST:PORT of the first to all of them")
+        if not 0 <= options.node < options.nodes:
+            raise UsageError(f"this host is {options.node}, of {options.nodes} counted from 0", where="--node")
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """A step as rank 0 tells of it."""
+
+    step: int
+    loss: float
+    pace: float
+
+
+def train(
+    build: TrainingBuild,
+    options: TrainOptions,
+    told: Callable[[Progressed], None] = lambda progressed: None,
+    more: Mapping[str, str] | None = None,
+) -> float:
+    """Train; ``told`` hears of each step once it is done (on host 0). Returns seconds. ``more``: variables for the ranks.
+
+    Raises what ended a rank: UsageError, InvalidInput, RuntimeFailure (a fault of a program), StageStopped (a signal, the
+    time-out, the machine)."""
+    began = time.perf_counter()
+    ranks = build.ranks_of(options)
+    command = [*module_command("dnnc.runtime.torch.agent"), *_torchrun(options, ranks)]
+    command += [str(build.folder.absolute() / "train.py"), *options.arguments()]
+    with scratch_folder() as folder:
+        variables = {FAILURES: str(folder), "OMP_NUM_THREADS": str(options.threads), **(more or {})}
+        with _running(command, variables) as (process, said):
+            hung = _follow(process, folder, options.timeout + _SLACK, told)
+            status = process.wait() if not hung else None
+        if hung:
+            found = Ended.read(folder, build.labels, tuple(said))
+            raise found.hangs(sorted(found.doing), options.timeout + _SLACK)
+        if status:
+            raise Ended.read(folder, build.labels, tuple(said)).reason(options.timeout)
+    return time.perf_counter() - began
+
+
+def _torchrun(options: TrainOptions, ranks: int) -> list[str]:
+    """The options of torchrun: one host finds a free port, several meet where they were told."""
+    if options.nodes == 1:
+        return ["--standalone", "--nproc-per-node", str(ranks)]
+    host, _, port = options.meeting.rpartition(":")
+    place = ["--nnodes", str(options.nodes), "--node-rank", str(options.node), "--master-addr", host, "--master-port", port]
+    return [*place, "--nproc-per-node", str(ranks)]
+
+
+@contextmanager
+def _running(command: Sequence[str], more: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], deque[str]]]:
+    """A process in a session of its own, so that Ctrl-C reaches it through this one alone, and the last lines of its standard
+    error. It is gone at the end."""
+    said: deque[str] = deque(maxlen=12)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=module_environment(more),
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    listener = threading.Thread(target=_listen, args=(process.stderr, said), daemon=True)
+    listener.start()
+    try:
+        yield process, said
+    finally:
+        _end(process)
+        listener.join(1.0)
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def _listen(pipe: IO[bytes], said: deque[str]) -> None:
+    with suppress(OSError, ValueError):
+        for line in pipe:
+            text = line.decode(errors="replace").rstrip()
+            if text and not _NOISE.match(text):
+                said.append(text)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End torchrun, which ends its ranks. Ranks end too when it is killed (``rank``)."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+
+
+def _follow(process: subprocess.Popen[bytes], folder: Path, limit: float, told: Callable[[Progressed], None]) -> bool:
+    """Pass on what the ranks say until they end. Returns whether, instead, all of them have stood still for ``limit``
+    seconds."""
+    assert process.stdout is not None
+    pipe = process.stdout.fileno()
+    before: Any = None
+    changed, rest = time.monotonic(), b""
+    while True:
+        if select.select([pipe], [], [], _POLL)[0]:
+            data = os.read(pipe, 1 << 16)
+            if not data:
+                return False
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if match := _STEP.match(line.decode(errors="replace")):
+                    told(Progressed(int(match[1]), float(match[2]), float(match[3])))
+            changed = time.monotonic()
+        now = doing(folder)
+        if now != before:
+            before, changed = now, time.monotonic()
+        elif time.monotonic() - changed > limit:
+            return True
+
+
+__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "train"]
