@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Callable
@@ -482,7 +483,7 @@ def test_nonsense_is_refused_or_makes_a_sound_plan(draw: st.DataObject) -> None:
             holder = holder[key]
         kind = draw.draw(st.sampled_from(("drop", "put", "rename", "take", "double")))
         if kind == "put":
-            holder[last] = draw.draw(st.sampled_from(POOL))
+            holder[last] = copy.deepcopy(draw.draw(st.sampled_from(POOL)))  # a later step may change it
         elif kind == "take":
             *there, key = draw.draw(st.sampled_from(places(data)))
             other = data
