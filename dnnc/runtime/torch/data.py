@@ -124,10 +124,13 @@ class _Function:
             self.kept.clear()
         while self.yielded <= number:
             try:
-                self.kept[self.yielded] = self._checked(next(self.stream))
-            except StopIteration:
+                arrays = next(self.stream)
+            except Exception as error:
+                if not isinstance(error, StopIteration):
+                    raise InvalidInput(f"it raised {type(error).__name__}: {error}", where=self.source) from error
                 message = f"it yields {self.yielded} microbatches; training needs number {number}"
                 raise InvalidInput(message, where=self.source, hint="yield without an end, or train fewer steps") from None
+            self.kept[self.yielded] = self._checked(arrays)
             self.yielded += 1
             self.kept.pop(self.yielded - 4096, None)
         return self.kept[number]

@@ -1,0 +1,251 @@
+"""``dnnc train`` with real processes: its steps are those of the unsplit model, and a rank that fails ends all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dnnc.cli import main
+from tests.dnnc.runtime.processes import nothing_left
+from tests.dnnc.runtime.torch.training_builds import compiled, write_source
+from tests.dnnc.sealing import refresh
+
+torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stages with adam."""
+    return compiled(tmp_path_factory.mktemp("train") / "build")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module ``misbehaving`` can be imported, by ranks too."""
+    monkeypatch.setenv("PYTHONPATH", str(write_source(tmp_path)))
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """Processes that run the ``train.py`` of a build."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(folder / "train.py").encode() in command:
+            found.append(int(name))
+    return found
+
+
+def all_gone(folder: Path) -> bool:
+    """Whether soon no process of the training is left."""
+    deadline = time.monotonic() + 10
+    while ranks_of(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not ranks_of(folder)
+
+
+def weights(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = safetensors.load_file(path)
+    return found
+
+
+def same(one: Path, other: Path) -> bool:
+    left, right = weights(one), weights(other)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_steps_are_those_of_the_unsplit_model(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with nothing_left():
+        assert main(["train", str(build), "--steps", "3", "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["steps"], found["weights"], found["not_compared"]) == (3, 6, [])
+    assert found["worst"]["difference"] < 1e-5
+    assert all_gone(build)
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_commands_for_inference_name_train(build: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, str(build)]) == 3
+    assert "it is a build for training\n  hint: 'dnnc train" in capsys.readouterr().err
+
+
+def test_simulate_tells_the_timeline_of_a_training_build(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(build)]) == 0
+    assert "4 microbatches in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--every", "2"), "--every: error: there is no folder for checkpoints"),
+        (("--resume", "nowhere"), "--resume nowhere: error: no such file"),
+        (("--nodes", "3"), "--nodes: error: 3 hosts cannot take equal numbers of ranks"),
+        (("--nodes", "2"), "--meet: error: hosts must know where to meet"),
+        (("--nodes", "2", "--meet", "a:1", "--node", "2"), "--node: error: this host is 2, of 2 counted from 0"),
+        (("--check", "--out", "there"), "--check: error: it trains from the build's weights on this host"),
+    ],
+)
+def test_options_that_make_no_sense(
+    build: Path, options: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(build), *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = compiled(tmp_path / "other")
+    path = other / "stages/stage1.py"
+    path.write_text(path.read_text().replace("learning_rate=0.001,", "learning_rate=0.0011,", 1))
+    assert main(["train", str(refresh(other, "stages/stage1.py")), "--steps", "3", "--check"]) == 5
+    assert "stage 1 on cpu1: error: weight 'fc" in capsys.readouterr().err
+    assert all_gone(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source_name", "code", "told"),
+    [
+        ("raises", 3, "misbehaving:raises: error: it raised ArithmeticError: no more samples of this kind"),
+        ("dies", 3, "stage 1 on cpu1: error: it was killed by SIGKILL while F of stage 1 of microbatch 1 in step 3"),
+        ("hangs", 3, "stage 1 on cpu1: error: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
+        ("missing", 2, "--data misbehaving:missing: error: module 'misbehaving' has no attribute 'missing'"),
+    ],
+)
+def test_a_rank_that_fails_ends_all(
+    build: Path, tmp_path: Path, source: None, source_name: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--steps", "9", "--data", f"misbehaving:{source_name}", "--timeout", "4"]
+    with nothing_left():
+        assert main(["train", str(build), *options, "--checkpoint", str(tmp_path / "kept"), "--every", "1"]) == code
+    assert told in capsys.readouterr().err
+    assert all_gone(build)
+    if source_name != "missing":
+        assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step1.safetensors", "step2.safetensors"]
+
+
+@pytest.mark.slow
+def test_a_program_that_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = compiled(tmp_path / "other")
+    path = other / "stages/stage1.py"
+    path.write_text(path.read_text().replace("target = inputs['target']", "target = inputs['nothing']", 1))
+    assert main(["train", str(refresh(other, "stages/stage1.py")), "--steps", "3"]) == 1
+    error = capsys.readouterr().err
+    assert "stage 1 on cpu1: error: KeyError: 'nothing' (stages/stage1.py:" in error
+    assert "while F of stage 1 of microbatch 0 in step 1" in error
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("source")
+def test_resumed_after_a_kill_the_weights_are_those_without(build: Path, tmp_path: Path) -> None:
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    data = ["--data", "misbehaving:good", "--seed", "3"]
+    assert main(["train", str(build), "--steps", "6", *data, "--checkpoint", str(whole), "-q"]) == 0
+    killed = ["--data", "misbehaving:dies", "--seed", "3"]
+    assert main(["train", str(build), "--steps", "6", *killed, "--checkpoint", str(part), "--every", "1", "-q"]) == 3
+    last = max(part.iterdir())
+    assert last.name == "step2.safetensors"
+    assert main(["train", str(build), "--steps", "4", *data, "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0
+    assert same(whole / "step6.safetensors", part / "step6.safetensors")
+
+
+@pytest.mark.slow
+def test_resumed_on_another_plan(build: Path, tmp_path: Path) -> None:
+    one = compiled(tmp_path / "one", "--stages", "1", "--replicas", "1", "--mesh", "none")
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    assert main(["train", str(build), "--steps", "4", "--checkpoint", str(whole), "-q"]) == 0
+    assert main(["train", str(one), "--steps", "2", "--checkpoint", str(part), "-q"]) == 0
+    last = part / "step2.safetensors"
+    assert main(["train", str(build), "--steps", "2", "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0
+    left, right = weights(whole / "step4.safetensors"), weights(part / "step4.safetensors")
+    assert left.keys() == right.keys()
+    assert all(torch.allclose(left[name], right[name], rtol=1e-4, atol=1e-6) for name in left)
+
+
+@pytest.mark.slow
+def test_torchrun_by_hand_is_the_same(build: Path, tmp_path: Path) -> None:
+    assert main(["train", str(build), "--steps", "2", "--checkpoint", str(tmp_path / "a"), "-q"]) == 0
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(build / "train.py")]
+    done = subprocess.run(
+        [*command, "--steps", "2", "--checkpoint", str(tmp_path / "b")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "step 2  loss " in done.stdout
+    assert same(tmp_path / "a/step2.safetensors", tmp_path / "b/step2.safetensors")
+
+
+@pytest.mark.slow
+def test_two_hosts(build: Path, tmp_path: Path) -> None:
+    """Two agents on this host's loopback, one rank each."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--steps", "3", "--nodes", "2", "--meet", f"127.0.0.1:{port}", "--out", str(tmp_path)]
+    codes: dict[int, int] = {}
+
+    def host(node: int) -> None:
+        command = [sys.executable, "-m", "dnnc", "train", str(build), *options, "--node", str(node)]
+        codes[node] = subprocess.run(command, check=False, capture_output=True).returncode
+
+    hosts = [threading.Thread(target=host, args=(node,)) for node in (0, 1)]
+    for thread in hosts:
+        thread.start()
+    for thread in hosts:
+        thread.join()
+    assert codes == {0: 0, 1: 0}
+    assert [entry["step"] for entry in json.loads((tmp_path / "losses.json").read_text())] == [1, 2, 3]
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
+    assert names == ["predicted", "measured"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("source")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_whatever_ends_the_command_ends_its_ranks(build: Path, number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-m", "dnnc", "train", str(build), "--steps", "1000", "--data", "misbehaving:slow"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"step 1 ")
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert all_gone(build)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        (3, ("--stages", "3", "--replicas", "1", "--mesh", "none")),
+        (2, ("--stages", "1", "--replicas", "2", "--mesh", "none")),
+        (2, ("--mesh", "2")),
+        (2, ("--mesh", "2", "--strategy", "data")),
+        (4, ("--mesh", "2", "--stages", "2")),
+        (2, ("--optimizer", "sgd", "--stages", "2", "--replicas", "1", "--mesh", "none")),
+        (2, ("--schedule", "zb-h1", "--stages", "2", "--replicas", "1", "--mesh", "none")),
+        (2, ("--recompute", "stage", "--stages", "2", "--replicas", "1", "--mesh", "none")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_every_kind_of_plan_trains_as_the_unsplit_model(
+    workers: int, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = compiled(tmp_path / "build", *options, workers=workers)
+    assert main(["train", str(folder), "--steps", "4", "--check"]) == 0, capsys.readouterr().err

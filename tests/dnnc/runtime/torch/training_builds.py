@@ -1,0 +1,54 @@
+"""A small model compiled for training, and sources of data for it: an importable module, some of whose functions misbehave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dnnc.cli import main
+
+MODEL = "zoo:mlp,layers=3,hidden=32,batch=4"
+TWO_STAGES = ("--stages", "2", "--replicas", "1", "--mesh", "none")
+SOURCE = """
+import os, signal, time
+import numpy as np
+
+def good(seed):
+    numbers = np.random.default_rng(seed)
+    while True:
+        yield {name: numbers.normal(size=shape).astype(np.float32) for name, shape in (("x", SHAPE), ("target", (4, 10)))}
+
+def _on_rank_1(seed, act):
+    for number, microbatch in enumerate(good(seed)):
+        if number == 9 and os.environ["RANK"] == "1":
+            act()
+        yield microbatch
+
+def raises(seed):
+    def act(): raise ArithmeticError("no more samples of this kind")
+    yield from _on_rank_1(seed, act)
+
+def hangs(seed):
+    yield from _on_rank_1(seed, lambda: time.sleep(600))
+
+def dies(seed):
+    yield from _on_rank_1(seed, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+def slow(seed):
+    for microbatch in good(seed):
+        time.sleep(0.05)
+        yield microbatch
+"""
+
+
+def compiled(out: Path, *options: str, model: str = MODEL, loss: str = "mse:y", workers: int = 2) -> Path:
+    """The build of a training step of 4 microbatches."""
+    step = ("--objective", "training", "--loss", loss, "--microbatches", "4")
+    arguments = ["compile", model, "-t", f"preset:cpu-{workers}", *step, *(options or TWO_STAGES), "-q", "-o", str(out)]
+    assert main(arguments) == 0
+    return out
+
+
+def write_source(folder: Path, width: int = 32) -> Path:
+    """Write the module ``misbehaving``, for inputs of so many columns, to ``folder``."""
+    (folder / "misbehaving.py").write_text(SOURCE.replace("SHAPE", f"(4, {width})"))
+    return folder
