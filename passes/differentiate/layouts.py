@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir.boxes import Placements
+from ir.boxes import Placements, shape_of
 from ir.facets import INPUT_GRADIENT, SEPARATOR, WEIGHT_GRADIENT, WHOLE, Phase, ShardRule, StageSet, Sync, phase_of
 from ir.grads import ASSIGN, STATE
 from ir.layout_rules import LayoutRule, Strategy, Surroundings
@@ -218,7 +218,7 @@ class _Chooser:
                 continue
             for strategy in rule.strategies(mesh.axes[axis][1]):
                 chosen = strategy.operands[0]
-                if isinstance(chosen, Shard) and chosen not in target and self.fits(strategy, [], mesh, axis):
+                if isinstance(chosen, Shard) and chosen not in target and self.fits(op, strategy, [], mesh, axis):
                     target[axis] = chosen
                     break
         return tuple(target)
@@ -236,7 +236,7 @@ class _Chooser:
             options = [axis[:1] for axis in options]
         best, least = None, (float("inf"), 1, 1, float("inf"))
         for chosen in itertools.product(*options):
-            if not self.valid(chosen, mesh):
+            if not self.valid(op, chosen, mesh):
                 continue
             price = self.price(op, chosen, placements, mesh)
             if price < least:
@@ -259,23 +259,31 @@ class _Chooser:
         lies = self.lies[name]
         return lies if home == stage or same_shape(self.found.meshes[home], mesh) else whole
 
-    def valid(self, chosen: Sequence[Strategy], mesh: Mesh) -> bool:
+    def valid(self, op: Op, chosen: Sequence[Strategy], mesh: Mesh) -> bool:
         """Whether every shard gets something, and terms of one value are of one reduction."""
         done: list[tuple[int, Strategy]] = []
         for axis, strategy in enumerate(chosen):
-            if not self.fits(strategy, done, mesh, axis):
+            if not self.fits(op, strategy, done, mesh, axis):
                 return False
             done.append((axis, strategy))
         tensors = zip(*((*s.operands, *s.results) for s in chosen), strict=True)
         return all(len({p.reduction for p in tensor if isinstance(p, Partial)}) < 2 for tensor in tensors)
 
-    def fits(self, strategy: Strategy, done: Sequence[tuple[int, Strategy]], mesh: Mesh, axis: int) -> bool:
-        """Whether the factor of a strategy can be cut once more, in whole units."""
+    def fits(self, op: Op, strategy: Strategy, done: Sequence[tuple[int, Strategy]], mesh: Mesh, axis: int) -> bool:
+        """Whether the factor of a strategy can be cut once more: in the proportion of the shares or, where the plan has parts
+        that are not, between elements."""
         factor = strategy.factor
         if factor is None:
             return True
         cuts = [mesh.along(other) for other, one in done if one.name == strategy.name] + [mesh.along(axis)]
-        return none_empty(factor.size, cuts) and proportional(factor.size, cuts)
+        if not none_empty(factor.size, cuts):
+            return False
+        if proportional(factor.size, cuts):
+            return True
+        names = (*op.operands, *(value.name for value in op.results))
+        tensors = zip(names, (*factor.operands, *factor.results), strict=True)
+        shapes = [(shape_of(self.around.types[name]), dim) for name, dim in tensors if name and dim is not None]
+        return self.found.uneven and all(shape is not None and shape[dim] == factor.size for shape, dim in shapes)
 
     def price(
         self, op: Op, chosen: Sequence[Strategy], placements: Sequence[Sequence[Placements]], mesh: Mesh

@@ -13,7 +13,7 @@ from dnnc.backend.torch.run import run_function
 from dnnc.frontends.arrays import dtype_of_array, to_array, to_dense
 from dnnc.zoo import catalogue
 from ir import Func, Inline, Mesh, Module, Op, Program, Resource, TensorType, Value
-from ir.boxes import box, members_along, placements_of
+from ir.boxes import box, members_along, placements_of, shape_of
 from ir.grads import ACCUMULATE, ASSIGN
 from ir.opdefs import COLLECTIVES
 from tests.passes.differentiate.oracle import Tensors, differentiated, values_of
@@ -111,23 +111,29 @@ class Members:
         for member, op in enumerate(ops):
             group = members_along(self.mesh, member, op.get("axis"))
             theirs, own = [inputs[m] for m in group], group.index(member)
-            self.held[member][op.results[0].name] = _together(op, theirs, own)
+            self.held[member][op.results[0].name] = _together([ops[m] for m in group], theirs, own)
 
 
-def _together(op: Op, tensors: Sequence[torch.Tensor], own: int) -> torch.Tensor:
-    """What one member of a group gets."""
-    count = len(tensors)
+def _together(ops: Sequence[Op], tensors: Sequence[torch.Tensor], own: int) -> torch.Tensor:
+    """What one member of a group gets; ``ops`` are those of its members, whose parts may differ in length."""
+    op = ops[own]
+
+    def part(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        lengths = [(shape_of(one.results[0].type) or ())[dim] for one in ops]
+        return tensor.narrow(dim, sum(lengths[:own]), lengths[own])
+
     if op.name in ("comm.all_reduce", "comm.reduce_scatter"):
         stacked = torch.stack(list(tensors))
         total = stacked.sum(0) if op.get("reduction", "sum") == "sum" else stacked.amax(0)
-        return total if op.name == "comm.all_reduce" else total.tensor_split(count, op.get("dim"))[own]
+        return total if op.name == "comm.all_reduce" else part(total, op.get("dim"))
     if op.name == "comm.all_gather":
         return torch.cat(list(tensors), op.get("dim"))
-    return torch.cat([t.tensor_split(count, op.get("split_dim"))[own] for t in tensors], op.get("concat_dim"))
+    return torch.cat([part(tensor, op.get("split_dim")) for tensor in tensors], op.get("concat_dim"))
 
 
 MODELS = {
     "mlp": ("mlp,batch=8,layers=2,inputs=8,hidden=16,outputs=4", "cross-entropy:"),
+    "unequal": ("mlp,batch=16,layers=2,inputs=8,hidden=16,outputs=4", "cross-entropy:"),
     "gpt2": ("gpt2,batch=4,layers=1,hidden=8,heads=4,vocab=12,seq=4,positions=4", "cross-entropy:logits"),
 }
 
@@ -137,6 +143,7 @@ MODELS = {
     [
         ("mlp", "2", "none"),
         ("mlp", "2x2", "stage"),
+        ("unequal", '2,shares="3,2",uneven=true', "none"),
         ("gpt2", "2", "none"),
         ("gpt2", "4", "stage"),
         ("gpt2", "2x2", "none"),
