@@ -39,6 +39,8 @@ def _split(call: Call) -> str:
 
 def _slice(call: Call) -> str:
     rank, shape = call.rank(0), call.shape(0)
+    if call.present(1) and call.numbers(1) is None:
+        return _slice_from(call, rank)
     starts, ends = call.integers(1, "starts"), call.integers(2, "ends")
     assert starts is not None
     assert ends is not None
@@ -56,6 +58,18 @@ def _slice(call: Call) -> str:
         parts.pop()
     text = f"{call.arg(0)}[{', '.join(parts)}]" if parts else call.arg(0)
     return f"torch.flip({text}, {listed(flipped)})" if flipped else text
+
+
+def _slice_from(call: Call, rank: int) -> str:
+    """A slice that starts where a tensor says, as the ranges of the members of a mesh do; the result's type says how long it is."""
+    axes, steps = call.axes(3, rank), call.integers(4) or ()
+    if not axes or any(step != 1 for step in steps):
+        raise call.fault("its starts are computed, and its axes are no constants or its steps are not 1")
+    lengths = call.shape(-1)
+    text = call.arg(0)
+    for place, axis in enumerate(axes):
+        text = f"{text}.narrow({axis}, int({call.arg(1)}[{place}]), {lengths[axis]})"
+    return text
 
 
 def _end(end: int, step: int) -> int | None:
