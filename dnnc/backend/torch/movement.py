@@ -61,7 +61,8 @@ def _slice(call: Call) -> str:
 
 
 def _slice_from(call: Call, rank: int) -> str:
-    """A slice that starts where a tensor says, as the ranges of the members of a mesh do; the result's type says how long it is."""
+    """A slice that starts where a tensor says, as the ranges of the members of a mesh do; the result's type says how long it
+    is."""
     axes, steps = call.axes(3, rank), call.integers(4) or ()
     if not axes or any(step != 1 for step in steps):
         raise call.fault("its starts are computed, and its axes are no constants or its steps are not 1")
