@@ -26,7 +26,7 @@ from dnnc.kinds import (
 )
 from dnnc.options import CompileOptions, asks_training, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
 from dnnc.providers import ON_CPU, Provider
-from dnnc.training import require_loss
+from dnnc.training import require_engine, require_loss
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.objectives import THROUGHPUT, objective_of
@@ -159,6 +159,7 @@ def compile_model(
         training = asks_training(options) and not profiled
         if training and not options.plan_only:
             require_loss(options.training, module.entry, where="--loss")
+            require_engine(where="--objective training")
         weights = _available_weights(module, options, sink)
         if free_symbols(module.entry):  # names all of them, and the options that bind them
             require_static(module, options.model)

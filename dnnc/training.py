@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -73,6 +74,13 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
 
 
+def require_engine(where: str) -> None:
+    """Raises UsageError where what programs for training run on is not installed."""
+    if missing := [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]:
+        message = f"programs for training run on PyTorch, and {' and '.join(missing)} is not installed"
+        raise UsageError(message, where=where, hint="pip install 'dnnc[train]', or --plan-only for a plan without programs")
+
+
 def require_loss(options: TrainingOptions, entry: Func, *, where: str) -> None:
     """Raises UsageError where no loss is given, with the outputs that there are and an example."""
     if options.loss:
@@ -96,6 +104,7 @@ __all__ = [
     "SHARDED_PIPELINE",
     "STEP_PASSES",
     "TrainingOptions",
+    "require_engine",
     "require_loss",
     "with_training",
 ]

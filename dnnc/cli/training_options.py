@@ -58,8 +58,8 @@ Schedule = Annotated[
     str,
     typer.Option(
         "--schedule",
-        metavar="NAME",
-        help="training: the order of forward and backward passes (default: 1f1b).",
+        metavar="NAME|auto",
+        help="training: the order of passes: 1f1b (default), gpipe, zb-h1, zb-h2, or auto, 1f1b as deep as links ask for.",
         show_default=False,
     ),
 ]

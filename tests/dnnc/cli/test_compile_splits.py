@@ -74,7 +74,7 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (["--objective", "training"], "--objective training needs a loss; the model's outputs are: logits"),
         (["--loss", "mse:y", "--optimizer", "sgd"], "--loss, --optimizer: of a training step"),
-        (["--objective", "training", "--plan-only", "--schedule", "best"], "found 'best', expected 1f1b"),
+        (["--objective", "training", "--plan-only", "--schedule", "best"], "found 'best', expected 1f1b, "),
         (
             ["--objective", "training", "--plan-only", "--comm", "overlap"],
             "--comm overlap: not an option of objective=training",

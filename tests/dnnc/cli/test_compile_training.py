@@ -1,0 +1,74 @@
+"""``dnnc compile --objective training``: what is asked of a step stands in the passes, and a build is written that trains."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from dnnc.cli import main
+from dnnc.options import CompileOptions, build_pipeline
+from dnnc.training import TrainingOptions
+from passes.framework.pipeline import parse_pipeline, pipeline_text
+
+MLP = "zoo:mlp,hidden=32,batch=4"
+TWO = "preset:cpu-2,cores=2"
+
+
+def text_of(**asked: object) -> str:
+    training = TrainingOptions(loss="mse:y", optimizer="sgd", learning_rate=0.5, schedule="gpipe", frozen=("fc1*",))
+    options = CompileOptions(MLP, TWO, Path("b"), objective="training", training=training, **asked)  # type: ignore[arg-type]
+    pipeline = build_pipeline(options)
+    assert parse_pipeline(pipeline_text(pipeline)) == pipeline
+    return pipeline_text(pipeline)
+
+
+def test_options_stand_in_the_passes_that_have_them() -> None:
+    text = text_of(mesh="none", microbatches=3)
+    assert [step.name for step in parse_pipeline(text)] == [
+        "training",
+        "canonicalize",
+        "cost",
+        "partition",
+        "place",
+        "differentiate",
+        "schedule",
+        "lower",
+        "localize",
+    ]
+    for words in ("loss=mse:y", "optimizer=sgd", "frozen=", "microbatches=3", "learning-rate=0.5", "family=gpipe"):
+        assert words in text
+
+
+def test_a_plan_alone_counts_the_loss_and_differentiates_nothing() -> None:
+    names = [step.name for step in parse_pipeline(text_of(mesh="2", plan_only=True))]
+    assert names == ["training", "canonicalize", "cost", "shard", "schedule"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="needs dnnc[train]")
+@pytest.mark.parametrize("kind", [("--mesh", "none", "--stages", "2"), ("--mesh", "2"), ()])
+def test_a_build_has_a_file_for_each_program(kind: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "b"
+    asked = ("--objective", "training", "--loss", "mse:y", "--optimizer", "momentum", "--microbatches", "4", "--json")
+    assert main(["compile", MLP, "-t", TWO, "-o", str(out), *asked, *kind]) == 0, capsys.readouterr().err
+    told = json.loads(capsys.readouterr().out)
+    plan = json.loads((out / "plan.json").read_text())
+    assert told["microbatches"] == plan["microbatches"] == 4
+    assert told["bound"] <= told["objective"] <= told["single"] * 4
+    assert (out / "train.py").is_file()
+    assert len(list((out / "stages").glob("*.py"))) >= len(plan["stages"])
+    assert {cut["from"] > cut["to"] for cut in plan["cuts"]} == ({True, False} if len(plan["stages"]) > 1 else set())
+
+
+def test_without_torch_a_plan_is_all_that_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else find(name, *rest))
+    asked = ("--objective", "training", "--loss", "mse:y")
+    assert main(["compile", MLP, "-t", TWO, "-o", str(tmp_path / "b"), *asked]) == 2
+    said = capsys.readouterr().err
+    assert "torch is not installed" in said
+    assert "dnnc[train]" in said
