@@ -29,6 +29,7 @@ from ir.layout_rules import Surroundings
 from ir.module import Module, Program
 from ir.opdefs import module_opsets
 from ir.ops import Op
+from ir.types import TensorType
 
 FUNCTIONS = {
     FORWARD: "forward",
@@ -148,6 +149,8 @@ class _File:
                 return f"{results[0]} = step"
             case "comm.member":
                 return self.member(op, results[0])
+            case "onnx.Slice" if len(op.operands) == 4 and op.operands[1] not in self.around.numbers:
+                return f"{results[0]} = {self.part(op, operands)}"
             case "comm.recv":
                 return f"{results[0]} = comm.receive({op.get('channel')})"
             case "comm.send":
@@ -167,6 +170,13 @@ class _File:
         assert isinstance(values, Dense)
         whole = Op("onnx.Constant", (), (replace(op.results[0], type=values.type),), attributes(value=values))
         return f"{self.statement(whole, [], [result])}\n{result} = {result}[comm.place]"
+
+    def part(self, op: Op, operands: Sequence[str | None]) -> str:
+        """A slice along one axis that begins where the rank's part does (``comm.member``)."""
+        (axis,), made = self.around.numbers[op.operands[3]], op.results[0].type
+        assert isinstance(made, TensorType)
+        assert made.shape is not None
+        return f"{operands[0]}.narrow({int(axis)}, int({operands[1]}), {made.shape[int(axis)]})"
 
     def statement(self, op: Op, operands: Sequence[str | None], results: Sequence[str]) -> str:
         opset = (self.around.opsets or {}).get("onnx", NEWEST)
