@@ -57,7 +57,7 @@ def _tensor(resource: Resource, random: np.random.Generator) -> torch.Tensor:
             array = random.normal(size=shape) * 0.1
     if any(isinstance(facet, OptimizerState) for facet in resource.facets):
         array = array + random.normal(size=shape) * 0.05
-    return torch.tensor(np.ascontiguousarray(array).astype(numpy_dtype(type_.dtype)))
+    return torch.tensor(np.array(array, numpy_dtype(type_.dtype)))
 
 
 def by_autograd(after: Module, values: Mapping[str, torch.Tensor]) -> tuple[float, Tensors]:
