@@ -68,7 +68,7 @@ def statement(
     Raises InvalidInput, with the op's location, for what torch has no function for."""
     call = Call(op, tuple(name or None for name in operands), types, constants or {}, opset)
     if op.name == ASSIGN:
-        return f"{call.arg(0)}.detach().copy_({call.arg(1)}.detach())"
+        return f"{call.arg(0)}.copy_({call.arg(1)})"  # nothing where an optimizer worked in place
     emitter = EMITTERS.get(op.name)
     if emitter is None:
         raise call.fault("there is no statement of torch for this op, so no program for training can hold it")

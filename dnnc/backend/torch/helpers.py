@@ -86,20 +86,20 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads:
 
 
 def sgd(weight: Tensor, grad: Tensor, *, learning_rate: float, weight_decay: float) -> Tensor:
-    """A step of torch.optim.SGD."""
+    """A step of torch.optim.SGD, in place."""
     if weight_decay:
         grad = grad.add(weight, alpha=weight_decay)
-    return weight.add(grad, alpha=-learning_rate)
+    return weight.add_(grad, alpha=-learning_rate)
 
 
 def momentum(
     weight: Tensor, grad: Tensor, average: Tensor, *, learning_rate: float, momentum: float, weight_decay: float
 ) -> tuple[Tensor, Tensor]:
-    """A step of torch.optim.SGD with momentum; ``average`` begins as zeros."""
+    """A step of torch.optim.SGD with momentum, in place; ``average`` begins as zeros."""
     if weight_decay:
         grad = grad.add(weight, alpha=weight_decay)
-    average = average.mul(momentum).add_(grad)
-    return weight.add(average, alpha=-learning_rate), average
+    average.mul_(momentum).add_(grad)
+    return weight.add_(average, alpha=-learning_rate), average
 
 
 def adam(
@@ -115,15 +115,15 @@ def adam(
     epsilon: float,
     weight_decay: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A step of torch.optim.Adam; ``average`` and ``squares`` begin as zeros, ``step`` counts from 1."""
+    """A step of torch.optim.Adam, in place; ``average`` and ``squares`` begin as zeros, ``step`` counts from 1."""
     if weight_decay:
         grad = grad.add(weight, alpha=weight_decay)
-    average = torch.lerp(average, grad, 1.0 - beta1)
-    squares = squares.mul(beta2).addcmul_(grad, grad, value=1.0 - beta2)
+    average.lerp_(grad, 1.0 - beta1)
+    squares.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
     count = int(step)
     size = learning_rate / (1.0 - beta1**count)
     deviation = squares.sqrt().div_((1.0 - beta2**count) ** 0.5).add_(epsilon)
-    return torch.addcdiv(weight, average, deviation, value=-size), average, squares
+    return weight.addcdiv_(average, deviation, value=-size), average, squares
 
 
 def adamw(
@@ -139,8 +139,8 @@ def adamw(
     epsilon: float,
     weight_decay: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A step of torch.optim.AdamW: as Adam, of a weight that decays apart from its gradient."""
-    weight = weight.mul(1.0 - learning_rate * weight_decay)
+    """A step of torch.optim.AdamW, in place: as Adam, of a weight that decays apart from its gradient."""
+    weight.mul_(1.0 - learning_rate * weight_decay)
     numbers = {"learning_rate": learning_rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
     return adam(weight, grad, average, squares, step, weight_decay=0.0, **numbers)
 

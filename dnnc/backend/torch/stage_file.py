@@ -139,12 +139,10 @@ class _File:
         match op.name:
             case name if name == ACCUMULATE:
                 shared = sum(one.operands == op.operands for one in self.ops[UPDATE] if one.name == ACCUMULATE) > 1
-                total = f"gradients[{op.operands[0][1:]!r}] / " if shared else f"gradients.pop({op.operands[0][1:]!r}).div_"
-                return (
-                    f"{results[0]} = {total}{op.get('microbatches')}"
-                    if shared
-                    else f"{results[0]} = {total}({op.get('microbatches')})"
-                )
+                count, key = op.get("microbatches"), repr(op.operands[0][1:])
+                if count == 1:
+                    return f"{results[0]} = gradients{f'[{key}]' if shared else f'.pop({key})'}"
+                return f"{results[0]} = " + (f"gradients[{key}] / {count}" if shared else f"gradients.pop({key}).div_({count})")
             case name if name == STEP:
                 return f"{results[0]} = step"
             case "comm.member":

@@ -61,10 +61,13 @@ def _accumulate(call: Call) -> str:
 
 
 def _optimizer(call: Call) -> str:
+    """In place of the weight and its state, which ``grad.assign`` then finds set; of those that are no resources in copies."""
     name = call.op.name.removeprefix("grad.")
+    held = {0, *range(2, 2 + len(STATE[name]))}
+    operands = [f"{one}.clone()" if i in held and call.op.operands[i][:1] != "@" else one for i, one in enumerate(call.args)]
     numbers = hyperparameters(call.op)
     written = ", ".join(f"{key}={numbers[key]!r}" for key in DEFAULTS[name])
-    return f"{name}({', '.join(call.args)}, {written})"
+    return f"{name}({', '.join(operands)}, {written})"
 
 
 EMITTERS: dict[str, Emitter] = {

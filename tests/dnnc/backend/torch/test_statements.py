@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dnnc.backend.torch import EMITTERS, identifier, prelude, statement
 from ir.attributes import attributes
 from ir.diagnostics import InvalidInput
+from ir.grads import COUNTS, DEFAULTS, STATE
 from ir.ops import Location, Op, Value
 from ir.types import DType, TensorType, Type
 from tests.ir.layout_rules.cases import CASES, cases
@@ -93,3 +94,37 @@ def test_every_name_becomes_an_identifier_of_its_own(names: list[str]) -> None:
     for name in found:
         assert name.isidentifier()
         exec(f"{name} = 1", {})
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_optimizers_step_as_those_of_torch(name: str, decay: float) -> None:
+    """20 steps on the same gradients, bit for bit; weight and state are updated in place where they are resources."""
+    numbers = {**DEFAULTS[name], "weight_decay": decay}
+    states = [f"@w.{state}" for state in STATE[name]]
+    step = ["%step"] if name in COUNTS else []
+    results = tuple(Value(f"%n{i}", f32(3, 4)) for i in range(1 + len(states)))
+    op = Op(f"grad.{name}", ("@w", "%g", *states, *step), results, attributes(numbers))
+    names = ["w", "g", *(f"s{i}" for i in range(len(states))), *(["step"] if step else [])]
+    made = [f"n{i}" for i in range(len(results))]
+    text = statement(op, names, made, {name: f32(3, 4) for name in op.operands})
+    random = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 4, generator=random)
+    ours = weight.clone()
+    scope: dict[str, Any] = {"w": ours, **{f"s{i}": torch.zeros(3, 4) for i in range(len(states))}}
+    exec(prelude([op]), scope)
+    leaf = weight.clone().requires_grad_()
+    rate, betas = numbers["learning_rate"], (numbers.get("beta1", 0.9), numbers.get("beta2", 0.999))
+    optimizer = {
+        "sgd": lambda: torch.optim.SGD([leaf], rate, weight_decay=decay),
+        "momentum": lambda: torch.optim.SGD([leaf], rate, numbers["momentum"], weight_decay=decay),
+        "adam": lambda: torch.optim.Adam([leaf], rate, betas, numbers["epsilon"], decay),
+        "adamw": lambda: torch.optim.AdamW([leaf], rate, betas, numbers["epsilon"], decay),
+    }[name]()
+    for number in range(1, 21):
+        leaf.grad = torch.randn(3, 4, generator=random)
+        optimizer.step()
+        scope.update(g=leaf.grad.clone(), step=number)
+        exec(text, scope)
+        assert scope["n0"] is ours
+        assert torch.equal(ours, leaf.detach())
