@@ -1,0 +1,45 @@
+"""What the pass makes of a model: the loss that torch computes, and the weights that a person would train."""
+
+from __future__ import annotations
+
+import torch
+
+import ir
+from dnnc.backend.torch.run import run_function
+from dnnc.frontends.opdefs import DIALECTS
+from dnnc.zoo import catalogue
+from ir import OptimizerState, Resource
+from passes.framework.base import PassContext
+from passes.training import TrainingPass
+
+LOGITS = """module @m {opset.onnx = 20} {
+  resource @w : tensor<4xf32> = random(normal, seed = 1)
+  func @main(%x : tensor<2x3x4xf32>) -> (%y : tensor<2x3x4xf32>) {
+    %y = onnx.Mul(%x, @w) : tensor<2x3x4xf32>
+  }
+}
+"""
+
+
+def test_cross_entropy_is_torchs_with_labels_that_do_not_count() -> None:
+    module = ir.load_module(LOGITS, dialects=DIALECTS)
+    after = TrainingPass(loss="cross-entropy:y").run(module, PassContext(dialects=DIALECTS))
+    x, w, labels = torch.randn(2, 3, 4), torch.randn(4), torch.tensor([[0, -100, 3], [1, 1, -100]])
+    constants = {
+        "@y.rows.shape": torch.tensor([-1, 4]),
+        "@labels.rows.shape": torch.tensor([-1]),
+        "@loss.ignored": torch.tensor(-100),
+    }
+    (found,) = run_function(after.entry, after, {"%x": x, "@w": w, "%labels": labels, **constants})
+    wanted = torch.nn.functional.cross_entropy((x * w).reshape(6, 4), labels.reshape(6))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_numbers_of_the_program_are_not_trained() -> None:
+    module = catalogue.build("llama-7b,layers=1,hidden=16,heads=2,kv_heads=1,vocab=11,seq=4,ffn=8")
+    after = TrainingPass(loss="cross-entropy:logits", optimizer="adamw").run(module, PassContext(dialects=DIALECTS))
+    trained = [r for r in after.of_type(Resource) if any(isinstance(facet, OptimizerState) for facet in r.facets)]
+    assert trained
+    assert all(resource.name.endswith(".weight") for resource in trained)
+    (embedding,) = [resource for resource in trained if "embed" in resource.name]
+    assert embedding.facets == (OptimizerState("adamw", 2 * 11 * 16 * 4),)
