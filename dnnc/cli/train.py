@@ -94,6 +94,7 @@ def _check(
     opened: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None], *, json: bool, quiet: bool
 ) -> None:
     from dnnc.runtime.torch.check import check_training
+    from passes.model.graph import listing
 
     found = check_training(opened, options, told)
     if json:
@@ -102,9 +103,9 @@ def _check(
     if quiet:
         return
     if found.noisy:
-        put(f"allowed more, for rounding alone changes them as much: {', '.join(found.noisy)}")
+        put(f"allowed more, for rounding alone changes them as much: {listing(found.noisy)}")
     if found.loose:
-        put(f"not compared, for rounding alone changes them: {', '.join(found.loose)}")
+        put(f"not compared, for rounding alone changes them: {listing(found.loose)}")
     put(
         f"passed: {found.weights} weights after each of {found.steps} steps are those of the unsplit model; largest difference "
         f"{found.worst[0]:.1e} of a weight's range ({found.worst[1] or 'none'}), {found.loss:.1e} of a loss"

@@ -26,6 +26,7 @@ from dnnc.program.training import Step, file_name
 from dnnc.program.transaction import whole_directory
 from ir.diagnostics import InvalidInput
 from ir.module import Declared, Module, Splat
+from ir.ops import all_reads
 
 TRAIN = '''"""Trains this plan: torchrun --nproc-per-node {ranks} train.py --steps N. 'dnnc train' starts the same."""
 
@@ -84,13 +85,15 @@ def write_training_build(
 
 
 def _write_weights(step: Step, folder: Path, path: Path) -> None:
-    """All that programs read of resources, but for optimizer state, which begins as its resource says."""
+    """All resources that programs read, or the unsplit model, with which ``dnnc train --check`` compares them; but for optimizer
+    state, which begins as its resource says."""
     import numpy as np
     import torch
 
     from dnnc.frontends.weights import read_resource
 
     used = {name for rank in range(len(step.devices)) for name in step.held(rank)}
+    used.update(name for op in step.module.entry.ops for name in all_reads(op))
     tensors = {}
     for name, resource in step.resources.items():
         if name not in used or isinstance(resource.data, Splat):
