@@ -6,6 +6,7 @@ The forward program so run is differentiable by torch's autograd where its weigh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +23,8 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
     """A Python function ``run(values)`` that computes ``func``, and how each name of the IR is called in it.
 
     ``values`` maps names of arguments and resources to tensors, ``%step`` to the number of the step where ``grad.step`` asks;
-    the function gives a tuple of the results. Raises InvalidInput for an op that torch cannot run."""
+    the function gives a tuple of the results. Small constants that are written into statements need not be
+    there. Raises InvalidInput for an op that torch cannot run."""
     opsets = module_opsets(module)
     around = Surroundings(module.resources.values(), opsets)
     around.types.update((arg.name, arg.type) for arg in func.args)
@@ -32,9 +34,8 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
     made = {value.name for op in func.ops for value in op.results}
     outputs = [value.name for value in func.results]
     read = {name for op in func.ops for name in op.operands if name} | set(outputs)
-    for name in sorted(read - made):
-        names[name] = identifier(name, taken)
-        lines.append(f"{names[name]} = values[{name!r}]")
+    given = sorted(read - made)
+    names.update((name, identifier(name, taken)) for name in given)
     for op in func.ops:
         around.see(op)
         results = [identifier(value.name, taken) if value.name else "" for value in op.results]
@@ -45,6 +46,8 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
             continue
         ops.append(op)
         lines.append(statement(op, operands, results, around.types, around.numbers, opsets.get("onnx", 24)))
+    said = set(re.findall(r"\w+", "\n".join(lines))) | {names[name] for name in outputs}
+    lines[:0] = [f"{names[name]} = values[{name!r}]" for name in given if names[name] in said]  # others are written in
     lines.append(f"return ({''.join(names[name] + ', ' for name in outputs)})")
     body = "\n".join(f"    {line}" for text in lines for line in text.split("\n"))
     return f"{prelude(ops)}\n\ndef run(values, device):\n{body}\n", names
