@@ -24,7 +24,7 @@ from dnnc.kinds import (
     with_one_mesh,
     with_restrictions,
 )
-from dnnc.options import CompileOptions, asks_training, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
+from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
 from dnnc.providers import ON_CPU, Provider
 from dnnc.training import require_engine, require_loss
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
@@ -156,8 +156,7 @@ def compile_model(
             from dnnc.frontends.workloads.fitted import fitted
 
             module, note = fitted(module, topology, training=learns, sink=sink, where=options.model)
-        training = asks_training(options) and not profiled
-        if training and not options.plan_only:
+        if any(step.name == "differentiate" for step in pipeline):
             require_loss(options.training, module.entry, where="--loss")
             require_engine(where="--objective training")
         weights = _available_weights(module, options, sink)

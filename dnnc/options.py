@@ -30,8 +30,6 @@ from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_o
 from ir.topology import Topology
 from passes.framework.base import Pass
 
-NO_TRAINING = "a plan for training is replayed without programs"
-
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -311,7 +309,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         "--shares": options.shares,
         "--microbatches": options.microbatches,
     }
-    clash = [name for name, value in given.items() if value] + options.training.flags
+    clash = [name for name, value in given.items() if value]
     if clash:
         raise UsageError(
             f"--plan states every op's stage, so {', '.join(clash)} cannot go with it", hint="edit the plan instead"
@@ -326,9 +324,14 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         raise UsageError("--explain tells of plans that split tensors", where=str(options.plan))
     if meshes and options.comm:
         raise UsageError(f"--comm {options.comm} cannot go with a plan that splits tensors", where=str(options.plan))
-    if stated.training and not options.plan_only:
-        raise UsageError(NO_TRAINING, where=str(options.plan), hint="add --plan-only for the plan")
-    pipeline = own or parse_pipeline(SHARDED_PIPELINE if meshes else PIPELINE)
+    if not stated.training and (flags := options.training.flags):
+        raise UsageError(
+            f"{', '.join(flags)}: the plan is not of a training step", where=str(options.plan), hint="leave it out"
+        )
+    plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if stated.training else (PIPELINE, SHARDED_PIPELINE)
+    pipeline = own or parse_pipeline(sharded if meshes else plain)
+    if stated.training:
+        pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
     replaced = "shard" if meshes else "partition"
     if not any(step.name == replaced for step in pipeline):
         raise UsageError(lacks.format(replaced), where="--passes")

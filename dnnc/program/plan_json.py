@@ -268,6 +268,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
             bound=bound if problem else 0.0,
             proof=reader.text(certificate, "bound", "certificate", "stated by the plan") if problem else "",
             problem=problem,
+            microbatches=reader.microbatches(root) if "microbatches" in root else 0,
             source=where,
         )
     from passes.replay.meshes import ReplayPass

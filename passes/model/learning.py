@@ -132,6 +132,12 @@ def all_reduce_seconds(sizes: Sequence[int], devices: int, bandwidth: float, lat
     return math.fsum(steps * (size / devices / bandwidth + latency) for size in sizes)
 
 
+def step_text(module: Module, microbatches: int) -> str:
+    """What the seconds of a training step depend on beside the program and the machines, as text for a digest."""
+    state = " ".join(f"{name}:{size}" for name, size in sorted(trained(module.resources).items()))
+    return f" training of {microbatches}: {state}"
+
+
 def in_flight(microbatches: int, replicas: Sequence[int], stage: int) -> int:
     """Microbatches that a device of ``stage`` has before their backward pass at most, as 1F1B has it: one for each device of
     the stages from it on, shared among its replicas."""
@@ -162,6 +168,7 @@ __all__ = [
     "learning_seconds",
     "saved_values",
     "step_seconds",
+    "step_text",
     "trained",
     "update_seconds",
     "updated_bytes",

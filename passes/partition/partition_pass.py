@@ -31,6 +31,7 @@ from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.graph import cuts_of
+from passes.model.learning import step_text
 from passes.model.liveness import states_bytes
 from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
@@ -142,6 +143,8 @@ class PartitionPass(Pass):
         """The module with a plan for training steps."""
         from passes.partition.steps import Steps, quickest
 
+        if self.split not in self._minimises.splits_of(Planned.OPS):
+            raise UsageError(f"there is no split={self.split} of objective=training for a model", where=self.name)
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         stream._check(topology, Planned.OPS)
         if self.comm != "sum":
@@ -157,7 +160,7 @@ class PartitionPass(Pass):
             told = steps.told(plan, stages or 1)
             return found.replace(plan, told), told
 
-        if self.stages or self.split != CONTIGUOUS:
+        if self.stages:
             return plan_of(self.stages)[0]
         return quickest(plan_of, steps.microbatches)
 
@@ -214,7 +217,7 @@ class PartitionPass(Pass):
         several = len(self._parts(problem, solution))
         if steps is None:
             solution = with_handover(problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
-        plan = self._plan(module, topology, net, fine, groups, problem, solution, pins)
+        plan = self._plan(module, topology, net, fine, groups, problem, solution, pins, steps)
         statistics = solution.statistics
         context.count(
             self.name,
@@ -472,6 +475,7 @@ class PartitionPass(Pass):
         problem: Problem,
         solution: Solution,
         pins: dict[int, str],
+        steps: Steps | None,
     ) -> Plan:
         assert solution.stages is not None
         parts = self._parts(problem, solution)
@@ -513,7 +517,8 @@ class PartitionPass(Pass):
             certificate["pieces"] = str(self.pieces)
         asked = self.cuts or self.pins or self.stages or self.replicas > 1 or not self._pipeline
         if not asked:  # the bound holds for every plan of this problem
-            certificate["problem"] = problem_digest(module, self.comm, replicas=replicated)
+            told = self.comm + (step_text(module, steps.microbatches) if steps is not None else "")
+            certificate["problem"] = problem_digest(module, told, replicas=replicated)
         taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
         free = problem_of(module, topology, net, comm=self.comm) if pins else fine
         plan = Plan(

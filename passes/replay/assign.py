@@ -27,8 +27,9 @@ from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.graph import listing, stage_members
+from passes.model.learning import step_text
 from passes.model.liveness import states_bytes
-from passes.model.network import Network, network
+from passes.model.network import Network, Port, network
 from passes.model.spmd.undecided import undecided
 from passes.model.stages.load import COMM
 from passes.replay.stated import StatedPass
@@ -40,13 +41,14 @@ class AssignPass(StatedPass):
 
     ``ops``, ``devices``, ``objective``, ``bound``, ``source``: as of ``StatedPass``; a stage without a device is placed by
     ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was proven for
-    (empty: for none).
+    (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0.
     """
 
     name: ClassVar[str] = "assign"
     comm: str = "sum"
     proof: str = ""
     problem: str = ""
+    microbatches: int = 0
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -58,7 +60,9 @@ class AssignPass(StatedPass):
             raise InvalidInput(f"comm is '{self.comm}', expected one of {', '.join(COMM)}", where=self.source)
         module = undecided(module)
         entry = module.entry
-        self._check_objective(Planned.PROFILE if states_bytes(entry) else Planned.OPS)
+        planned = Planned.PROFILE if states_bytes(entry) else Planned.OPS
+        self._check_objective(planned)
+        steps = max(1, self.microbatches) if self.training and planned is Planned.OPS else 0
         problems: list[Diagnostic] = []
         stages = self._stages(entry, problems)
         net = context.analyses.get(network, topology)
@@ -76,11 +80,14 @@ class AssignPass(StatedPass):
         placed = module.replace(entry, assigned)
         replicated = any(len(names) > 1 for names in devices.values())
         bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
+        if steps:
+            bound, single = steps * bound, single_step(placed, topology, steps)
         certificate = {"bound": reason, "plan": "given, not searched for"}
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
         once = all(len(indices) == 1 for indices in stages.values())
         # What was proven is of plans with one stage per device and one stage per op, with replicas or without.
-        known = (problem_digest(module, self.comm, replicas=allowed) for allowed in ((True,) if replicated else (False, True)))
+        comm = self.comm + (step_text(module, steps) if steps else "")
+        known = (problem_digest(module, comm, replicas=allowed) for allowed in ((True,) if replicated else (False, True)))
         if self.problem and alone and once and self.problem in known:
             certificate["problem"] = self.problem
             if self.bound >= bound:
@@ -105,7 +112,7 @@ class AssignPass(StatedPass):
                 for index in range(count)
             ),
             certificate=tuple(sorted(certificate.items())),
-            microbatches=0 if self.training else 1,
+            microbatches=steps if self.training else 1,
         )
         context.count(self.name, ops=len(stages), stages=count)
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
@@ -154,6 +161,23 @@ class AssignPass(StatedPass):
                     hint="use devices with ports alike, or a stage on each",
                 )
                 return
+
+
+def single_step(module: Module, topology: Topology, microbatches: int) -> float:
+    """Seconds of a training step of the whole model on the best single device that holds it; inf where none does."""
+    from passes.model.learning import learning_seconds
+    from passes.model.stages.placement_from_ir import Flushed, stage_memory, updates
+
+    whole = [range(len(module.entry.ops))]
+    (needed,) = stage_memory(module, whole, (), "sum", Flushed(microbatches, (1,)))
+    (update,) = updates(module, whole)
+    best = math.inf
+    for device in topology.devices:
+        limit, type_ = topology.memory(device), topology.type(device.type)
+        if limit is None or needed.total <= limit:
+            seconds = math.fsum(one.both for one in learning_seconds(module.entry, type_))
+            best = min(best, microbatches * seconds + update.seconds(type_, Port(0.0, math.inf), 1))
+    return best
 
 
 def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, float, str]:
