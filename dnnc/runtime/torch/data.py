@@ -44,7 +44,7 @@ def open_data(source: str, module: Module, seed: int) -> Data:
         return _Samples(ports, _samples(Path(source), ports), seed)
     if ":" in source:
         return _Function(ports, source, seed)
-    raise UsageError(f"--data {source}: expected synthetic, a file FILE.npz, or module:function", where="--data")
+    raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _Function:
             return getattr(importlib.import_module(name), attribute)(self.seed)
         except (ImportError, AttributeError) as error:
             raise UsageError(
-                f"--data {self.source}: {error}", where="--data", hint="name an importable module and its function"
+                str(error), where=f"--data {self.source}", hint="name an importable module and its function"
             ) from error
 
     def _checked(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:

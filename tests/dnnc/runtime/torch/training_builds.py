@@ -15,7 +15,7 @@ import numpy as np
 def good(seed):
     numbers = np.random.default_rng(seed)
     while True:
-        yield {name: numbers.normal(size=shape).astype(np.float32) for name, shape in (("x", SHAPE), ("target", (4, 10)))}
+        yield {name: numbers.normal(size=shape).astype(np.float32) for name, shape in (("x", (4, 784)), ("target", (4, 10)))}
 
 def _on_rank_1(seed, act):
     for number, microbatch in enumerate(good(seed)):
@@ -48,7 +48,7 @@ def compiled(out: Path, *options: str, model: str = MODEL, loss: str = "mse:y", 
     return out
 
 
-def write_source(folder: Path, width: int = 32) -> Path:
-    """Write the module ``misbehaving``, for inputs of so many columns, to ``folder``."""
-    (folder / "misbehaving.py").write_text(SOURCE.replace("SHAPE", f"(4, {width})"))
+def write_source(folder: Path) -> Path:
+    """Write the module ``misbehaving`` to ``folder``."""
+    (folder / "misbehaving.py").write_text(SOURCE)
     return folder
