@@ -28,6 +28,8 @@ from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageE
 FAILURES = "DNNC_FAILURES"
 """The variable that names the folder."""
 AGENT = "agent.json"
+STARTING = "starting"
+"""What a rank does until it has met the others."""
 _SIZE = 120
 
 
@@ -83,8 +85,9 @@ class Ended:
         own = said_by([one for one in self.reports if not one["lost"]])
         if own is not None:
             return self._own(own)
+        waited = any("timed out" in one["diagnostics"][0]["message"].lower() for one in self.reports)
         for end in sorted(self.agent, key=lambda one: (one["status"] == -signal.SIGTERM, one["rank"])):
-            if end["status"] < 0:
+            if end["status"] < 0 and not (waited and end["status"] == -signal.SIGTERM):
                 return self._killed(int(end["rank"]), int(end["status"]))
         reported = {one["rank"] for one in self.reports}
         silent = [rank for rank in sorted(self.doing) if rank not in reported]
@@ -129,7 +132,7 @@ class Ended:
         return self.labels[rank] if rank < len(self.labels) else f"rank {rank}"
 
     def _doing(self, rank: int) -> str:
-        return f"while {self.doing.get(rank) or 'starting'}"
+        return f"while {self.doing.get(rank) or STARTING}"
 
     def _words(self) -> str:
         return "".join(f"\n    {line}" for line in self.said)
@@ -151,4 +154,4 @@ def _json(path: Path) -> Any:
         return None
 
 
-__all__ = ["AGENT", "FAILURES", "Ended", "Marks", "doing", "is_lost", "report"]
+__all__ = ["AGENT", "FAILURES", "STARTING", "Ended", "Marks", "doing", "is_lost", "report"]

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from dnnc.program.build import TORCH
 from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
-from dnnc.runtime.torch.failures import FAILURES, Ended, doing
+from dnnc.runtime.torch.failures import FAILURES, STARTING, Ended, doing
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput, UsageError
 from ir.scratch import scratch_folder
@@ -215,7 +215,7 @@ def _follow(process: subprocess.Popen[bytes], folder: Path, limit: float, told: 
                     told(Progressed(int(match[1]), float(match[2]), float(match[3])))
             changed = time.monotonic()
         now = doing(folder)
-        if now != before:
+        if now != before or not now or STARTING in now.values():  # ranks bound the time of their start
             before, changed = now, time.monotonic()
         elif time.monotonic() - changed > limit:
             return True

@@ -30,10 +30,13 @@ from dnnc.program.trace import TraceEvent, with_timeline
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
-from dnnc.runtime.torch.failures import FAILURES, Marks, is_lost, report
+from dnnc.runtime.torch.failures import FAILURES, STARTING, Marks, is_lost, report
 from dnnc.runtime.torch.trainer import Span, Trainer
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput
 from ir.module import Splat
+
+START = 300.0
+"""Seconds that ranks at least have to begin: imports take long on loaded machines."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -104,12 +107,12 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
             f"the plan has {len(step.devices)} devices, and {world} ranks were started", where=str(folder), hint=hint
         )
     mark = Marks(os.environ.get(FAILURES), rank)
-    mark("starting")
+    mark(STARTING)
     torch.set_num_threads(options.threads)
     device = torch.device("cpu")
-    if "MASTER_ADDR" not in os.environ:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout), **_alone(world))
+    store = _meet(rank, world, timedelta(seconds=max(options.timeout, START)))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout), store=store, rank=rank, world_size=world)
+    mark("loading weights")
     network = Network(step, rank, device)
     network.connect()
     begin = position(options.resume) if options.resume else Position(0, options.seed)
@@ -151,9 +154,16 @@ def read_step(folder: Path) -> Step:
     return Step.of(expand(load_module(text, where=str(path), dialects=DIALECTS)), DIALECTS, str(path))
 
 
-def _alone(world: int) -> dict[str, Any]:
-    """How a single process that torchrun did not start finds itself."""
-    return {"store": HashStore(), "rank": 0, "world_size": 1} if world == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else {}
+def _meet(rank: int, world: int, limit: timedelta) -> Any:
+    """The store by which ranks find each other, once all have begun: some start much later than others. A process that
+    torchrun did not start is alone."""
+    if world == 1:
+        return HashStore()
+    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=limit))  # type: ignore[attr-defined]
+    if store.add("dnnc/begun", 1) == world:
+        store.set("dnnc/all", "begun")
+    store.wait(["dnnc/all"], limit)
+    return dist.PrefixStore("dnnc", store)  # type: ignore[attr-defined]
 
 
 def load_weights(step: Step, rank: int, initial: Path, resumed: Path | None) -> dict[str, torch.Tensor]:

@@ -47,7 +47,8 @@ def test_a_signal() -> None:
 
 
 def test_a_rank_that_others_waited_for() -> None:
-    error = ended(said(0, "Timed out waiting", lost=True)).reason(5)
+    ends = ({"rank": 0, "status": 1}, {"rank": 1, "status": -signal.SIGTERM})
+    error = ended(said(0, "Timed out waiting", lost=True), agent=ends).reason(5)
     assert type(error) is StageStopped
     assert str(error).startswith("stage 1 on b: error: it did not go on for 5 s, while F of stage 1 in step 3")
 
