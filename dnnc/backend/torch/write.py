@@ -85,8 +85,8 @@ def write_training_build(
 
 
 def _write_weights(step: Step, folder: Path, path: Path) -> None:
-    """All resources that programs read, or the unsplit model, with which ``dnnc train --check`` compares them; but for optimizer
-    state, which begins as its resource says."""
+    """All resources that programs read, or the unsplit model, with which ``dnnc train --check`` compares them; but for
+    optimizer state, which begins as its resource says."""
     import numpy as np
     import torch
 
