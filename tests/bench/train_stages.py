@@ -1,0 +1,85 @@
+"""Training in two stages on two ranks against one rank: ``python -m tests.bench.train_stages [--steps N] [--rounds N]``.
+
+A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorch and compiled for one one-thread worker and
+for two,
+in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
+Samples a
+second are the median over the steps but the first three of each run; losses of equal steps are compared. Target: at least 1.6
+times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import dnnc
+from tests.bench.machine import header
+
+STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")
+WARM = 3
+TARGET = 1.6
+
+
+def model() -> nn.Sequential:
+    """Five convolutions of about equal work."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, stride in ((3, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride, 1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def command(*arguments: str) -> str:
+    """What ``dnnc`` prints to its standard output."""
+    done = subprocess.run([sys.executable, "-m", "dnnc", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"dnnc {' '.join(arguments)}: {done.stderr}")
+    return done.stdout
+
+
+def trained(build: Path, steps: int) -> tuple[list[float], list[float]]:
+    """Losses, and samples a second, of each step."""
+    found = [match.groups() for match in STEP.finditer(command("train", str(build), "--steps", str(steps)))]
+    return [float(loss) for _, loss, _ in found], [float(pace) for _, _, pace in found]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print(header())
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        dnnc.from_torch(model(), (torch.randn(16, 3, 32, 32),), folder / "cnn.onnx")
+        builds = {}
+        for count in (1, 2):
+            builds[count] = folder / f"on{count}"
+            restricted = ["--stages", str(count), "--replicas", "1", "--mesh", "none", "--microbatches", "16"]
+            asked = ["--objective", "training", "--loss", "cross-entropy:linear", *restricted]
+            told = command("compile", str(folder / "cnn.onnx"), "-t", f"preset:cpu-{count}", "-o", str(builds[count]), *asked)
+            print(next(line for line in told.splitlines() if line.startswith("training:")))
+        losses: dict[int, list[float]] = {}
+        paces: dict[int, list[float]] = {1: [], 2: []}
+        for _ in range(options.rounds):
+            for count, build in builds.items():
+                losses[count], pace = trained(build, options.steps)
+                paces[count] += pace[WARM:]
+    apart = max(abs(one - two) / max(1.0, abs(one)) for one, two in zip(losses[1], losses[2], strict=True))
+    one, two = (statistics.median(paces[count]) for count in (1, 2))
+    print(f"one rank   {one:8.1f} samples/s")
+    print(f"two ranks  {two:8.1f} samples/s  {two / one:.2f}x (target: at least {TARGET}x)")
+    print(f"losses of {options.steps} steps, from {losses[1][0]:.4g} to {losses[1][-1]:.4g}, differ by at most {apart:.1e}")
+
+
+if __name__ == "__main__":
+    main()
