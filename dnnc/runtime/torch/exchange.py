@@ -1,7 +1,8 @@
 """Tensors between ranks: what a stage's functions call ``comm``, and the sends and receives of rows.
 
 A channel's tensor of a microbatch has a tag of its own, so that messages between two ranks may overtake each other. Sends do
-not wait: the tensor stays alive until the step ends, or the receiver has it. Collectives are made of sends and receives, which
+not wait: the tensor stays alive until the receiver is known to have it (``Network.arrived``), at the latest until the step
+ends. Collectives are made of sends and receives, which
 allows parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
 
 ``gloo`` (CPUs) has tags; with ``nccl`` (GPUs) messages between two ranks arrive in the order of the rows.
@@ -9,7 +10,7 @@ allows parts of unequal length, but for sums and maxima, which ``all_reduce`` fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,9 @@ import torch.distributed as dist
 from dnnc.backend.torch.call import DTYPES
 from dnnc.program.training import Channel, Step, tensor_type
 from ir.diagnostics import InvalidInput
-from ir.module import Stage
+from ir.module import Action, Stage
 from ir.ops import Op
+from ir.rows import RECEIVE, SEND
 from ir.types import DType
 
 
@@ -38,14 +40,16 @@ _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 @dataclass(slots=True)
 class Pending:
-    """A message under way; ``tensor`` is kept alive."""
+    """A message under way; ``tensor`` is kept alive. ``peer``: the rank at the other end; ``place``: that of its action in the
+    row of that rank, infinity for one of an update."""
 
     tensor: torch.Tensor
-    works: Sequence[Any]
+    work: Any
+    peer: int
+    place: float
 
     def wait(self) -> torch.Tensor:
-        for work in self.works:
-            work.wait()
+        self.work.wait()
         return self.tensor
 
 
@@ -58,6 +62,7 @@ class Network:
     device: torch.device
     groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
     outgoing: list[Pending] = field(default_factory=list)
+    rows: dict[int, dict[Action, int]] = field(default_factory=dict)
 
     def connect(self) -> None:
         """Make the groups of all collectives. All ranks call this."""
@@ -71,13 +76,28 @@ class Network:
         """Hand a tensor to the ranks that read it from this one."""
         tensor = tensor.detach().contiguous()
         tag = self.tag(channel, microbatch)
-        works = [
-            dist.isend(tensor, reader, tag=tag)
-            for reader in self.step.readers(channel, self.rank, microbatch)
-            if reader != self.rank
-        ]
-        if works:
-            self.outgoing.append(Pending(tensor, works))
+        for reader in self.step.readers(channel, self.rank, microbatch):
+            work = dist.isend(tensor, reader, tag=tag)
+            place = self.place(reader, Action(RECEIVE, channel.target.index, microbatch, channel.number))
+            self.outgoing.append(Pending(tensor, work, reader, place))
+
+    def place(self, rank: int, action: Action) -> float:
+        """Where an action stands in the row of a rank; infinity for one that is part of an update."""
+        if rank not in self.rows:
+            self.rows[rank] = {action: place for place, action in enumerate(self.step.row(rank))}
+        return self.rows[rank].get(action, math.inf)
+
+    def arrived(self, pending: Pending) -> torch.Tensor:
+        """Wait for a tensor. Its sender has received all that it receives before this in its row: that is let go of."""
+        tensor = pending.wait()
+        kept = []
+        for sent in self.outgoing:
+            if sent.peer == pending.peer and sent.place < pending.place < math.inf:
+                sent.wait()
+            else:
+                kept.append(sent)
+        self.outgoing = kept
+        return tensor
 
     def receive(self, channel: Channel, microbatch: int) -> Pending:
         """Begin to receive a tensor."""
@@ -86,7 +106,8 @@ class Network:
         tensor = torch.empty(tuple(type_.shape or ()), dtype=torch_dtype(type_.dtype), device=self.device)  # type: ignore[arg-type]
         maker = self.step.maker(channel, self.rank, microbatch)
         work = dist.irecv(tensor, maker, tag=self.tag(channel, microbatch))
-        return Pending(tensor, [work])
+        place = self.place(maker, Action(SEND, channel.source.index, microbatch, channel.number))
+        return Pending(tensor, work, maker, place)
 
     def settle(self) -> None:
         """Wait until all that was sent has arrived."""

@@ -122,7 +122,7 @@ class Trainer:
         assert action.channel is not None
         running = self.stages[action.stage]
         name = self.step.channels[action.channel].name[1:]
-        running.received.setdefault(action.microbatch or 0, {})[name] = pending.wait()
+        running.received.setdefault(action.microbatch or 0, {})[name] = self.network.arrived(pending)
 
     def _send(self, action: Action) -> None:
         assert action.channel is not None
