@@ -80,7 +80,7 @@ def test_the_schedule_runs_them_one_after_another(seed: int, count: int, microba
     assert schedule is not None
     stage = plan.stages[0]
     passes = [(kind, number) for number in range(microbatches) for kind in "FB"]
-    rows = [*passes, *([("sync", None)] if stage.sync else [])]
+    rows = [*passes, *([("U", None)] if stage.sync else [])]
     assert [[(action.kind, action.microbatch) for action in row] for _, row in schedule.rows] == [rows, rows]
     assert schedule.period == pytest.approx(plan.value, rel=1e-9)
 
