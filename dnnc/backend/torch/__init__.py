@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -76,6 +76,18 @@ def statement(
     return f"{', '.join(names)} = {emitter(call)}"
 
 
+def dead_after(ops: Sequence[Op], kept: Container[str]) -> list[list[str]]:
+    """Of each op, the values that it is the last to read or make, but for those ``kept``."""
+    last: dict[str, int] = {}
+    for i, op in enumerate(ops):
+        last.update((name, i) for name in (*op.operands, *(value.name for value in op.results)) if name[:1] == "%")
+    found: list[list[str]] = [[] for _ in ops]
+    for name, end in last.items():
+        if name not in kept:
+            found[end].append(name)
+    return found
+
+
 def prelude(ops: Iterable[Op]) -> str:
     """The head of a program that holds ``ops``: imports, and the functions that they call."""
     wanted = {name for op in ops for name in HELPERS.get(op.name, ())}
@@ -113,4 +125,4 @@ _RESERVED = frozenset(
 )
 """Names that a program has for something else."""
 
-__all__ = ["DTYPES", "EMITTERS", "HELPERS", "identifier", "prelude", "statement"]
+__all__ = ["DTYPES", "EMITTERS", "HELPERS", "dead_after", "identifier", "prelude", "statement"]

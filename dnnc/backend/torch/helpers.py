@@ -184,7 +184,7 @@ def batch_norm_backward(
     grad: Tensor, x: Tensor, scale: Tensor, epsilon: float, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of X, scale and bias of a batch normalisation by the statistics of ``x``."""
-    variance, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
+    mean, variance = torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)  # var_mean takes three times as long
     inverse = torch.rsqrt(variance + epsilon)
     backward = torch.ops.aten.native_batch_norm_backward
     one, two, three = backward(grad, x, scale, None, None, mean, inverse, True, epsilon, wanted)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dnnc.backend.torch import identifier, prelude, statement
+from dnnc.backend.torch import dead_after, identifier, prelude, statement
 from ir.layout_rules import Surroundings
 from ir.module import Func, Module
 from ir.opdefs import module_opsets
@@ -24,7 +24,7 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
 
     ``values`` maps names of arguments and resources to tensors, ``%step`` to the number of the step where ``grad.step`` asks;
     the function gives a tuple of the results. Small constants that are written into statements need not be
-    there. Raises InvalidInput for an op that torch cannot run."""
+    there. What is not read any more is freed. Raises InvalidInput for an op that torch cannot run."""
     opsets = module_opsets(module)
     around = Surroundings(module.resources.values(), opsets)
     around.types.update((arg.name, arg.type) for arg in func.args)
@@ -36,7 +36,7 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
     read = {name for op in func.ops for name in op.operands if name} | set(outputs)
     given = sorted(read - made)
     names.update((name, identifier(name, taken)) for name in given)
-    for op in func.ops:
+    for op, dead in zip(func.ops, dead_after(func.ops, outputs), strict=True):
         around.see(op)
         results = [identifier(value.name, taken) if value.name else "" for value in op.results]
         names.update((value.name, result) for value, result in zip(op.results, results, strict=True) if value.name)
@@ -46,6 +46,8 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
             continue
         ops.append(op)
         lines.append(statement(op, operands, results, around.types, around.numbers, opsets.get("onnx", 24)))
+        if gone := [names[name] for name in dead if name in names]:
+            lines.append(f"del {', '.join(gone)}")
     said = set(re.findall(r"\w+", "\n".join(lines))) | {names[name] for name in outputs}
     lines[:0] = [f"{names[name]} = values[{name!r}]" for name in given if names[name] in said]  # others are written in
     lines.append(f"return ({''.join(names[name] + ', ' for name in outputs)})")

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from dnnc.backend.torch import identifier, prelude, statement
+from dnnc.backend.torch import dead_after, identifier, prelude, statement
 from dnnc.backend.torch.call import NEWEST
 from ir.attributes import Dense, attributes
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
@@ -113,20 +113,16 @@ class _File:
 
     def update(self) -> list[str]:
         """The lines of the function that runs once a step."""
-        return ["def update(weights, gradients, step, comm):", *self.statements(self.ops[UPDATE], set())]
+        sums = {op.operands[0] for op in self.ops[UPDATE] if op.name == ACCUMULATE}  # they are no variables
+        return ["def update(weights, gradients, step, comm):", *self.statements(self.ops[UPDATE], sums)]
 
     def statements(self, ops: Sequence[Op], leaving: set[str]) -> list[str]:
         """A statement for each op; a value that nothing reads any more, and that does not leave, is freed."""
-        last: dict[str, int] = {}
-        for i, op in enumerate(ops):
-            operands = () if op.name == ACCUMULATE else op.operands  # sums are no variables
-            last.update((name, i) for name in (*operands, *(value.name for value in op.results)) if name[:1] == "%")
-        lines = []
+        dead, lines = dead_after(ops, leaving), list[str]()
         for i, op in enumerate(ops):
             lines += [f"    {line}" for line in self.lines(op).splitlines()]
-            done = [self.name(name) for name, end in last.items() if end == i and name not in leaving]
-            if done and i + 1 < len(ops):
-                lines.append(f"    del {', '.join(done)}")
+            if dead[i] and i + 1 < len(ops):
+                lines.append(f"    del {', '.join(self.name(name) for name in dead[i])}")
         return lines
 
     def lines(self, op: Op) -> str:
