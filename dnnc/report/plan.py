@@ -88,7 +88,7 @@ def _step_text(plan: Plan) -> str:
         return f"{count} microbatches a step, one every {period}, and {len(plan.stages) - 1} more to fill and drain"
     (stage,) = plan.stages
     each = seconds_text(step_period(plan) - stage.sync / count)
-    synced = f", {seconds_text(stage.sync)} once to synchronise gradients" if stage.sync else ""
+    synced = f", {seconds_text(stage.sync)} once to update the weights" if stage.sync else ""
     return f"{count} microbatches a step, one after the other, {each} each{synced}"
 
 

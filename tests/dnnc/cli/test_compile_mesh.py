@@ -418,7 +418,7 @@ def test_microbatches_on_one_mesh_accumulate_gradients(tmp_path: Path, capsys: p
     assert again["objective"] == four["objective"]
     out = dnnc(capsys, "compile", *common, "-o", tmp_path / "told", *options, "--microbatches", "4")
     assert "4 microbatches a step, one after the other, " in out
-    assert " once to synchronise gradients" in out
+    assert " once to update the weights" in out
 
 
 def test_a_training_step_is_planned_as_the_best_of_all_kinds_unless_told(
