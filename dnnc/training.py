@@ -12,7 +12,7 @@ from ir.module import Func
 from ir.ops import Value
 from ir.types import TensorType
 from passes.framework.base import Pass
-from passes.model.timeline.flush import FAMILIES
+from passes.model.timeline.families import FAMILIES
 
 PIPELINE = "default-training"
 """The named pipeline of a training step in stages."""

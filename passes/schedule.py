@@ -1,7 +1,7 @@
 """Schedule: the order of work per device, for a stream of samples or for a training step.
 
 Reads a plan whose stages are on devices; writes one ``Schedule``: the rows that a person stated, or those of
-``passes/model/timeline/orders.py`` and ``flush.py``, which say what holds of them. Seconds of either are simulated.
+``passes/model/timeline/orders.py`` and ``families``, which say what holds of them. Seconds of either are simulated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ir.rows import unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
-from passes.model.timeline.flush import DEFAULT, FAMILIES, step
+from passes.model.timeline.families import DEFAULT, FAMILIES, step
 from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import run_rows
 from passes.model.timeline.workload import Workload, largest_load, workload
@@ -31,7 +31,7 @@ SLOWER = 1.001
 class SchedulePass(Pass):
     """Order receives, compute and sends per device for streamed inference, or for a training step.
 
-    ``family``: the order of a training step: ``1f1b``, ``gpipe``, ``zb-h1``, ``zb-h2``, or ``auto``, as deep as links ask for.
+    ``family``: the order of a training step (``passes.model.timeline.families``); ``auto`` is 1F1B as deep as links ask for.
     ``stated``: a schedule as IR text, whose rows and slots are kept instead, with seconds made anew; it came from ``source``.
     """
 

@@ -59,7 +59,8 @@ Schedule = Annotated[
     typer.Option(
         "--schedule",
         metavar="NAME|auto",
-        help="training: the order of passes: 1f1b (default), gpipe, zb-h1, zb-h2, or auto, 1f1b as deep as links ask for.",
+        help="training: the order of passes: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2, zb-v, or auto, 1f1b as deep as "
+        "links ask for.",
         show_default=False,
     ),
 ]

@@ -36,7 +36,7 @@ from passes.model.spmd.layouts import Placements
 from passes.model.spmd.price import price
 from passes.model.spmd.reshard_ops import Decided, laid, with_reshards
 from passes.model.spmd.staged import Staged
-from passes.model.timeline.flush import step
+from passes.model.timeline.families import step
 from passes.model.timeline.workload import largest_load, workload
 from passes.shard.constants import own_copies
 from passes.shard.proof import proven_for

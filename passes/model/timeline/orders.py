@@ -1,4 +1,4 @@
-"""Orders of work per device of a stream of samples (``flush`` has those of a training step).
+"""Orders of work per device of a stream of samples (``families`` has those of a training step).
 
 A device repeats one row for ever: receive what its stage reads, run the stage, send what it makes. Rows are
 periodic: the numbers of microbatches are offsets from the number of the period, such that in one period every stage works on

@@ -22,11 +22,9 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.limits import LIMITS
 from ir.module import Action, Module, Plan, Schedule
 from ir.rows import (
-    BACKWARD,
-    COMPUTE,
     INPUT_GRADIENT,
+    RECEIVE,
     SEND,
-    UPDATE,
     WEIGHT_GRADIENT,
     Flow,
     action_text,
@@ -172,11 +170,8 @@ def _wake(
 
 
 def _seconds(action: Action, load: Workload) -> float:
-    own = {COMPUTE: load.compute, BACKWARD: load.backward, UPDATE: load.sync, WEIGHT_GRADIENT: load.weights}.get(action.kind)
-    if own is not None:
-        return own[action.stage]
-    if action.kind == INPUT_GRADIENT:
-        return load.backward[action.stage] - load.weights[action.stage]
+    if action.kind not in (SEND, RECEIVE):
+        return load.seconds(action.kind, action.stage)
     if action.channel is None or not 0 <= action.channel < len(load.wires):
         raise ValueError(f"{action_text(action)}: no such channel")
     wire = load.wires[action.channel]

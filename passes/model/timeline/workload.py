@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, Cost, phase_of
+from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Cost, phase_of
 from ir.module import Func, Mesh, Module, Plan
-from ir.rows import COMPUTE, Channel, Flow
+from ir.rows import BACKWARD, COMPUTE, Channel, Flow
 from ir.topology import Topology
 from passes.model.graph import Cut, cuts_of, stage_members
 from passes.model.liveness import SLOTS
@@ -59,6 +59,22 @@ class Workload:
     sync: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     updates: frozenset[int] = frozenset()
+
+    def seconds(self, kind: str, stage: int) -> float:
+        """Of a pass of a stage, or its update. Raises ValueError for a stage that there is none of, and for another kind."""
+        if not 0 <= stage < len(self.compute):
+            raise ValueError(f"no such stage: {stage}")
+        if kind == COMPUTE:
+            return self.compute[stage]
+        if kind == UPDATE:
+            return self.sync[stage]
+        if kind == BACKWARD:
+            return self.backward[stage]
+        if kind == WEIGHT_GRADIENT:
+            return self.weights[stage]
+        if kind == INPUT_GRADIENT:
+            return self.backward[stage] - self.weights[stage]
+        raise ValueError(f"{kind} is not done by a stage alone")
 
     @property
     def flow(self) -> Flow:

@@ -1,0 +1,61 @@
+"""Orders of work of a training step of M microbatches, which ends when all are done and the weights are updated: a *family* for
+each way to order the passes of S stages, in a file of its own, which says how it goes.
+
+| family | in flight on the device of stage s | bubble, of equal stages without transfers | stages |
+|---|---|---|---|
+| ``1f1b`` | S - s | (S-1)(F+B) | on any devices |
+| ``gpipe`` | M | (S-1)(F+B) | on any devices |
+| ``interleaved`` | ((v-1) p + 2 (p-1-s) + 1) / v | (p-1)(F+B) / v | v on each of p devices: s on device s mod p |
+| ``zb-h1`` | S | (S-1)(F+I-W) | on any devices |
+| ``zb-h2`` | 2 S - 1 | (S-1)(F+I-2W) | on any devices |
+| ``zb-v`` | p | 0 where F = I = W | 2 on each of p devices: s and 2p-1-s on device s |
+| ``auto`` | the least that keep the pace of the slowest stage | as deep as links ask for | on any devices |
+
+``B`` is ``I``, the gradients of values, then ``W``, those of weights alone, which nobody waits for. What is in flight counts a
+device's whole work for a microbatch as one. The bubbles of ``zb-*`` are those of a device, from its first action to its last;
+all others are of the step too. Several stages on one device without a family of their own are ordered by ``listed``.
+
+Invariants: each row holds, for each microbatch, every ``recv``, ``F``, ``B`` (or ``I`` and ``W``) and ``send`` of its stages
+once, in an order that ``simulate`` completes, and one ``U`` of each stage, last, where there is an update. ``period`` and
+``latency`` are both the seconds that the simulated step takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ir.module import Schedule
+from passes.model.liveness import SLOTS
+from passes.model.timeline.families.auto import auto, derived_depths
+from passes.model.timeline.families.base import Family, rows_of
+from passes.model.timeline.families.gpipe import gpipe
+from passes.model.timeline.families.interleaved import interleaved
+from passes.model.timeline.families.one_f_one_b import one_f_one_b
+from passes.model.timeline.families.zb_v import zb_v
+from passes.model.timeline.families.zero_bubble import zb_h1, zb_h2
+from passes.model.timeline.simulate import run_rows
+from passes.model.timeline.workload import Workload
+
+FAMILIES: dict[str, Family] = {
+    "1f1b": one_f_one_b,
+    "gpipe": gpipe,
+    "interleaved": interleaved,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "zb-v": zb_v,
+    "auto": auto,
+}
+"""The orders of work of a training step, by the names that ``--schedule`` takes."""
+DEFAULT = "1f1b"
+
+
+def step(load: Workload, microbatches: int, family: str = DEFAULT) -> Schedule:
+    """The schedule of a training step; see the module. ``load.backward`` and ``load.sync`` are given; ``family`` is one of
+    ``FAMILIES``. Raises UsageError where the stages do not lie on the devices as the family needs them."""
+    rows = rows_of(load, FAMILIES[family](load, microbatches))
+    schedule = Schedule("@schedule", family, tuple(rows.items()), microbatches=microbatches, slots=SLOTS)
+    ends = max((event.end for event in run_rows(load, rows)), default=0.0)
+    return replace(schedule, period=ends, latency=ends)
+
+
+__all__ = ["DEFAULT", "FAMILIES", "derived_depths", "step"]
