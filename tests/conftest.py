@@ -66,9 +66,12 @@ def shared_dir() -> Path:
 @pytest.fixture(autouse=True, scope="session")
 def counted_twice() -> Iterator[None]:
     """Every plan that is compiled in this process is counted again from its programs (``tests/counted_twice.py``)."""
+    from passes.differentiate import DifferentiatePass
     from passes.localize import LocalizePass
-    from tests.counted_twice import localized_and_counted
+    from tests.counted_twice import differentiated_and_counted, localized_and_counted
 
-    run, LocalizePass.run = LocalizePass.run, localized_and_counted  # type: ignore[method-assign]
+    localize, LocalizePass.run = LocalizePass.run, localized_and_counted  # type: ignore[method-assign]
+    differentiate, DifferentiatePass.run = DifferentiatePass.run, differentiated_and_counted  # type: ignore[method-assign]
     yield
-    LocalizePass.run = run  # type: ignore[method-assign]
+    LocalizePass.run = localize  # type: ignore[method-assign]
+    DifferentiatePass.run = differentiate  # type: ignore[method-assign]

@@ -1,4 +1,5 @@
-"""Every plan that a test compiles is counted twice: what its stages cost, and what the programs of their devices do.
+"""Every plan that a test compiles is counted twice: what its stages cost, and what the programs of their devices do; of a
+training step, what it was planned by, and what its backward ops do and keep.
 
 The count reads local types, the ops of programs and the topology, and nothing of the search. A plan says the seconds of the
 slowest member of each op, so the seconds of any one member are at most those; those of a stage on one device, or on one for
@@ -7,18 +8,30 @@ each sample in turn, are what is counted."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Iterable
 
 from ir.diagnostics import InvalidInput
-from ir.facets import BackwardTime, Measured, Time
+from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BackwardTime, Cost, Measured, Time, phase_of
 from ir.module import Module, Plan
+from ir.ops import Op
 from ir.topology import Topology
+from ir.types import type_bytes
+from passes.cost import CostPass
+from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from passes.localize import LocalizePass
 from passes.model.folding import expand
+from passes.model.graph import reads, stage_members
+from passes.model.learning import is_float, learning, saved_values
 from passes.model.spmd import count
+from passes.model.spmd.reshard_ops import without_reshards
 from tests.passes.model.spmd.worked import worked
 
 NEAR = 1e-6
+ROUNDING = 0.02
+"""Of saved bytes: what is not a tensor of floats, such as a mask, counts on one side alone."""
+BACKWARD = (INPUT_GRADIENT, WEIGHT_GRADIENT)
 ABOVE = 1e-2
 """Relative: of a Gemm the bias is added in one of its terms alone, which the plan spreads."""
 
@@ -54,6 +67,61 @@ def check_counts(module: Module) -> int:
     return compared
 
 
+def check_step(planned: Module, whole: Module) -> int:
+    """Asserts that the backward ops of a training step do what the facts of its forward ops say: the flops of products and
+    convolutions to the last one, and what each stage keeps of a microbatch within ``ROUNDING`` of its bytes. Returns how many
+    stages were compared. ``whole``: the differentiated step, without recomputation, with costs."""
+    told = _flops((op, _gradients(op)) for op in planned.entry.ops)
+    backward = [op for op in whole.entry.ops if phase_of(op.facets) in BACKWARD]
+    counted = _flops((op, op.facet(Cost, Cost()).flops) for op in backward)
+    for place in told:
+        assert told[place] == counted.get(place, 0), f"{place}: planned with {told[place]} flops of gradients, of {counted}"
+    made = {value.name: value for value in whole.entry.args}
+    made.update((value.name, value) for op in whole.entry.ops if phase_of(op.facets) == FORWARD for value in op.results)
+    entry = without_reshards(planned.entry).func
+    on, learned = stage_members(entry), learning(planned)
+    stages = {stage for members in on for stage in members}
+    for stage in stages:
+        facts: dict[str, int] = {}
+        for op, members in zip(entry.ops, on, strict=True):
+            if stage in members:
+                facts.update(saved_values(op, learned))
+        kept = {
+            name: type_bytes(made[name].type) or 0
+            for op, members in zip(whole.entry.ops, stage_members(whole.entry), strict=True)
+            if stage in members and phase_of(op.facets) in BACKWARD
+            for name in reads(op)
+            if name in made and is_float(made[name].type)
+        }
+        one, other = sum(facts.values()), sum(kept.values())
+        assert abs(one - other) <= ROUNDING * max(one, other), f"stage {stage}: planned to keep {one} bytes, its ops {other}"
+    return len(stages)
+
+
+def _gradients(op: Op) -> int:
+    """What the gradients of a product are planned with, but for that of a bias: a sum is no product."""
+    cost = op.facet(Cost, Cost())
+    bias = sum(getattr(op.results[0].type, "elements", 0) or 0 for name in op.operands[2:3] if name)
+    return cost.input_grad + cost.weight_grad - (bias if cost.weight_grad else 0)
+
+
+def _flops(counted: Iterable[tuple[Op, int]]) -> dict[str, int]:
+    """Of products and convolutions, by location."""
+    found: dict[str, int] = defaultdict(int)
+    for op, flops in counted:
+        if op.facet(Cost, Cost()).kind in ("matmul", "conv"):
+            found[str(op.location)] += flops
+    return found
+
+
+def differentiated_and_counted(self: DifferentiatePass, module: Module, context: PassContext) -> Module:
+    """The pass ``differentiate``, with the check behind it where a search made the plan."""
+    result = _DIFFERENTIATE(self, module, context)
+    if {"partition", "shard"} & context.statistics.keys() and self.recompute == "none":
+        check_step(expand(module), CostPass().run(expand(result), PassContext(dialects=context.dialects)))
+    return result
+
+
 def localized_and_counted(self: LocalizePass, module: Module, context: PassContext) -> Module:
     """The pass ``localize``, with the check behind it where a search made the plan."""
     result = _LOCALIZE(self, module, context)
@@ -63,5 +131,6 @@ def localized_and_counted(self: LocalizePass, module: Module, context: PassConte
 
 
 _LOCALIZE = LocalizePass.run
+_DIFFERENTIATE = DifferentiatePass.run
 
-__all__ = ["check_counts", "localized_and_counted"]
+__all__ = ["check_counts", "check_step", "differentiated_and_counted", "localized_and_counted"]
