@@ -1,2 +1,2 @@
 """What happens when: a plan's seconds (``workload``), the order of work per device of a stream (``orders``) or a training step
-(``families``), and what every device then does when (``simulate``)."""
+(``families``), what every device then does when (``simulate``) and holds (``memory``)."""

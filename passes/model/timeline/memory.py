@@ -1,0 +1,192 @@
+"""Bytes that each device holds while a schedule runs.
+
+A device holds, all the time, the weights of its stages, with gradients and optimizer state in training, and the buffers of
+what arrives. A pass holds what is alive while it runs (``passes.model.liveness``). Of a training step, a value of F or I that a
+later phase of the same stage reads is *saved* for its microbatch: from the start of the pass that makes or receives it until
+the end of the last that reads it. Where the backward ops are not written out, that is what the facts of the forward ops say
+(``passes.model.learning``), until the end of the backward pass.
+
+Bytes are those of the largest part where a stage is a mesh. A workload of opaque units states bytes of whole nodes: it holds
+the same all the time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ir.diagnostics import InvalidInput
+from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, phase_of
+from ir.module import Func, Mesh, Module, Plan, Stage
+from ir.ops import Op, Value
+from ir.rows import BACKWARD, COMPUTE
+from ir.types import BytesType, Type, type_bytes
+from passes.model.graph import reads, stage_members
+from passes.model.learning import learning, saved_values
+from passes.model.liveness import live_bytes, states_bytes
+from passes.model.spmd.cross_mesh import Party, part_bytes, parties
+from passes.model.timeline.simulate import Event
+
+PHASES = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
+"""Phases of a microbatch, in order."""
+BEHIND = {COMPUTE: (FORWARD,), BACKWARD: (INPUT_GRADIENT, WEIGHT_GRADIENT), INPUT_GRADIENT: (INPUT_GRADIENT,)} | {
+    WEIGHT_GRADIENT: (WEIGHT_GRADIENT,)
+}
+"""The phases that an action does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """``constant``: bytes that a device holds all the time; ``steps``: from so many seconds on, so many bytes in all."""
+
+    constant: int
+    steps: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def peak(self) -> int:
+        return max((held for _, held in self.steps), default=self.constant)
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Bytes of a stage on each of its devices: ``constant``; ``saved[made, read]`` of a microbatch, by the phases that make and
+    last read it; ``working[phase]``: what else is alive in a pass."""
+
+    constant: int
+    saved: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    working: Mapping[str, int] = field(default_factory=dict)
+
+    def kept(self, phases: Sequence[str]) -> int:
+        """What passes of these phases make for later ones."""
+        return sum(size for (made, read), size in self.saved.items() if made in phases and read not in phases)
+
+    def freed(self, phases: Sequence[str]) -> int:
+        """What passes of these phases are the last to read."""
+        return sum(size for (made, read), size in self.saved.items() if read in phases and made not in phases)
+
+    def busy(self, phases: Sequence[str]) -> int:
+        """The most that is alive in passes of these phases, one after the other, beside what is saved for others."""
+        between = sum(size for (made, read), size in self.saved.items() if made in phases and read in phases)
+        return between + max((self.working.get(phase, 0) for phase in phases), default=0)
+
+    @property
+    def of_microbatch(self) -> int:
+        """All that is saved of a microbatch between its forward and its backward pass."""
+        return self.kept((FORWARD,))
+
+
+def memory_over_time(module: Module, events: Iterable[Event]) -> dict[str, Held]:
+    """What each device of a placed plan holds while ``events`` (``simulate``) take place. Raises InvalidInput for a module
+    without a placed plan."""
+    plan, of_stage = module.first(Plan), stage_memory(module)
+    constant: dict[str, int] = defaultdict(int)
+    for row in plan.stages if plan is not None else ():
+        for device in row.devices:
+            constant[device] += of_stage[row.index].constant
+    level, steps = dict(constant), defaultdict[str, list[tuple[float, int]]](list)
+    for event in events:
+        phases, device = BEHIND.get(event.action.kind, ()), event.device
+        if phases:
+            stage = of_stage[event.action.stage]
+            during = level[device] + stage.kept(phases) + stage.busy(phases)
+            level[device] += stage.kept(phases) - stage.freed(phases)
+            steps[device] += [(event.start, during), (event.end, level[device])]
+    return {device: Held(bytes_, ((0.0, bytes_), *steps[device])) for device, bytes_ in constant.items()}
+
+
+def stage_memory(module: Module) -> tuple[StageMemory, ...]:
+    """What the stages of a placed plan hold. Raises InvalidInput for a module without one."""
+    plan = module.first(Plan)
+    if plan is None or not all(row.devices for row in plan.stages):
+        raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
+    sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
+    bodies = _bodies(module, len(plan.stages))
+    if states_bytes(module.entry):
+        return tuple(StageMemory(row.memory) for row in plan.stages)
+    written = any(phase_of(op.facets) != FORWARD for _, ops in bodies for op in ops)
+    facts = _saved_by_facts(module, bodies, sides) if plan.flushes and not written else []
+    found = []
+    for row, (args, ops), side in zip(plan.stages, bodies, sides, strict=True):
+        size = _sizes(args, ops, side)
+        saved, names = _saved(args, ops, size)
+        working = {phase: _alive(ops, phase, size, names) for phase in PHASES}
+        if facts:  # gradients of what was alive are alive in its place
+            saved, working = {(FORWARD, WEIGHT_GRADIENT): facts[row.index]}, dict.fromkeys(PHASES, working[FORWARD])
+        found.append(StageMemory(row.weights + row.buffers, saved, working))
+    return tuple(found)
+
+
+def _bodies(module: Module, count: int) -> list[tuple[tuple[Value, ...], tuple[Op, ...]]]:
+    """Inputs of the model and ops of each stage: of its program, or its part of the entry function."""
+    programs = sorted(module.of_type(Stage), key=lambda stage: stage.index)
+    if programs:
+        return [(stage.args, stage.ops) for stage in programs]
+    own: list[list[Op]] = [[] for _ in range(count)]
+    for op, on in zip(module.entry.ops, stage_members(module.entry), strict=True):
+        for stage in on:
+            own[stage].append(op)
+    return [(module.entry.args, tuple(ops)) for ops in own]
+
+
+def _sizes(args: Sequence[Value], ops: Sequence[Op], side: Party) -> dict[str, int]:
+    """Bytes of each value of a stage on one of its devices; of a received one, which lies in a buffer until it is read, too."""
+    return {value.name: part_bytes(value.type, side) for value in (*args, *(value for op in ops for value in op.results))}
+
+
+def _saved(
+    args: Sequence[Value], ops: Sequence[Op], size: Mapping[str, int]
+) -> tuple[dict[tuple[str, str], int], frozenset[str]]:
+    """What is saved of a microbatch, by the phases that make and last read it, and the names of it."""
+    made = dict.fromkeys((value.name for value in args), FORWARD)
+    last: dict[str, str] = {}
+    for op in ops:
+        phase = phase_of(op.facets)
+        if phase not in PHASES:
+            continue
+        for name in reads(op):
+            last[name] = max(last.get(name, phase), phase, key=PHASES.index)
+        if not (op.dialect == "comm" and op.operands and op.operands[0].startswith("@")):  # a part of a weight
+            made.update((value.name, phase) for value in op.results)
+    saved: dict[tuple[str, str], int] = defaultdict(int)
+    names = [name for name, phase in made.items() if last.get(name, phase) != phase]
+    for name in names:
+        saved[made[name], last[name]] += size[name]
+    return dict(saved), frozenset(names)
+
+
+def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozenset[str]) -> int:
+    """The most bytes of values alive at once in a phase, without those ``saved`` and those that lie in buffers. What the update
+    reads is alive until the end of the phase: it is added to the sum of the microbatches then."""
+    own = [op for op in ops if phase_of(op.facets) == phase]
+    read = {name for op in ops if phase_of(op.facets) not in PHASES for name in reads(op)}
+    outside = saved | {value.name for op in own if op.name == "comm.recv" for value in op.results}
+    local = [
+        replace(op, results=tuple(Value(v.name, BytesType(0 if v.name in outside else size[v.name])) for v in op.results))
+        for op in own
+    ]
+    last = Op("comm.end", tuple(sorted(name for op in own for name in (v.name for v in op.results) if name in read)), ())
+    return max(live_bytes(Func("@phase", (), (), (*local, last))), default=0)
+
+
+def _saved_by_facts(module: Module, bodies: Sequence[tuple[object, Sequence[Op]]], sides: Sequence[Party]) -> list[int]:
+    """Bytes that each stage saves of a microbatch, by the facts of its forward ops; what is no value is split evenly."""
+    learned = learning(module)
+    types = {value.name: value.type for value in module.entry.args}
+    types |= {value.name: value.type for op in module.entry.ops for value in op.results}
+    found = []
+    for (_, ops), side in zip(bodies, sides, strict=True):
+        values = {name: size for op in ops for name, size in saved_values(op, learned).items()}
+        found.append(sum(_part(size, types.get(name), side) for name, size in values.items()))
+    return found
+
+
+def _part(size: int, type_: Type | None, side: Party) -> int:
+    """What a member has of so many bytes of a value of this type."""
+    whole = type_bytes(type_) if type_ is not None else None
+    if whole:
+        return size * part_bytes(type_, side) // whole if type_ is not None else size
+    return size // max(1, len(side.devices) if side.sizes else 1)
+
+
+__all__ = ["Held", "StageMemory", "memory_over_time", "stage_memory"]

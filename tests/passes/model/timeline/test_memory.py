@@ -1,0 +1,120 @@
+"""Memory over time: a step by hand, what the rows of each family hold at once, and tensors that a stage file really keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dnnc.frontends import DIALECTS
+from dnnc.scheduled import scheduled
+from ir import parse_module
+from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.module import Module, Plan
+from passes.framework.base import PassContext
+from passes.model.timeline.memory import Held, memory_over_time, stage_memory
+from passes.model.timeline.simulate import simulate
+from passes.place import PlacePass
+from passes.schedule import SchedulePass
+from tests.passes.shard.test_stages import SMALL, sharded
+from tests.passes.staging import chain, devices, planned
+
+STEP = """
+module @m {opset.onnx = 20} {
+  func @main(%x : tensor<8xf32>) -> (%loss : tensor<f32>) {
+    %loss = onnx.ReduceSum(%x) : tensor<f32> stage<0>
+  }
+  topology @t {
+    type t {rates = {f32 = 1.0}}
+    host h
+    device d0 {type = t, host = h}
+  }
+  stage @stage0 index 0 on [d0] (%x : tensor<8xf32>) -> (%loss : tensor<f32>) {
+    %h = onnx.Relu(%x) : tensor<8xf32> stage<0>
+    %y = onnx.Neg(%h) : tensor<8xf32> stage<0>
+    %loss = onnx.ReduceSum(%y) : tensor<f32> stage<0>
+    %h.grad = onnx.Neg(%h) : tensor<8xf32> stage<0> phase<I>
+    %w.grad = onnx.Mul(%x, %h.grad) : tensor<8xf32> stage<0> phase<W>
+    %sum = grad.accumulate(%w.grad) {microbatches = 2} : tensor<8xf32> stage<0> phase<U>
+  }
+  schedule @schedule {
+    kind = "zb-h1"
+    microbatches = 2
+    row d0 [F(0, 0), F(0, 1), I(0, 0), W(0, 0), I(0, 1), W(0, 1), U(0, _)]
+  }
+  plan @plan {
+    objective = training
+    comm = sum
+    value = 12.0
+    port_value = 12.0
+    bound = 0.0
+    status = feasible
+    single = inf
+    microbatches = 2
+    stage {index = 0, device_type = t, devices = [d0], ops = 3, compute = 4.0, backward = 2.0, weights = 100}
+  }
+}
+"""
+
+
+def test_a_step_by_hand() -> None:
+    """Saved: x until W, h until I, both 32 bytes; I keeps 32 for W. Working: y and the loss in F, the gradient of w in W."""
+    module = parse_module(STEP)
+    stage = stage_memory(module)[0]
+    assert dict(stage.saved) == {("F", "W"): 32, ("F", "I"): 32, ("I", "W"): 32}
+    assert dict(stage.working) == {"F": 36, "I": 0, "W": 32}
+    held = memory_over_time(module, simulate(module))["d0"]
+    levels = [after for (_, before), (_, after) in zip(held.steps, held.steps[1:], strict=False) if after != before]
+    assert levels == [200, 164, 264, 228, 260, 228, 260, 164, 196, 164, 196, 100]
+    assert (held.constant, held.peak) == (100, 264)
+
+
+def test_a_stream_holds_the_same_but_for_the_pass_that_runs() -> None:
+    context = PassContext()
+    module = SchedulePass().run(PlacePass().run(planned(chain([0, 0]), devices(1)), context), context)
+    held = memory_over_time(module, simulate(module, 2))["d0"]
+    assert held == Held(held.constant, ((0.0, 0), (0.0, 2048), (2.0, 0), (2.0, 2048), (4.0, 0)))
+
+
+def test_a_module_without_a_plan_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no placed plan"):
+        memory_over_time(chain([0]), [])
+
+
+@pytest.fixture(scope="module")
+def plan_alone() -> Module:
+    """Three stages on meshes of two, of 6 microbatches, without backward ops."""
+    model = f"{SMALL.replace('layers=2', 'layers=3')},batch=4"
+    return sharded(model, "preset:cpu-8", training=True, microbatches=6, mesh="2", stages=3)
+
+
+@pytest.mark.parametrize(("family", "most"), [("gpipe", [6, 6, 6]), ("1f1b", [3, 2, 1]), ("zb-h1", [3, 3, 3])])
+def test_a_family_holds_what_it_has_in_flight(plan_alone: Module, family: str, most: list[int]) -> None:
+    module = SchedulePass(family=family).run(plan_alone, PassContext())
+    plan, stages = module.first(Plan), stage_memory(module)
+    assert plan is not None
+    held = memory_over_time(module, simulate(module))
+    for row, stage, flight in zip(plan.stages, stages, most, strict=True):
+        assert stage.of_microbatch > 0
+        for device in row.devices:
+            wanted = stage.constant + flight * stage.of_microbatch
+            assert wanted <= held[device].peak <= wanted + stage.busy(("F",))
+
+
+def test_a_stage_file_keeps_just_the_bytes_that_are_told(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from dnnc.backend.torch.checkpoint import read_whole
+    from dnnc.program.training import Step, file_name
+    from dnnc.runtime.torch.trainer import _load
+    from tests.dnnc.runtime.torch.training_builds import compiled
+
+    folder = compiled(tmp_path / "build")
+    module = scheduled(folder, "", DiagnosticSink())
+    step, weights = Step.of(module, DIALECTS), read_whole(folder / "weights.safetensors")
+    sent = {"x": torch.ones(4, 784), "target": torch.ones(4, 10)}
+    for stage, memory in zip(step.stages, stage_memory(module), strict=True):
+        program, _ = step.program(stage, step.ranks[stage.devices[0]])
+        functions = _load(folder / file_name(step, stage, program), program.name, torch.device("cpu"))
+        made, _, saved = functions["forward"](weights, sent, {}, None)
+        sent |= made
+        assert sum(tensor.nbytes for tensor in saved.values()) == memory.of_microbatch > 0
