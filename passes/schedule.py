@@ -18,7 +18,7 @@ from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.timeline.families import DEFAULT, FAMILIES, step
 from passes.model.timeline.orders import steady_period, stream
-from passes.model.timeline.simulate import run_rows
+from passes.model.timeline.simulate import makespan
 from passes.model.timeline.workload import Workload, largest_load, workload
 
 SHOWN = 5
@@ -76,7 +76,7 @@ class SchedulePass(Pass):
             hint = "give the rows what the stages do, or delete the schedule from the text: it is then made anew"
             told = [f"the schedule does not fit the plan's stages: {problem}" for problem in problems[:SHOWN]]
             raise InvalidInput([Diagnostic(message, where, hint=hint) for message in told])
-        ends = max((event.end for event in run_rows(load, unrolled(stated, flow, 1))), default=0.0)
+        ends = makespan(load, unrolled(stated, flow, 1))
         period = max(own.period, steady_period(load, stated)) if own.periodic else ends
         if period > SLOWER * own.period:
             message = f"these rows take {period:.4g} s per sample, those of the compiler {own.period:.4g} s"

@@ -22,7 +22,7 @@ from dataclasses import replace
 from ir.module import Action, Schedule
 from ir.rows import COMPUTE, RECEIVE, SEND, unrolled
 from passes.model.liveness import SLOTS
-from passes.model.timeline.simulate import run_rows
+from passes.model.timeline.simulate import makespan, run_rows
 from passes.model.timeline.workload import Workload
 
 
@@ -46,8 +46,7 @@ def stream(load: Workload, period: float) -> Schedule:
     schedule = Schedule("@schedule", "stream", tuple(rows.items()), periodic=True, period=period, slots=SLOTS)
     if any(any(wire.media) for wire in load.wires):
         schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
-    events = run_rows(load, unrolled(schedule, flow, 1))
-    return replace(schedule, latency=max((event.end for event in events), default=0.0))
+    return replace(schedule, latency=makespan(load, unrolled(schedule, flow, 1)))
 
 
 def steady_period(load: Workload, schedule: Schedule) -> float:

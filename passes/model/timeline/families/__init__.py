@@ -33,7 +33,7 @@ from passes.model.timeline.families.interleaved import interleaved
 from passes.model.timeline.families.one_f_one_b import one_f_one_b
 from passes.model.timeline.families.zb_v import zb_v
 from passes.model.timeline.families.zero_bubble import zb_h1, zb_h2
-from passes.model.timeline.simulate import run_rows
+from passes.model.timeline.simulate import makespan
 from passes.model.timeline.workload import Workload
 
 FAMILIES: dict[str, Family] = {
@@ -54,7 +54,7 @@ def step(load: Workload, microbatches: int, family: str = DEFAULT) -> Schedule:
     ``FAMILIES``. Raises UsageError where the stages do not lie on the devices as the family needs them."""
     rows = rows_of(load, FAMILIES[family](load, microbatches))
     schedule = Schedule("@schedule", family, tuple(rows.items()), microbatches=microbatches, slots=SLOTS)
-    ends = max((event.end for event in run_rows(load, rows)), default=0.0)
+    ends = makespan(load, rows)
     return replace(schedule, period=ends, latency=ends)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,14 @@ from ir.diagnostics import InvalidInput
 from ir.module import Action, Schedule
 from ir.row_faults import faults
 from ir.rows import unrolled
+from passes.model.timeline.families import FAMILIES
+from passes.model.timeline.families.base import rows_of as rows_of_step
 from passes.model.timeline.orders import steady_period, stream
-from passes.model.timeline.simulate import DeadlockError, Event, run_rows, simulate
+from passes.model.timeline.simulate import DeadlockError, Event, makespan, run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, largest_load
 from tests.ir.test_rows import LONG, flows, rows_of
+from tests.passes.model.timeline.followed import run_rows_slowly
+from tests.passes.model.timeline.test_families import placed
 from tests.passes.staging import chain
 
 
@@ -194,3 +199,68 @@ def test_the_simulator_completes_just_the_rows_that_the_verifier_accepts(data: s
     except DeadlockError:
         done = -1
     assert (done < 0) == bool(faults(schedule, flow))
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[Workload, int, str]:
+    """A training step of any family, of few different seconds, so that much happens at once; links are shared or not."""
+    family = draw(st.sampled_from(sorted(FAMILIES)))
+    count, comm = draw(st.integers(1, 4)), draw(st.sampled_from(["sum", "overlap", "duplex"]))
+    load = placed(family, count)
+    seconds = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0])
+    media = st.lists(st.tuples(st.sampled_from(["a", "b"]), seconds), max_size=2, unique_by=lambda one: one[0])
+    wires = tuple(
+        replace(wire, send=draw(seconds), receive=draw(seconds), media=tuple(map(tuple, draw(st.lists(media, max_size=2)))))
+        for wire in load.wires
+    )
+    times = [tuple(draw(seconds) for _ in load.compute) for _ in range(4)]
+    load = replace(load, comm=comm, wires=wires, compute=times[0], backward=times[1], sync=times[2])
+    load = replace(load, weights=tuple(both * 0.3 for both in times[1]))
+    if family not in ("interleaved", "zb-v") and draw(st.booleans()):
+        load = replace(load, replicas=(("m", "n"), *load.replicas[1:]), together=frozenset(draw(st.sets(st.just(0)))))
+    return load, draw(st.integers(1, 7)), family
+
+
+@given(steps())
+@settings(deadline=None, max_examples=150)
+def test_the_compiled_loop_does_what_its_slow_twin_does(drawn: tuple[Workload, int, str]) -> None:
+    load, microbatches, family = drawn
+    rows = rows_of_step(load, FAMILIES[family](load, microbatches))
+    assert run_rows(load, rows) == run_rows_slowly(load, rows)
+    assert makespan(load, rows) == max(event.end for event in run_rows_slowly(load, rows))
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=150)
+def test_of_any_rows_of_a_stream_the_twin_says_the_same(data: st.DataObject) -> None:
+    """Deadlocks included: the same lanes are stuck."""
+    flow = data.draw(flows())
+    schedule = data.draw(rows_of(flow))
+    seconds = st.sampled_from([0.0, 0.25, 0.1, 1.0])
+    wires = tuple(
+        Wire(channel.source, channel.target, data.draw(seconds), data.draw(seconds)) for channel in flow.channels.values()
+    )
+    load = Workload(tuple(data.draw(seconds) for _ in flow.devices), flow.devices, wires, flow.comm, flow.slots, flow.together)
+    rows = unrolled(schedule, flow, 6)
+
+    def told(run: Callable[[Workload, Mapping[str, Sequence[Action]]], list[Event]]) -> object:
+        try:
+            return run(load, rows)
+        except DeadlockError as error:
+            return error.waiting
+
+    assert told(run_rows) == told(run_rows_slowly)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (Action("F", 2, 0), r"F\(2, 0\): no such stage"),
+        (Action("send", 0, 0, 7), r"send\(0, 0, 7\): no such channel"),
+        (Action("B", 0, 0), r"B\(0, 0\): no such stage"),
+        (Action("Q", 0, 0), "Q: no such kind"),
+    ],
+)
+def test_actions_of_nothing_that_there_is_are_told(action: Action, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_rows(workload([1.0, 1.0], [Wire(0, 1, 1.0, 1.0)]), {"d0": [action]})
