@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from ir.diagnostics import UsageError
 from ir.module import Action, Schedule
 from ir.row_faults import faults
 from passes.model.timeline.families import FAMILIES, derived_depths, step
-from passes.model.timeline.simulate import run_rows
+from passes.model.timeline.simulate import Event, run_rows
 from passes.model.timeline.workload import Wire, Workload
 
 
@@ -46,8 +46,12 @@ def placed(family: str, devices: int) -> Workload:
 
 def spans(load: Workload, schedule: Schedule) -> list[float]:
     """Seconds from the first action to the last, by device."""
+    return spans_of(run_rows(load, dict(schedule.rows)))
+
+
+def spans_of(events: Iterable[Event]) -> list[float]:
     found: dict[str, list[float]] = {}
-    for event in run_rows(load, dict(schedule.rows)):
+    for event in events:
         found.setdefault(event.device, []).extend((event.start, event.end))
     return [max(times) - min(times) for times in found.values()]
 
