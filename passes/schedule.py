@@ -17,6 +17,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.timeline.families import DEFAULT, FAMILIES, step
+from passes.model.timeline.memory import room
 from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import makespan
 from passes.model.timeline.workload import Workload, largest_load, workload
@@ -50,6 +51,8 @@ class SchedulePass(Pass):
         load, plan = workload(module), module.first(Plan)
         assert plan is not None, "a workload is a plan's"
         training = plan.flushes
+        if training:
+            load = replace(load, room=room(module))
         schedule = step(load, plan.microbatches, self.family) if training else stream(load, largest_load(load))
         if self.stated:
             schedule = self._kept(load, schedule, context)

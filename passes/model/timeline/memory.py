@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, phase_of
+from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, in_phase, phase_of
 from ir.module import Func, Mesh, Module, Plan, Stage
 from ir.ops import Op, Value
 from ir.rows import BACKWARD, COMPUTE
+from ir.topology import Topology
 from ir.types import BytesType, Type, type_bytes
-from passes.model.graph import reads, stage_members
+from passes.model.graph import cuts_of, reads, stage_members
 from passes.model.learning import learning, saved_values
 from passes.model.liveness import live_bytes, states_bytes
 from passes.model.spmd.cross_mesh import Party, part_bytes, parties
@@ -117,12 +118,33 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     return tuple(found)
 
 
+def room(module: Module) -> tuple[int, ...]:
+    """How many microbatches in flight each stage of a training plan has memory for, those of all replicas together: at least
+    one. Stages that share a device have room for as many of each."""
+    plan, topology, of_stage = module.first(Plan), module.first(Topology), stage_memory(module)
+    assert plan is not None, "it has memory"
+    assert topology is not None, "its stages are on devices"
+    found = [max(1, plan.microbatches)] * len(of_stage)
+    for device in dict.fromkeys(name for row in plan.stages for name in row.devices):
+        own = [row for row in plan.stages if device in row.devices]
+        limit, stages = topology.memory(topology.device(device)), [of_stage[row.index] for row in own]
+        saved = sum(stage.of_microbatch for stage in stages)
+        if limit is not None and saved:
+            left = limit - sum(stage.constant for stage in stages) - max(stage.busy(PHASES) for stage in stages)
+            for row in own:
+                takers = 1 if row.mesh else len(row.devices)
+                found[row.index] = min(found[row.index], takers * max(1, left // saved))
+    return tuple(found)
+
+
 def _bodies(module: Module, count: int) -> list[tuple[tuple[Value, ...], tuple[Op, ...]]]:
-    """Inputs of the model and ops of each stage: of its program, or its part of the entry function."""
+    """Inputs of the model and ops of each stage: of its program, or its part of the entry function and what it receives."""
     programs = sorted(module.of_type(Stage), key=lambda stage: stage.index)
     if programs:
         return [(stage.args, stage.ops) for stage in programs]
     own: list[list[Op]] = [[] for _ in range(count)]
+    for cut in cuts_of(module.entry):
+        own[cut.target].append(Op("comm.recv", (), (cut.tensor,), facets=in_phase(cut.read)))
     for op, on in zip(module.entry.ops, stage_members(module.entry), strict=True):
         for stage in on:
             own[stage].append(op)
@@ -189,4 +211,4 @@ def _part(size: int, type_: Type | None, side: Party) -> int:
     return size // max(1, len(side.devices) if side.sizes else 1)
 
 
-__all__ = ["Held", "StageMemory", "memory_over_time", "stage_memory"]
+__all__ = ["Held", "StageMemory", "memory_over_time", "room", "stage_memory"]

@@ -47,7 +47,8 @@ class Workload:
     holds their collectives too. Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per
     microbatch, of
     which ``weights[stage]`` are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the
-    stages that have an update whatever its seconds. All are empty of inference."""
+    stages that have an update whatever its seconds. All are empty of inference. ``room[stage]``: the most microbatches in
+    flight that memory has room for, those of all replicas together; empty where nobody asked."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
@@ -59,6 +60,7 @@ class Workload:
     sync: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     updates: frozenset[int] = frozenset()
+    room: tuple[int, ...] = ()
 
     def seconds(self, kind: str, stage: int) -> float:
         """Of a pass of a stage, or its update. Raises ValueError for a stage that there is none of, and for another kind."""

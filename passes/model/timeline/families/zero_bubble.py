@@ -21,14 +21,14 @@ from passes.model.timeline.workload import Workload
 
 
 def zb_h1(load: Workload, microbatches: int) -> Orders:
-    return _split(load, microbatches, stages_from(load), stages_before(load))
+    return split_turns(load, microbatches, stages_from(load), stages_before(load))
 
 
 def zb_h2(load: Workload, microbatches: int) -> Orders:
-    return _split(load, microbatches, stages_from(load, 2), stages_before(load, 2))
+    return split_turns(load, microbatches, stages_from(load, 2), stages_before(load, 2))
 
 
-def _split(load: Workload, microbatches: int, depths: Sequence[int], late: Sequence[int]) -> Orders:
+def split_turns(load: Workload, microbatches: int, depths: Sequence[int], late: Sequence[int]) -> Orders:
     """Each stage begins with so many forward passes, and its W come so many microbatches behind its I."""
     depths = limited(depths, microbatches)
     if not apart(load):

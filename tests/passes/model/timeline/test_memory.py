@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from dnnc.frontends import DIALECTS
 from dnnc.scheduled import scheduled
 from ir import parse_module
 from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.module import Module, Plan
+from ir.module import Module, Plan, Program, Stage
+from ir.topology import Topology
 from passes.framework.base import PassContext
-from passes.model.timeline.memory import Held, memory_over_time, stage_memory
+from passes.model.timeline.memory import Held, memory_over_time, room, stage_memory
 from passes.model.timeline.simulate import simulate
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
@@ -110,6 +112,8 @@ def test_a_stage_file_keeps_just_the_bytes_that_are_told(tmp_path: Path) -> None
 
     folder = compiled(tmp_path / "build")
     module = scheduled(folder, "", DiagnosticSink())
+    unlowered = module.without(Stage, Program)
+    assert [one.of_microbatch for one in stage_memory(unlowered)] == [one.of_microbatch for one in stage_memory(module)]
     step, weights = Step.of(module, DIALECTS), read_whole(folder / "weights.safetensors")
     sent = {"x": torch.ones(4, 784), "target": torch.ones(4, 10)}
     for stage, memory in zip(step.stages, stage_memory(module), strict=True):
@@ -118,3 +122,19 @@ def test_a_stage_file_keeps_just_the_bytes_that_are_told(tmp_path: Path) -> None
         made, _, saved = functions["forward"](weights, sent, {}, None)
         sent |= made
         assert sum(tensor.nbytes for tensor in saved.values()) == memory.of_microbatch > 0
+
+
+def test_auto_has_no_more_in_flight_than_devices_have_memory_for(plan_alone: Module) -> None:
+    """Memory for two microbatches of the first stage, which would have three."""
+    stage, topology = stage_memory(plan_alone)[0], plan_alone.first(Topology)
+    assert topology is not None
+    assert room(plan_alone) == (6, 6, 6)
+    limit = stage.constant + stage.busy(("F", "I", "W")) + 2 * stage.of_microbatch
+    small = replace(topology, types=tuple(replace(type_, memory=limit) for type_ in topology.types))
+    module = plan_alone.replace(topology, small)
+    assert room(module)[0] == 2
+    module = SchedulePass(family="auto").run(module, PassContext())
+    plan = module.first(Plan)
+    assert plan is not None
+    held = memory_over_time(module, simulate(module))
+    assert max(held[device].peak for device in plan.stages[0].devices) <= limit
