@@ -217,6 +217,12 @@ def simulate(
         Path | None,
         typer.Option("--workload", metavar="FILE", help="The workload of RESULT, in place of the file that it names."),
     ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write the rows of a training step there as torch.distributed.pipelining's CSV."
+        ),
+    ] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
@@ -235,6 +241,11 @@ def simulate(
     finally:
         show_warnings(sink.diagnostics, quiet)
     schedule = module.first(Schedule)
+    if csv is not None and schedule is not None:
+        from dnnc.backend.torch.schedule_csv import schedule_csv
+        from passes.model.timeline.workload import workload as seconds_of
+
+        write_whole(csv, schedule_csv(schedule, seconds_of(module).flow))
     step = schedule.microbatches if schedule is not None and not schedule.periodic else None
     if step is not None and microbatches not in (None, step):
         message = f"the schedule is of a training step of {step} microbatches, and --microbatches is {microbatches}"
