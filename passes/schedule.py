@@ -17,7 +17,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.timeline.families import DEFAULT, FAMILIES, step
-from passes.model.timeline.memory import room
+from passes.model.timeline.memory import with_space
 from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import makespan
 from passes.model.timeline.workload import Workload, largest_load, workload
@@ -32,7 +32,7 @@ SLOWER = 1.001
 class SchedulePass(Pass):
     """Order receives, compute and sends per device for streamed inference, or for a training step.
 
-    ``family``: the order of a training step (``passes.model.timeline.families``); ``auto`` is 1F1B as deep as links ask for.
+    ``family``: the order of a training step (``passes.model.timeline.families``); ``auto`` the fastest that fits.
     ``stated``: a schedule as IR text, whose rows and slots are kept instead, with seconds made anew; it came from ``source``.
     """
 
@@ -52,7 +52,7 @@ class SchedulePass(Pass):
         assert plan is not None, "a workload is a plan's"
         training = plan.flushes
         if training:
-            load = replace(load, room=room(module))
+            load = with_space(module, load)
         schedule = step(load, plan.microbatches, self.family) if training else stream(load, largest_load(load))
         if self.stated:
             schedule = self._kept(load, schedule, context)

@@ -59,8 +59,8 @@ Schedule = Annotated[
     typer.Option(
         "--schedule",
         metavar="NAME|auto",
-        help="training: the order of passes: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2, zb-v, or auto, 1f1b as deep as "
-        "links ask for.",
+        help="training: the order of passes: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2, zb-v, or auto, the "
+        "fastest that memory has space for, 1f1b with deeper stages included.",
         show_default=False,
     ),
 ]

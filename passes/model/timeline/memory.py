@@ -28,6 +28,7 @@ from passes.model.learning import learning, saved_values
 from passes.model.liveness import live_bytes, states_bytes
 from passes.model.spmd.cross_mesh import Party, part_bytes, parties
 from passes.model.timeline.simulate import Event
+from passes.model.timeline.workload import Workload
 
 PHASES = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 """Phases of a microbatch, in order."""
@@ -118,23 +119,20 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     return tuple(found)
 
 
-def room(module: Module) -> tuple[int, ...]:
-    """How many microbatches in flight each stage of a training plan has memory for, those of all replicas together: at least
-    one. Stages that share a device have room for as many of each."""
+def with_space(module: Module, load: Workload) -> Workload:
+    """The workload of a placed training plan with what its stages save of a microbatch, and the space of devices for that:
+    what their memory has beside all else that they hold."""
     plan, topology, of_stage = module.first(Plan), module.first(Topology), stage_memory(module)
     assert plan is not None, "it has memory"
     assert topology is not None, "its stages are on devices"
-    found = [max(1, plan.microbatches)] * len(of_stage)
+    space = []
     for device in dict.fromkeys(name for row in plan.stages for name in row.devices):
-        own = [row for row in plan.stages if device in row.devices]
-        limit, stages = topology.memory(topology.device(device)), [of_stage[row.index] for row in own]
-        saved = sum(stage.of_microbatch for stage in stages)
-        if limit is not None and saved:
-            left = limit - sum(stage.constant for stage in stages) - max(stage.busy(PHASES) for stage in stages)
-            for row in own:
-                takers = 1 if row.mesh else len(row.devices)
-                found[row.index] = min(found[row.index], takers * max(1, left // saved))
-    return tuple(found)
+        stages = [of_stage[row.index] for row in plan.stages if device in row.devices]
+        limit = topology.memory(topology.device(device))
+        if limit is not None:
+            held = sum(stage.constant for stage in stages) + max(stage.busy(PHASES) for stage in stages)
+            space.append((device, limit - held))
+    return replace(load, saved=tuple(stage.of_microbatch for stage in of_stage), space=tuple(space))
 
 
 def _bodies(module: Module, count: int) -> list[tuple[tuple[Value, ...], tuple[Op, ...]]]:
@@ -211,4 +209,4 @@ def _part(size: int, type_: Type | None, side: Party) -> int:
     return size // max(1, len(side.devices) if side.sizes else 1)
 
 
-__all__ = ["Held", "StageMemory", "memory_over_time", "room", "stage_memory"]
+__all__ = ["Held", "StageMemory", "memory_over_time", "stage_memory", "with_space"]

@@ -44,11 +44,12 @@ class Wire:
 class Workload:
     """All that the simulation needs besides the rows. ``compute[stage]`` in seconds per microbatch; ``replicas[stage]`` its
     devices; ``wires[channel]``; ``slots`` between neighbours. ``together``: stages whose devices are a mesh; their ``compute``
-    holds their collectives too. Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per
-    microbatch, of
-    which ``weights[stage]`` are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the
-    stages that have an update whatever its seconds. All are empty of inference. ``room[stage]``: the most microbatches in
-    flight that memory has room for, those of all replicas together; empty where nobody asked."""
+    holds their collectives too.
+
+    Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch, of which ``weights[stage]``
+    are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the stages that have an update
+    whatever its seconds. All are empty of inference. ``saved[stage]``: bytes that a device saves of a microbatch in flight, and
+    ``space``: bytes that devices have for that (no entry: no limit); empty where nobody asked."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
@@ -60,7 +61,8 @@ class Workload:
     sync: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     updates: frozenset[int] = frozenset()
-    room: tuple[int, ...] = ()
+    saved: tuple[int, ...] = ()
+    space: tuple[tuple[str, int], ...] = ()
 
     def seconds(self, kind: str, stage: int) -> float:
         """Of a pass of a stage, or its update. Raises ValueError for a stage that there is none of, and for another kind."""

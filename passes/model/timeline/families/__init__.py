@@ -9,7 +9,7 @@ each way to order the passes of S stages, in a file of its own, which says how i
 | ``zb-h1`` | S | (S-1)(F+I-W) | on any devices |
 | ``zb-h2`` | 2 S - 1 | (S-1)(F+I-2W) | on any devices |
 | ``zb-v`` | p | 0 where F = I = W | 2 on each of p devices: s and 2p-1-s on device s |
-| ``auto`` | the least that keep the pace of the slowest stage, as far as memory goes | (S-1)(F+I) | on any devices |
+| ``auto`` | what memory has space for | the least that there is | on any devices |
 
 ``B`` is ``I``, the gradients of values, then ``W``, those of weights alone, which nobody waits for. What is in flight counts a
 device's whole work for a microbatch as one. The bubbles of ``zb-*`` are those of a device, from its first action to its last;

@@ -1,25 +1,80 @@
-"""1F1B as deep as slow links ask for, whose gradients leave before W: the least depths with which every stage reaches the pace
-of the slowest, or as deep as memory allows.
+"""The order whose simulated step is shortest, of those that memory has space for: 1F1B as deep as slow links ask for, or a
+family that fills waiting time. Where nothing is known of memory it is the former, with the least depths that reach the pace of
+the slowest stage.
 
-The backward pass is split, W right behind I, so a gradient is on its way while its stage makes those of its weights: no more is
-in flight than without, and the bubble of equal stages is (S-1)(F+I)."""
+That 1F1B has a split backward pass, W right behind I, so a gradient is on its way while its stage makes those of its weights:
+no more is in flight than without, and the bubble of equal stages is (S-1)(F+I)."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator
 
-from ir.rows import RECEIVE, SEND, lane_of
-from passes.model.timeline.families.base import Orders
-from passes.model.timeline.families.zero_bubble import split_turns
+from ir.diagnostics import UsageError
+from ir.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of
+from passes.model.timeline.families.base import Orders, rows_of
+from passes.model.timeline.families.interleaved import interleaved
+from passes.model.timeline.families.zb_v import zb_v
+from passes.model.timeline.families.zero_bubble import split_turns, zb_h1, zb_h2
+from passes.model.timeline.simulate import makespan
 from passes.model.timeline.workload import Workload
+
+OTHERS = (interleaved, zb_v, zb_h1, zb_h2)
+"""Families that may be faster, the less they have in flight the sooner."""
+WORTH = 1e-3
+"""By what part of the step an order must be shorter than those before it that have less in flight."""
 
 
 def auto(load: Workload, microbatches: int) -> Orders:
-    depths = derived_depths(load, microbatches)
-    if load.room:
-        depths = [min(depth, room) for depth, room in zip(depths, load.room, strict=True)]
-    return split_turns(load, microbatches, depths, [0] * len(depths))
+    best, least = None, math.inf
+    for orders in _candidates(load, microbatches):
+        if best is None or fits(load, orders):
+            ends = makespan(load, rows_of(load, orders))
+            if ends < least * (1 - WORTH) or best is None:
+                best, least = orders, ends
+    assert best is not None
+    return best
+
+
+def _candidates(load: Workload, microbatches: int) -> Iterator[Orders]:
+    """Orders of work, the first one as deep as there is space for."""
+    room = _room(load, microbatches)
+    depths = [min(depth, most) for depth, most in zip(derived_depths(load, microbatches), room, strict=True)]
+    yield split_turns(load, microbatches, depths, [0] * len(depths))
+    for family in OTHERS if load.saved else ():
+        try:
+            yield family(load, microbatches)
+        except UsageError:  # the stages lie otherwise
+            continue
+
+
+def _room(load: Workload, microbatches: int) -> list[int]:
+    """How many microbatches each stage may have in flight, those of all replicas together, if stages that share a device have
+    as many each: at least one."""
+    space = dict(load.space)
+    found = [microbatches] * len(load.compute)
+    for device, left in space.items():
+        own = [stage for stage, on in enumerate(load.replicas) if device in on]
+        saved = sum(load.saved[stage] for stage in own)
+        for stage in own if saved else ():
+            found[stage] = min(found[stage], len(load.flow.takers[stage]) * max(1, left // saved))
+    return found
+
+
+def fits(load: Workload, orders: Orders) -> bool:
+    """Whether devices have the space for what is saved while they follow these orders."""
+    for device, left in load.space:
+        held = 0
+        halved = {stage for kind, stage, _ in orders[device] if kind == WEIGHT_GRADIENT}
+        for kind, stage, _ in orders[device]:
+            if kind == COMPUTE:
+                held += load.saved[stage]
+                if held > left:
+                    return False
+            elif kind == (WEIGHT_GRADIENT if stage in halved else BACKWARD):
+                held -= load.saved[stage]
+    return True
 
 
 def derived_depths(load: Workload, microbatches: int) -> list[int]:

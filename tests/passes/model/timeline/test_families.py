@@ -191,9 +191,28 @@ def test_resnet50_on_slow_links_is_nearly_as_many_times_as_fast_as_it_has_machin
     assert alone / step(load, 128).period == pytest.approx(2.51, abs=0.01)
 
 
-def test_auto_goes_no_deeper_than_memory_has_room() -> None:
-    load = replace(chain([1.0] * 3, [1.0] * 3, [1.0] * 3, 1.5, "duplex"), room=(3, 9, 9))
-    assert peaks(dict(step(load, 20, "auto").rows))[0] == 3 < peaks(dict(step(replace(load, room=()), 20, "auto").rows))[0]
+def test_auto_goes_no_deeper_than_memory_has_space() -> None:
+    load = replace(chain([1.0] * 3, [1.0] * 3, [1.0] * 3, 1.5, "duplex"), saved=(10, 10, 10), space=(("d0", 39), ("d1", 500)))
+    assert peaks(dict(step(load, 20, "auto").rows))[0] == 3
+    assert peaks(dict(step(replace(load, space=()), 20, "auto").rows))[0] > 3
+
+
+@pytest.mark.parametrize(
+    ("load", "space", "family"),
+    [
+        (equal(4), None, "zb-h1"),  # as short as zb-h2, which has more in flight
+        (equal(4), 40, "zb-h1"),
+        (equal(4, weights=0.5), None, "zb-h2"),
+        (equal(4, weights=0.5), 69, "zb-h1"),
+        (chunked(4, 2, "v"), 80, "zb-v"),
+    ],
+)
+def test_auto_takes_the_shortest_order_that_memory_has_space_for(load: Workload, space: int | None, family: str) -> None:
+    devices = dict.fromkeys(name for on in load.replicas for name in on)
+    known = replace(load, saved=(10,) * len(load.compute), space=tuple((name, space) for name in devices if space is not None))
+    assert step(known, 16, "auto").rows == step(load, 16, family).rows
+    smaller = replace(known, space=tuple((name, 10) for name in devices))
+    assert step(smaller, 16, "auto").period > step(known, 16, "auto").period
 
 
 def test_replicas_take_the_microbatches_in_turn() -> None:

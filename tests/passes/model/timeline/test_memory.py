@@ -14,7 +14,7 @@ from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.module import Module, Plan, Program, Stage
 from ir.topology import Topology
 from passes.framework.base import PassContext
-from passes.model.timeline.memory import Held, memory_over_time, room, stage_memory
+from passes.model.timeline.memory import Held, memory_over_time, stage_memory
 from passes.model.timeline.simulate import simulate
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
@@ -128,13 +128,14 @@ def test_auto_has_no_more_in_flight_than_devices_have_memory_for(plan_alone: Mod
     """Memory for two microbatches of the first stage, which would have three."""
     stage, topology = stage_memory(plan_alone)[0], plan_alone.first(Topology)
     assert topology is not None
-    assert room(plan_alone) == (6, 6, 6)
     limit = stage.constant + stage.busy(("F", "I", "W")) + 2 * stage.of_microbatch
     small = replace(topology, types=tuple(replace(type_, memory=limit) for type_ in topology.types))
-    module = plan_alone.replace(topology, small)
-    assert room(module)[0] == 2
-    module = SchedulePass(family="auto").run(module, PassContext())
-    plan = module.first(Plan)
-    assert plan is not None
-    held = memory_over_time(module, simulate(module))
-    assert max(held[device].peak for device in plan.stages[0].devices) <= limit
+
+    def peak(module: Module) -> int:
+        module = SchedulePass(family="auto").run(module, PassContext())
+        plan = module.first(Plan)
+        assert plan is not None
+        held = memory_over_time(module, simulate(module))
+        return max(held[device].peak for device in plan.stages[0].devices)
+
+    assert peak(plan_alone.replace(topology, small)) <= limit < peak(plan_alone)
