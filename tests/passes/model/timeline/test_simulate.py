@@ -264,3 +264,27 @@ def test_of_any_rows_of_a_stream_the_twin_says_the_same(data: st.DataObject) -> 
 def test_actions_of_nothing_that_there_is_are_told(action: Action, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run_rows(workload([1.0, 1.0], [Wire(0, 1, 1.0, 1.0)]), {"d0": [action]})
+
+
+@given(steps(), st.data())
+@settings(deadline=None, max_examples=100)
+def test_of_a_step_too_the_simulator_completes_just_what_the_verifier_accepts(
+    drawn: tuple[Workload, int, str], data: st.DataObject
+) -> None:
+    load, microbatches, family = drawn
+    rows = rows_of_step(load, FAMILIES[family](load, microbatches))
+    device = data.draw(st.sampled_from(sorted(rows.keys() - load.flow.leads.keys())))
+    updates = [action for action in rows[device] if action.kind == "U"]
+    others = [action for action in rows[device] if action.kind != "U"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(others) - 1))
+        others.insert(data.draw(st.integers(0, len(others) - 1)), others.pop(at))
+    rows[device] = (*others, *updates)
+    rows |= {other: rows[lead] for other, lead in load.flow.leads.items()}
+    found = faults(Schedule("@s", family, tuple(rows.items()), microbatches), load.flow)
+    if found:
+        assert all("wait for each other in a circle" in fault for fault in found)
+        with pytest.raises(DeadlockError):
+            run_rows(load, rows)
+    else:
+        assert len(run_rows(load, rows)) == sum(map(len, rows.values()))
