@@ -7,11 +7,12 @@ The functions of a microbatch are ``phase(weights, inputs, saved, comm) -> (outp
   with them.
 - ``outputs``: what the stage sends, or returns of the model; ``gradients``: the microbatch's terms of the sums that the update
   reads; ``saved``: what later phases read.
-- ``comm``: the rank's way to others (``dnnc.runtime.torch.exchange``): collectives in any phase, in the update sends and
-  receives too.
+- ``comm``: the rank's way to others (``dnnc.runtime.torch.exchange``): collectives in any phase, in the update sends
+  too.
 
-``update(weights, gradients, step, comm)`` runs once a step on these sums, and puts new weights in ``weights``. Keys of the
-dicts are the names of the IR without sigils; names of variables are made from them.
+``update(weights, gradients, step, comm)`` runs once a step on these sums, and puts new weights in ``weights``. Where it reads
+tensors of other stages it is a generator: it yields the number of a channel, and is sent the tensor. Keys of the dicts are the
+names of the IR without sigils; names of variables are made from them.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class _File:
             case "onnx.Slice" if len(op.operands) == 4 and op.operands[1] not in self.around.numbers:
                 return f"{results[0]} = {self.part(op, operands)}"
             case "comm.recv":
-                return f"{results[0]} = comm.receive({op.get('channel')})"
+                return f"{results[0]} = yield {op.get('channel')}"
             case "comm.send":
                 return f"comm.send({operands[0]}, {op.get('channel')})"
             case "comm.slice" | "comm.term" | "comm.reshard":

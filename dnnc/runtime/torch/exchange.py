@@ -2,8 +2,8 @@
 
 A channel's tensor of a microbatch has a tag of its own, so that messages between two ranks may overtake each other. Sends do
 not wait: the tensor stays alive until the receiver is known to have it (``Network.arrived``), at the latest until the step
-ends. Collectives are made of sends and receives, which
-allows parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
+ends. Between two stages of one rank the tensor itself is handed over. Collectives are made of sends and receives, which allows
+parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
 
 ``gloo`` (CPUs) has tags; with ``nccl`` (GPUs) messages between two ranks arrive in the order of the rows.
 """
@@ -55,13 +55,15 @@ class Pending:
 
 @dataclass(slots=True)
 class Network:
-    """The connections of a rank: process groups by their ranks, and messages that were sent and may not have arrived."""
+    """The connections of a rank: process groups by their ranks, messages that were sent and may not have arrived, and tensors
+    for a stage of this rank, by channel and microbatch (``here``)."""
 
     step: Step
     rank: int
     device: torch.device
     groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
     outgoing: list[Pending] = field(default_factory=list)
+    here: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     rows: dict[int, dict[Action, int]] = field(default_factory=dict)
 
     def connect(self) -> None:
@@ -77,6 +79,9 @@ class Network:
         tensor = tensor.detach().contiguous()
         tag = self.tag(channel, microbatch)
         for reader in self.step.readers(channel, self.rank, microbatch):
+            if reader == self.rank:
+                self.here[channel.number, microbatch] = tensor
+                continue
             work = dist.isend(tensor, reader, tag=tag)
             place = self.place(reader, Action(RECEIVE, channel.target.index, microbatch, channel.number))
             self.outgoing.append(Pending(tensor, work, reader, place))
@@ -86,6 +91,10 @@ class Network:
         if rank not in self.rows:
             self.rows[rank] = {action: place for place, action in enumerate(self.step.row(rank))}
         return self.rows[rank].get(action, math.inf)
+
+    def stays(self, channel: Channel, microbatch: int) -> bool:
+        """Whether this rank makes the tensor of a microbatch that it reads."""
+        return self.step.maker(channel, self.rank, microbatch) == self.rank
 
     def arrived(self, pending: Pending) -> torch.Tensor:
         """Wait for a tensor. Its sender has received all that it receives before this in its row: that is let go of."""
@@ -169,10 +178,6 @@ class Exchange:
         found = self.network.step.channels[channel]
         if self.network.rank in self.network.step.ends(found, 0)[0]:
             self.network.send(tensor, found, 0)
-
-    def receive(self, channel: int) -> torch.Tensor:
-        """Receive a tensor of the update."""
-        return self.network.receive(self.network.step.channels[channel], 0).wait()
 
     def _ranks(self, channel: int) -> tuple[int, ...]:
         return self.network.step.group(self.ops[channel], self.network.rank)

@@ -1,9 +1,12 @@
 """The interpreter of rows: what one rank does in a training step.
 
 ``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls both of the backward pass, ``U`` the update. ``recv``
-waits for a
-tensor that was asked for ``AHEAD`` receives before; ``send`` does not wait. A value that a phase keeps for a later one lives in
-``saved`` of its stage and microbatch, until that phase takes it.
+waits for a tensor that was asked for ``AHEAD`` receives before; ``send`` does not wait. A value that a phase keeps for a later
+one lives in ``saved`` of its stage and microbatch, until that phase takes it.
+
+Updates that read tensors of other stages run when all others of the rank have: each goes on when its tensor is there, the one
+that waits for the lowest channel first. Channels are numbered in the order of the program, so the lowest for which any rank
+waits has a maker that waits for none.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,12 @@ class _Running:
     outputs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
 
+    def clear(self) -> None:
+        """Forget the step."""
+        self.gradients.clear()
+        self.outputs.clear()
+        self.saved.clear()
+
 
 class Trainer:
     """One rank of a training step. ``weights``: what it holds of each resource, by name; stages that share a weight on this
@@ -74,6 +83,7 @@ class Trainer:
         """``mark`` is told what the rank does, before it does it."""
         self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
         self.row = step.row(rank)
+        self.updating: dict[int, tuple[_Running, Generator[int, Any, None]]] = {}  # by the channel that each waits for
         self.stages: dict[int, _Running] = {}
         for stage in step.stages_of(rank):
             program, _ = step.program(stage, rank)
@@ -86,7 +96,8 @@ class Trainer:
             reads = {phase: tuple(name for at, name in arrives if at == phase) for phase in FUNCTIONS}
             comm = Exchange.of(network, stage)
             self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads)
-        self.receives = [action for action in self.row if action.kind == "recv"]
+        self.receives = [action for action in self.row if action.kind == "recv" and not self._stays(action)]
+        self.asking = frozenset(self.receives)
 
     def run(self, number: int, data: Data) -> tuple[dict[str, float], list[Span]]:
         """Do step ``number``, counted from 0, of all microbatches of ``data``. Returns the sum of each result of the model that
@@ -95,34 +106,44 @@ class Trainer:
         sums: dict[str, float] = {}
         asked: deque[Pending] = deque()
         next_receive = 0
+        updates = [action for action in self.row if action.kind == "U"]
         began = time.perf_counter()
         for action in self.row:
             start = time.perf_counter()
             self.mark(_words(action, number + 1))
-            if action.kind == "recv":
+            if action.kind == "recv" and action not in self.asking:
+                self._arrive(action, self.network.here.pop((action.channel or 0, action.microbatch or 0)))
+            elif action.kind == "recv":
                 while next_receive < len(self.receives) and len(asked) < AHEAD + 1:
                     asked.append(self._ask(self.receives[next_receive]))
                     next_receive += 1
-                self._arrive(action, asked.popleft())
+                self._arrive(action, self.network.arrived(asked.popleft()))
             elif action.kind == "send":
                 self._send(action)
             elif action.kind == "U":
                 self._update(self.stages[action.stage], number)
+                if action is updates[-1]:
+                    self._finish()
             else:
                 self._compute(action, number, data, sums)
             spans.append(Span(action, start - began, time.perf_counter() - began))
         self.network.settle()
         return sums, spans
 
+    def _stays(self, action: Action) -> bool:
+        """Whether the tensor of a receive is made on this rank."""
+        assert action.channel is not None
+        return self.network.stays(self.step.channels[action.channel], action.microbatch or 0)
+
     def _ask(self, action: Action) -> Pending:
         assert action.channel is not None
         return self.network.receive(self.step.channels[action.channel], action.microbatch or 0)
 
-    def _arrive(self, action: Action, pending: Pending) -> None:
+    def _arrive(self, action: Action, tensor: torch.Tensor) -> None:
         assert action.channel is not None
         running = self.stages[action.stage]
         name = self.step.channels[action.channel].name[1:]
-        running.received.setdefault(action.microbatch or 0, {})[name] = self.network.arrived(pending)
+        running.received.setdefault(action.microbatch or 0, {})[name] = tensor
 
     def _send(self, action: Action) -> None:
         assert action.channel is not None
@@ -155,12 +176,31 @@ class Trainer:
             running.outputs.setdefault(microbatch, {}).update(sent)
 
     def _update(self, running: _Running, number: int) -> None:
+        """Do the update of a stage, or begin with it where it reads tensors of others."""
         function = running.functions.get(FUNCTIONS[UPDATE])
-        if function is not None:
-            function(self.weights, running.gradients, number + 1, running.comm)
-        running.gradients.clear()
-        running.outputs.clear()
-        running.saved.clear()
+        waiting = function(self.weights, running.gradients, number + 1, running.comm) if function is not None else None
+        if waiting is None:
+            running.clear()
+        else:
+            self._go_on(running, waiting, None)
+
+    def _finish(self) -> None:
+        """Let all updates of this rank go on to their ends."""
+        while self.updating:
+            channel = min(self.updating)
+            running, waiting = self.updating.pop(channel)
+            found = self.step.channels[channel]
+            stays = self.network.stays(found, 0)
+            self._go_on(
+                running, waiting, self.network.here.pop((channel, 0)) if stays else self.network.receive(found, 0).wait()
+            )
+
+    def _go_on(self, running: _Running, waiting: Generator[int, Any, None], tensor: torch.Tensor | None) -> None:
+        """Hand an update what it waits for, None to begin with."""
+        try:
+            self.updating[waiting.send(tensor)] = running, waiting
+        except StopIteration:
+            running.clear()
 
 
 def _words(action: Action, step: int) -> str:
