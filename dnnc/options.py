@@ -109,6 +109,7 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
 
     asked = options.plan is not None or options.pipeline or options.mesh
     single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
+    single = single or options.training.stages_each > 1
     if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name):
         return ()
     training = options.objective == TRAINING.name
@@ -137,6 +138,7 @@ def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
         "--cut": options.cuts,
         "--pin": options.pins,
         f"--split {options.split}": options.split == ANY,
+        f"--chunks {options.training.stages_each}": options.training.stages_each > 1,
     }
     return [flag for flag, wanted in given.items() if wanted]
 
@@ -308,6 +310,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         "--uneven": options.uneven,
         "--shares": options.shares,
         "--microbatches": options.microbatches,
+        "--chunks": options.training.chunks,
     }
     clash = [name for name, value in given.items() if value]
     if clash:

@@ -25,7 +25,8 @@ STEP_PASSES = ("training", "differentiate")
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     """``loss``: ``cross-entropy:OUTPUT``, ``mse:OUTPUT`` or ``output:NAME``. ``optimizer``, its ``learning_rate``,
-    ``momentum`` and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``recompute``:
+    ``momentum`` and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``chunks``:
+    stages on each device (None: as many as the schedule needs). ``recompute``:
     what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by the batch's
     statistics (``train``) or by the running ones (``frozen``). Empty or None: the default."""
 
@@ -35,10 +36,16 @@ class TrainingOptions:
     momentum: float | None = None
     weight_decay: float | None = None
     schedule: str = ""
+    chunks: int | None = None
     recompute: str = ""
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     batchnorm: str = ""
+
+    @property
+    def stages_each(self) -> int:
+        """Stages on each device; 1 where the schedule does not ask for several."""
+        return self.chunks or (FEWEST if self.schedule in CHUNKED else 1)
 
     @property
     def flags(self) -> list[str]:
@@ -52,6 +59,10 @@ _OF_PASS = {
     "schedule": ("family",),
 }
 """The options that a pass has, by its name."""
+CHUNKED = {"interleaved": "loop", "zb-v": "v"}
+"""Schedules of several stages on each device, and the order in which these are put there."""
+FEWEST = 2
+"""Chunks where a schedule has several stages on each device and nothing else is said."""
 
 
 def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_only: bool) -> tuple[Pass, ...]:
@@ -59,6 +70,11 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     Raises UsageError for an unknown schedule and for an option whose pass the pipeline lacks."""
     if options.schedule not in ("", *FAMILIES):
         raise UsageError(f"found '{options.schedule}', expected {', '.join(FAMILIES)}", where="--schedule")
+    if options.schedule in CHUNKED and (
+        options.stages_each == 1 or (options.schedule == "zb-v" and options.stages_each > FEWEST)
+    ):
+        wanted = "2 stages" if options.schedule == "zb-v" else "several stages"
+        raise UsageError(f"--schedule {options.schedule} is of {wanted} on each device", where=f"--chunks {options.chunks}")
     if plan_only:
         dropped = STEP_PASSES if not options.loss else STEP_PASSES[1:]
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
@@ -66,6 +82,12 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     for name, keys in _OF_PASS.items():
         given = {key: getattr(options, "schedule" if key == "family" else key) for key in keys}
         changes[name] = {key: value for key, value in given.items() if value not in ("", None, ())}
+    if options.stages_each > 1:
+        changes["partition"] = {
+            "chunks": options.stages_each,
+            "chunk_order": CHUNKED.get(options.schedule, "loop"),
+            "replicas": 1,
+        }
     there = {step.name for step in pipeline}
     for name, given in changes.items():
         if given and name not in there and not plan_only:

@@ -70,7 +70,7 @@ TRAINING = Objective(
     "per training step",
     trains=True,
     splits=(
-        (Planned.OPS, (CONTIGUOUS,)),
+        (Planned.OPS, (CONTIGUOUS, ANY)),
         (Planned.MESHES, (CONTIGUOUS,)),
         (Planned.PROFILE, (CONTIGUOUS, ANY)),
         (Planned.PAPER, (CONTIGUOUS, ANY)),

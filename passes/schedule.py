@@ -13,6 +13,7 @@ from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Module, Plan, Schedule
 from ir.row_faults import faults
 from ir.rows import unrolled
+from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
@@ -24,6 +25,8 @@ from passes.model.timeline.workload import Workload, largest_load, workload
 
 SHOWN = 5
 """Faults of stated rows that are told."""
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 SLOWER = 1.001
 """How many times the seconds of the compiler's order a stated one takes before it is worth a warning."""
 
@@ -57,6 +60,8 @@ class SchedulePass(Pass):
         if self.stated:
             schedule = self._kept(load, schedule, context)
         context.count(self.name, period=schedule.period, latency=schedule.latency)
+        if training:
+            module = module.replace(plan, as_scheduled(plan, schedule, module.first(Topology)))
         return insert_symbols(module.without(Schedule), (schedule,))
 
     def _kept(self, load: Workload, own: Schedule, context: PassContext) -> Schedule:
@@ -85,3 +90,21 @@ class SchedulePass(Pass):
             message = f"these rows take {period:.4g} s per sample, those of the compiler {own.period:.4g} s"
             context.sink.warn(message, where=where, hint="delete the schedule from the text to have it made anew")
         return replace(stated, name=own.name, kind=own.kind, period=period, latency=ends)
+
+
+def as_scheduled(plan: Plan, schedule: Schedule, topology: Topology | None) -> Plan:
+    """The plan of a training step with the seconds of its rows, where these are no plain 1F1B of stages on devices of their own,
+    which the search counts. No order of work makes a step shorter than its microbatches are on the slowest device: the plan's
+    bound becomes one of that. With stages that share devices it is the work of all devices of one type, evenly shared."""
+    devices = [device for stage in plan.stages for device in stage.devices]
+    alone = len(set(devices)) == len(devices)
+    if topology is None or (alone and schedule.kind == DEFAULT):
+        return plan
+    count = len(topology.devices)
+    bound = plan.bound * plan.microbatches / (plan.microbatches - 1 + count) if alone else 0.0
+    if len({device.type for device in topology.devices}) == 1 and not any(stage.mesh for stage in plan.stages):
+        bound = max(bound, plan.microbatches * sum(stage.compute for stage in plan.stages) / count)
+    value = schedule.latency
+    bound = min(bound, value)
+    status = "optimal" if value <= bound * (1 + TIGHT) else "feasible"
+    return replace(plan, value=value, bound=bound, status=status)

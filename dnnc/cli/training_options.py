@@ -64,6 +64,16 @@ Schedule = Annotated[
         show_default=False,
     ),
 ]
+Chunks = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=64,
+        metavar="V",
+        help="training: stages on each device, of one type (default: 2 for interleaved and zb-v, else 1).",
+        show_default=False,
+    ),
+]
 Recompute = Annotated[
     RecomputeName | None,
     typer.Option(
@@ -89,6 +99,7 @@ BatchNorm = Annotated[
 
 __all__ = [
     "BatchNorm",
+    "Chunks",
     "Frozen",
     "LearningRate",
     "Loss",

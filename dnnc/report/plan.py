@@ -14,6 +14,8 @@ from ir.module import Plan, PlanStage
 from ir.topology import Topology
 from passes.model.stages.load import stage_seconds, step_period
 
+EVEN = 1e-6
+"""Relative distance at which seconds count as equal."""
 LONG = 100
 """Characters of what is told of shares; the plan's certificate has all."""
 
@@ -85,7 +87,11 @@ def _step_text(plan: Plan) -> str:
     """Of what microbatches a training step is made."""
     count, period = plan.microbatches, seconds_text(step_period(plan))
     if len(plan.stages) > 1:
-        return f"{count} microbatches a step, one every {period}, and {len(plan.stages) - 1} more to fill and drain"
+        more = sum(stage.replicas for stage in plan.stages) - 1
+        if math.isclose((count + more) * step_period(plan), plan.value, rel_tol=EVEN):
+            return f"{count} microbatches a step, one every {period}, and {more} more to fill and drain"
+        waiting = percent_text(1 - count * step_period(plan) / plan.value) if plan.value else "-"
+        return f"{count} microbatches a step, {period} each on the slowest device, which waits {waiting} of the step"
     (stage,) = plan.stages
     each = seconds_text(step_period(plan) - stage.sync / count)
     synced = f", {seconds_text(stage.sync)} once to update the weights" if stage.sync else ""

@@ -44,6 +44,7 @@ from passes.model.stages.load import COMM
 from passes.model.stages.placement_from_ir import Flushed, stage_memory
 from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
+from passes.partition.chunks import check_chunks, chunked, on_devices
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
 from passes.partition.handover import whole_model, with_handover
@@ -103,8 +104,9 @@ class PartitionPass(Pass):
     and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in
     different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most
     devices that a stage may run on, each handling every so-many-th sample (0: as many as there are, where the objective has a
-    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream). ``max_ideals``, ``max_pairs``:
-    ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
+    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream). ``chunks``:
+    stages on each device of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``,
+    ``max_pairs``: ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
     search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan
     instead of the run. ``hosts``: look for plans that are better where links between hosts are slower than inside.
     """
@@ -119,6 +121,8 @@ class PartitionPass(Pass):
     stages: int = 0
     replicas: int = 1
     microbatches: int = 0
+    chunks: int = 1
+    chunk_order: str = "loop"
     max_ideals: int = 5_000_000
     max_pairs: int = 60_000_000
     memory: int = 512
@@ -160,9 +164,20 @@ class PartitionPass(Pass):
             told = steps.told(plan, stages or 1)
             return found.replace(plan, told), told
 
-        if self.stages:
+        if self.chunks > 1:
+            return self._in_chunks(topology, plan_of)
+        if self.stages or self.split == ANY:
             return plan_of(self.stages)[0]
         return quickest(plan_of, steps.microbatches)
+
+    def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan]]) -> Module:
+        """The module with a plan of ``chunks`` stages on each device."""
+        check_chunks(topology, self.chunks, self.chunk_order)
+        if self.stages or self.replicas > 1 or self.split == ANY:
+            message = f"--chunks {self.chunks} says how many stages there are, of one device each"
+            raise UsageError(message, where=self.name, hint="leave --stages, --replicas and --split out")
+        module, plan = plan_of(self.chunks * len(topology.devices))
+        return module.replace(plan, on_devices(plan, topology, self.chunk_order))
 
     def _planned(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None) -> Module:
         """The module with a plan; with ``steps`` that of a stream with their costs."""
@@ -172,12 +187,15 @@ class PartitionPass(Pass):
         cuts = read_cuts(func, self.cuts)
         pins = read_pins(func, topology, self.pins)
         fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
+        stages = self.stages if self.chunks == 1 else 0
         if pins or cuts:
-            fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=self.stages or None)
+            fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
             fine = with_borders(fine, module, topology) if fused else fine
         else:
             stated = streamed_problem_of if fused else problem_of
-            fine = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=self.stages or None)
+            fine = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
+        if self.chunks > 1:
+            fine = chunked(fine, self.chunks, self.stages)
         if steps is not None:
             fine = steps.problem(fine)
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)

@@ -5,6 +5,8 @@ Imports no library, since commands that only show a plan ask it too.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from ir.module import Plan, PlanStage
 
 COMM = ("sum", "overlap", "duplex")
@@ -28,5 +30,8 @@ def stage_seconds(stage: PlanStage, comm: str) -> float:
 
 
 def step_period(plan: Plan) -> float:
-    """Seconds per microbatch of a training step: those of the slowest stage."""
-    return max((stage_seconds(stage, plan.comm) for stage in plan.stages), default=0.0)
+    """Seconds per microbatch of a training step: those of the slowest stage, or of a device that has several."""
+    busy: dict[tuple[str, ...], float] = defaultdict(float)
+    for stage in plan.stages:
+        busy[stage.devices or (str(stage.index),)] += stage_seconds(stage, plan.comm)
+    return max(busy.values(), default=0.0)

@@ -1,0 +1,55 @@
+"""Several stages on each device, its *chunks*: a contiguous split into as many stages for each of p equal devices, put on them in
+an order that a schedule asks for (``interleaved``, ``zb-v``).
+
+The search is that of stages on so many devices, each of which has its part of the memory; a stage has all of a device's speed
+while it runs, so stages of equal seconds are what is looked for. What the devices do together is known once the rows are
+simulated (pass ``schedule``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ir.diagnostics import UsageError
+from ir.module import Plan
+from ir.topology import Topology
+from passes.model.stages.problem import Problem
+
+ORDERS: Mapping[str, Callable[[int, int], int]] = {
+    "loop": lambda stage, devices: stage % devices,
+    "v": lambda stage, devices: min(stage % (2 * devices), 2 * devices - 1 - stage % (2 * devices)),
+}
+"""The place of a stage's device: round all devices again and again, or to the last of them and back."""
+
+
+def check_chunks(topology: Topology, chunks: int, order: str) -> None:
+    """Raises UsageError where devices cannot have so many stages each."""
+    if order not in ORDERS:
+        raise UsageError(f"chunk-order is '{order}', expected {' or '.join(ORDERS)}", where="partition")
+    if len({device.type for device in topology.devices}) > 1:
+        hint = "leave --chunks and schedules of several stages on each device out"
+        raise UsageError("several stages on each device need devices of one type", where=topology.name, hint=hint)
+    if len(topology.devices) < 2:
+        raise UsageError(f"--chunks {chunks}: there is one device", where=topology.name, hint="leave it out")
+
+
+def chunked(problem: Problem, chunks: int, stages: int) -> Problem:
+    """The problem of exactly so many ``stages``, ``chunks`` for each device."""
+    kinds = tuple(
+        replace(kind, devices=kind.devices * chunks, memory=None if kind.memory is None else kind.memory // chunks)
+        for kind in problem.kinds
+    )
+    return replace(problem, kinds=kinds, stages=stages)
+
+
+def on_devices(plan: Plan, topology: Topology, order: str) -> Plan:
+    """The plan with each stage on its device."""
+    names = [device.name for device in topology.devices]
+    place = ORDERS[order]
+    return replace(
+        plan, stages=tuple(replace(stage, devices=(names[place(stage.index, len(names))],)) for stage in plan.stages)
+    )
+
+
+__all__ = ["ORDERS", "check_chunks", "chunked", "on_devices"]
