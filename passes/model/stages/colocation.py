@@ -5,9 +5,10 @@
    finds the pattern it fuses.
 2. *Values that cannot travel*: sequences, optionals, maps, strings and tensors whose size the types do not tell join the op
    that makes them with all that read them: a stage border has slots of a fixed size.
-3. *Weights* read by several ops join these, when that pulls in nothing far away: at most ``SPAN`` ops, with all that lies
-   on paths between them. Else each stage that reads the weight holds a copy (weights are read-only at inference), and
-   memory counts it in each: the tied embedding of a language model is read by its first and its last op.
+3. *Weights* read by several ops, themselves or transposed and the like, join these, when that pulls in nothing far away: at
+   most ``SPAN`` ops, with all that lies on paths between them. Else each stage that reads the weight holds a copy, and memory
+   counts it in each: the tied embedding of a language model is read by its first and its last op. In training the stages add
+   up their gradients once a step.
 
 4. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
 5. *Changing state*: a ``grad.assign`` of the forward phase (a running average of batch normalisation) with all that read the
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ir.facets import Color, Direction
 from ir.module import Module
-from ir.ops import Value
+from ir.ops import Op, Value
 from ir.types import BytesType, DType, TensorType
 from passes.model.graph import reads
 from passes.model.liveness import resource_bytes
@@ -87,8 +88,9 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     if classes.joined:
         merge_cycles(classes, edges)
     classes.joined = False
-    for name, size in sorted(resource_bytes(module).items()):
-        users = readers.get(name, [])
+    sizes = resource_bytes(module)
+    for name, size in sorted(sizes.items()):
+        users = _at_work(name, sizes, read, readers, func.ops)
         if len(users) > 1 and size > SMALL:
             near = _closure(users, edges, limit=SPAN)
             if near is not None:
@@ -97,6 +99,19 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     if classes.joined:
         merge_cycles(classes, edges)
     return classes.listed()
+
+
+def _at_work(
+    weight: str, sizes: Mapping[str, int], read: Sequence[Sequence[str]], readers: Mapping[str, list[int]], ops: Sequence[Op]
+) -> list[int]:
+    """The ops that read a weight, ascending; those that read what is made of weights alone, such as a transposed one, in the
+    place of what makes it: that may stand in the stage of either."""
+    found: set[int] = set()
+    for i in readers.get(weight, ()):
+        alone = all(name in sizes for name in read[i])
+        later = {reader for value in ops[i].results for reader in readers.get(value.name, ())} if alone else set()
+        found |= later or {i}
+    return sorted(found)
 
 
 def _can_travel(value: Value) -> bool:
