@@ -1,5 +1,5 @@
-"""Several stages on each device, its *chunks*: a contiguous split into as many stages for each of p equal devices, put on them in
-an order that a schedule asks for (``interleaved``, ``zb-v``).
+"""Several stages on each device, its *chunks*: a contiguous split into as many stages for each of p equal devices, put on them
+in an order that a schedule asks for (``interleaved``, ``zb-v``).
 
 The search is that of stages on so many devices, each of which has its part of the memory; a stage has all of a device's speed
 while it runs, so stages of equal seconds are what is looked for. What the devices do together is known once the rows are

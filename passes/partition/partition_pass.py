@@ -97,16 +97,16 @@ OVERCOUNTED = "plans that fit only because the pieces on a device run one after 
 class PartitionPass(Pass):
     """Split the model into stages, one per device, by dynamic programming over the lattice of ideals.
 
-    ``objective``: ``throughput`` (least largest load per sample), ``latency`` (least time of one sample alone; a device runs
-    up to ``pieces`` stages, one after another) or ``training`` (least time of a step; of a profile: least largest load of
-    forward and backward nodes, a colour on one device, which runs a stage forward and one backward). ``split``: ``contiguous``
-    (data flows forward only between devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute
-    and transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in
+    ``objective``: ``throughput`` (least largest load per sample), ``latency`` (least time of one sample alone; a device runs up
+    to ``pieces`` stages, one after another) or ``training`` (least time of a step; of a profile: least largest load of forward
+    and backward nodes, a colour on one device, which runs a stage forward and one backward). ``split``: ``contiguous`` (data
+    flows forward only between devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute and
+    transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in
     different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most
     devices that a stage may run on, each handling every so-many-th sample (0: as many as there are, where the objective has a
-    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream). ``chunks``:
-    stages on each device of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``,
-    ``max_pairs``: ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
+    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream). ``chunks``: stages on each
+    device of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``:
+    ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
     search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan
     instead of the run. ``hosts``: look for plans that are better where links between hosts are slower than inside.
     """

@@ -72,3 +72,30 @@ def test_without_torch_a_plan_is_all_that_is_made(
     said = capsys.readouterr().err
     assert "torch is not installed" in said
     assert "dnnc[train]" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--schedule", "zb-v", "--chunks", "3"), "--schedule zb-v is of 2 stages on each device"),
+        (("--schedule", "interleaved", "--chunks", "1"), "--schedule interleaved is of several stages on each device"),
+        (("--chunks", "2", "--stages", "3"), "--chunks 2 says how many stages there are"),
+    ],
+)
+def test_chunks_that_make_no_sense(
+    options: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--objective", "training", "--loss", "mse:y", "--plan-only")
+    assert main(["compile", MLP, "-t", TWO, "-o", str(tmp_path / "b"), *asked, *options]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_stages_on_each_device_are_told_with_the_seconds_of_their_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--objective", "training", "--loss", "mse:y", "--plan-only", "--schedule", "interleaved")
+    assert main(["compile", MLP, "-t", TWO, "-o", str(tmp_path / "b"), *asked]) == 0
+    out = capsys.readouterr().out
+    assert "4 stages on 2 devices" in out
+    assert "each on the slowest device, which waits" in out
+    assert main(["simulate", str(tmp_path / "b")]) == 0

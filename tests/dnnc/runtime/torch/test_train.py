@@ -241,6 +241,9 @@ def test_whatever_ends_the_command_ends_its_ranks(build: Path, number: signal.Si
         (2, ("--optimizer", "sgd", "--stages", "2", "--replicas", "1", "--mesh", "none")),
         (2, ("--schedule", "zb-h1", "--stages", "2", "--replicas", "1", "--mesh", "none")),
         (2, ("--recompute", "stage", "--stages", "2", "--replicas", "1", "--mesh", "none")),
+        (2, ("--schedule", "interleaved")),
+        (2, ("--schedule", "zb-v")),
+        (2, ("--split", "any")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
@@ -249,3 +252,37 @@ def test_every_kind_of_plan_trains_as_the_unsplit_model(
 ) -> None:
     folder = compiled(tmp_path / "build", *options, workers=workers)
     assert main(["train", str(folder), "--steps", "4", "--check"]) == 0, capsys.readouterr().err
+
+
+class Tied(torch.nn.Module):  # type: ignore[misc]
+    """A language model whose output layer has the weight of its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.output = torch.nn.Embedding(2000, 16), torch.nn.Linear(16, 2000)
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(12)))
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.output(torch.tanh(self.layers(self.embedding(x))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [("--stages", "2", "--replicas", "1"), ("--schedule", "interleaved"), ("--schedule", "zb-v")],
+    ids=lambda options: " ".join(options),
+)
+def test_stages_that_share_a_weight_add_up_its_gradients_once_a_step(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On two ranks, or, of the first and the last stage in a V, on one."""
+    pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
+    import dnnc
+
+    torch.manual_seed(0)
+    dnnc.from_torch(Tied(), (torch.randint(0, 2000, (4, 8)),), tmp_path / "tied.onnx")
+    loss = "cross-entropy:linear_12"
+    folder = compiled(tmp_path / "build", *options, model=str(tmp_path / "tied.onnx"), loss=loss)
+    assert any(" = yield " in path.read_text() for path in (folder / "stages").glob("*.py"))
+    assert main(["train", str(folder), "--steps", "3", "--check"]) == 0, capsys.readouterr().err
