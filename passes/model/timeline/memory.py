@@ -22,9 +22,9 @@ from ir.module import Func, Mesh, Module, Plan, Stage
 from ir.ops import Op, Value
 from ir.rows import BACKWARD, COMPUTE
 from ir.topology import Topology
-from ir.types import BytesType, Type, type_bytes
+from ir.types import BytesType, TensorType, Type, type_bytes
 from passes.model.graph import cuts_of, reads, stage_members
-from passes.model.learning import learning, saved_values
+from passes.model.learning import Learning, learning, saved_values
 from passes.model.liveness import live_bytes, states_bytes
 from passes.model.spmd.cross_mesh import Party, part_bytes, parties
 from passes.model.timeline.simulate import Event
@@ -103,18 +103,21 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     if plan is None or not all(row.devices for row in plan.stages):
         raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
+    meshes = {row.mesh: side for row, side in zip(plan.stages, sides, strict=True) if row.mesh}
     bodies = _bodies(module, len(plan.stages))
     if states_bytes(module.entry):
         return tuple(StageMemory(row.memory) for row in plan.stages)
     written = any(phase_of(op.facets) != FORWARD for _, ops in bodies for op in ops)
-    facts = _saved_by_facts(module, bodies, sides) if plan.flushes and not written else []
+    learned = learning(module) if plan.flushes and not written else None
     found = []
     for row, (args, ops), side in zip(plan.stages, bodies, sides, strict=True):
-        size = _sizes(args, ops, side)
+        values = {value.name: value.type for value in (*args, *(value for op in ops for value in op.results))}
+        size = {name: _local_bytes(type_, side, meshes) for name, type_ in values.items()}
         saved, names = _saved(args, ops, size)
         working = {phase: _alive(ops, phase, size, names) for phase in PHASES}
-        if facts:  # gradients of what was alive are alive in its place
-            saved, working = {(FORWARD, WEIGHT_GRADIENT): facts[row.index]}, dict.fromkeys(PHASES, working[FORWARD])
+        if learned is not None:  # gradients of what was alive are alive in its place
+            kept = _saved_by_facts(ops, learned, values, size, len(side.devices) if row.mesh else 1)
+            saved, working = {(FORWARD, WEIGHT_GRADIENT): kept}, dict.fromkeys(PHASES, working[FORWARD])
         found.append(StageMemory(row.weights + row.buffers, saved, working))
     return tuple(found)
 
@@ -149,9 +152,13 @@ def _bodies(module: Module, count: int) -> list[tuple[tuple[Value, ...], tuple[O
     return [(module.entry.args, tuple(ops)) for ops in own]
 
 
-def _sizes(args: Sequence[Value], ops: Sequence[Op], side: Party) -> dict[str, int]:
-    """Bytes of each value of a stage on one of its devices; of a received one, which lies in a buffer until it is read, too."""
-    return {value.name: part_bytes(value.type, side) for value in (*args, *(value for op in ops for value in op.results))}
+def _local_bytes(type_: Type, side: Party, meshes: Mapping[str, Party]) -> int:
+    """Bytes of a value on one of a stage's devices: of its largest part, or, if it comes from a mesh of another shape, of the
+    whole."""
+    layout = type_.layout if isinstance(type_, TensorType) else None
+    if layout is not None and meshes.get(layout.mesh, side).matches(side) and len(layout.placements) == len(side.sizes):
+        return part_bytes(type_, side)
+    return type_bytes(type_) or 0
 
 
 def _saved(
@@ -189,24 +196,17 @@ def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozen
     return max(live_bytes(Func("@phase", (), (), (*local, last))), default=0)
 
 
-def _saved_by_facts(module: Module, bodies: Sequence[tuple[object, Sequence[Op]]], sides: Sequence[Party]) -> list[int]:
-    """Bytes that each stage saves of a microbatch, by the facts of its forward ops; what is no value is split evenly."""
-    learned = learning(module)
-    types = {value.name: value.type for value in module.entry.args}
-    types |= {value.name: value.type for op in module.entry.ops for value in op.results}
-    found = []
-    for (_, ops), side in zip(bodies, sides, strict=True):
-        values = {name: size for op in ops for name, size in saved_values(op, learned).items()}
-        found.append(sum(_part(size, types.get(name), side) for name, size in values.items()))
-    return found
-
-
-def _part(size: int, type_: Type | None, side: Party) -> int:
-    """What a member has of so many bytes of a value of this type."""
-    whole = type_bytes(type_) if type_ is not None else None
-    if whole:
-        return size * part_bytes(type_, side) // whole if type_ is not None else size
-    return size // max(1, len(side.devices) if side.sizes else 1)
+def _saved_by_facts(
+    ops: Sequence[Op], learned: Learning, types: Mapping[str, Type], size: Mapping[str, int], members: int
+) -> int:
+    """Bytes that a stage saves of a microbatch by the facts of its forward ops: of a value its part, of what is no value an
+    even one."""
+    values = {name: whole for op in ops for name, whole in saved_values(op, learned).items()}
+    total = 0
+    for name, whole in values.items():
+        every = type_bytes(types[name]) if name in types else None
+        total += whole * size[name] // every if every else whole // members
+    return total
 
 
 __all__ = ["Held", "StageMemory", "memory_over_time", "stage_memory", "with_space"]

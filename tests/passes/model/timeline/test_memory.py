@@ -13,8 +13,10 @@ from ir import parse_module
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.module import Module, Plan, Program, Stage
 from ir.topology import Topology
+from ir.types import DType, Layout, Shard, TensorType
 from passes.framework.base import PassContext
-from passes.model.timeline.memory import Held, memory_over_time, stage_memory
+from passes.model.spmd.cross_mesh import Party
+from passes.model.timeline.memory import Held, _local_bytes, memory_over_time, stage_memory
 from passes.model.timeline.simulate import simulate
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
@@ -101,6 +103,23 @@ def test_a_family_holds_what_it_has_in_flight(plan_alone: Module, family: str, m
         for device in row.devices:
             wanted = stage.constant + flight * stage.of_microbatch
             assert wanted <= held[device].peak <= wanted + stage.busy(("F",))
+
+
+def test_the_plan_charges_what_1f1b_holds(plan_alone: Module) -> None:
+    """Counted twice: by the planner from prices of strategies, and here on the rows."""
+    plan = plan_alone.first(Plan)
+    assert plan is not None
+    held = memory_over_time(plan_alone, simulate(plan_alone))
+    for row in plan.stages:
+        assert [held[device].peak / row.memory for device in row.devices] == pytest.approx([0.97] * 2, abs=0.03)
+
+
+def test_what_comes_from_a_mesh_of_another_shape_is_held_whole() -> None:
+    split = TensorType(DType.F32, (8, 4), layout=Layout("@two", (Shard(0),)))
+    two, four, one = Party(("a", "b"), (2,)), Party(("c", "d", "e", "f"), (4,)), Party(("g",))
+    meshes = {"@two": two, "@other": replace(two, devices=("h", "i")), "@four": four}
+    sides = (two, meshes["@other"], four, one)
+    assert [_local_bytes(split, side, meshes) for side in sides] == [64, 64, 128, 128]
 
 
 def test_a_stage_file_keeps_just_the_bytes_that_are_told(tmp_path: Path) -> None:
