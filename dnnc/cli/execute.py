@@ -223,15 +223,19 @@ def simulate(
             "--csv", metavar="FILE", help="Write the rows of a training step there as torch.distributed.pipelining's CSV."
         ),
     ] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the timeline there.")] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Predict the timeline of a build, of a plan alone or of a solved workload: how long each device is busy while M
-    microbatches flow through."""
+    """Predict the timeline of a build, of a plan alone or of a solved workload: what each device does while M microbatches
+    flow through, how long it waits, and what it holds."""
     from dnnc.backend.timeline import predicted
-    from dnnc.report import print_table, seconds_text, summarize_timeline, timeline_table
+    from dnnc.report import print_table, summarize_timeline, timeline_table, timeline_text
+    from dnnc.report.gantt import gantt_svg, print_gantt
     from dnnc.scheduled import scheduled
     from ir.module import Schedule
+    from passes.model.timeline.memory import memory_over_time
+    from passes.model.timeline.simulate import simulate as simulated
 
     if workload is not None and not subject.is_file():
         raise UsageError("--workload is of a split that 'dnnc solve' wrote", where=str(subject), hint="leave it out")
@@ -251,7 +255,16 @@ def simulate(
         message = f"the schedule is of a training step of {step} microbatches, and --microbatches is {microbatches}"
         raise UsageError(message, where=str(subject), hint="leave it out, or compile with as many")
     count = step or microbatches or 8
-    summary = summarize_timeline(predicted(module, count), count)
+    events = predicted(module, count)
+    held = memory_over_time(module, simulated(module, count))
+    summary = summarize_timeline(
+        events,
+        count,
+        period=schedule.period if schedule is not None and step is None else None,
+        memory={device: one.peak for device, one in held.items()},
+    )
+    if svg is not None:
+        write_whole(svg, gantt_svg(events, f"{subject}: {timeline_text(summary)}", {on: one.steps for on, one in held.items()}))
     if json:
         from dataclasses import asdict
 
@@ -259,8 +272,8 @@ def simulate(
         return
     if quiet:
         return
+    print_gantt(events)
+    put("")
     print_table(timeline_table(summary))
     put("")
-    total, first = seconds_text(summary.makespan), seconds_text(summary.first)
-    then = f", then one every {seconds_text(summary.interval)}" if count > 1 else ""
-    put(f"{count} microbatch{'es' if count != 1 else ''} in {total}: the first after {first}{then}")
+    put(timeline_text(summary))

@@ -16,7 +16,14 @@ from dnnc.report.sharding import (
 )
 from dnnc.report.summary import ModelSummary, summarize, summary_text
 from dnnc.report.tables import Column, Table, columns, key_values, print_table, table_text
-from dnnc.report.timeline import DeviceTime, TimelineSummary, compare_table, summarize_timeline, timeline_table
+from dnnc.report.timeline import (
+    DeviceTime,
+    TimelineSummary,
+    compare_table,
+    summarize_timeline,
+    timeline_table,
+    timeline_text,
+)
 from dnnc.report.topology import topology_text
 from dnnc.units import bytes_text, count_text, percent_text, rate_text, ratio_text, seconds_text
 
@@ -57,5 +64,6 @@ __all__ = [
     "summary_text",
     "table_text",
     "timeline_table",
+    "timeline_text",
     "topology_text",
 ]

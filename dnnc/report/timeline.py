@@ -8,7 +8,7 @@ from typing import Any
 
 from dnnc.program.trace import TraceEvent
 from dnnc.report.tables import Table, columns
-from dnnc.units import percent_text, seconds_text
+from dnnc.units import bytes_text, percent_text, seconds_text
 
 UPDATE = "U"
 TRANSFERS = ("send", "recv", "collective", UPDATE)
@@ -20,55 +20,105 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """Seconds that one device computed and moved tensors in a timeline."""
+    """Seconds that one device computed and moved tensors in a timeline, and did either; ``memory``: the most bytes that it
+    holds, None where that is not known."""
 
     device: str
     compute: float
     transfers: float
+    busy: float
+    memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineSummary:
     """``makespan``: seconds from the first event to the last; ``interval``: mean seconds between two results (the
-    whole makespan for one microbatch); ``first``: seconds until the first result."""
+    whole makespan for one microbatch); ``first``: seconds until the first result. ``period``: of a stream the seconds between
+    two results once it is full, None of a training step."""
 
     microbatches: int
     makespan: float
     interval: float
     first: float
     devices: tuple[DeviceTime, ...]
+    period: float | None = None
+
+    @property
+    def bubble(self) -> float:
+        """The part of all devices' time in which they wait; of a stream once it is full."""
+        parts = [self.waiting(device) for device in self.devices]
+        return sum(parts) / len(parts) if parts else 0.0
+
+    def waiting(self, device: DeviceTime) -> float:
+        """The part of a device's time in which it waits; of a stream once it is full."""
+        whole = self.makespan if self.period is None else self.period * self.microbatches
+        return max(0.0, 1 - device.busy / whole) if whole and device.busy < (1 - ROUNDING) * whole else 0.0
 
 
-def summarize_timeline(events: Iterable[TraceEvent], microbatches: int) -> TimelineSummary:
-    """The numbers of a timeline whose events carry their microbatch in ``args``; devices in the order of the events."""
+def summarize_timeline(
+    events: Iterable[TraceEvent],
+    microbatches: int,
+    *,
+    period: float | None = None,
+    memory: Mapping[str, int] | None = None,
+) -> TimelineSummary:
+    """The numbers of a timeline whose events carry their microbatch in ``args``; devices in the order of the events.
+    ``period`` and ``memory`` (bytes by device) are handed on."""
     compute: dict[str, float] = {}
     transfers: dict[str, float] = {}
+    spans: dict[str, list[tuple[float, float]]] = {}
     done, end = [0.0] * microbatches, 0.0
     for event in events:
         spent = transfers if event.kind in TRANSFERS else compute
         compute.setdefault(event.track, 0.0)
         transfers.setdefault(event.track, 0.0)
         spent[event.track] += event.end - event.start
+        spans.setdefault(event.track, []).append((event.start, event.end))
         end = max(end, event.end)
         if event.kind != UPDATE:  # of all microbatches
             number = int(dict(event.args)["microbatch"])
             done[number] = max(done[number], event.end)
     ends = sorted(done)
     interval = (ends[-1] - ends[0]) / (microbatches - 1) if microbatches > 1 else ends[-1]
-    devices = tuple(DeviceTime(device, compute[device], transfers[device]) for device in compute)
-    return TimelineSummary(microbatches, end, interval, ends[0], devices)
+    devices = tuple(
+        DeviceTime(device, compute[device], transfers[device], covered(spans[device]), (memory or {}).get(device))
+        for device in compute
+    )
+    return TimelineSummary(microbatches, end, interval, ends[0], devices, period)
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds that lie in any of the spans."""
+    total, until = 0.0, 0.0
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 def timeline_table(summary: TimelineSummary) -> Table:
-    """One row per device; what is neither compute nor transfers is waiting (the bubble)."""
+    """One row per device; the bubble is the part of its time in which it waits."""
+    known = any(device.memory is not None for device in summary.devices)
     rows = []
     for device in summary.devices:
-        waiting = summary.makespan - device.compute - device.transfers
-        waiting = waiting if waiting > ROUNDING * summary.makespan else 0.0
-        share = percent_text(waiting / summary.makespan) if summary.makespan else "-"
-        cells = (seconds_text(device.compute), seconds_text(device.transfers), seconds_text(waiting), share)
-        rows.append((device.device, *cells))
-    return Table(columns("<device compute transfers waiting bubble"), tuple(rows))
+        waiting = percent_text(summary.waiting(device)) if summary.makespan else "-"
+        cells = [device.device, seconds_text(device.compute), seconds_text(device.transfers), waiting]
+        if known:
+            cells.append(bytes_text(device.memory) if device.memory is not None else "-")
+        rows.append(tuple(cells))
+    return Table(columns("<device compute transfers bubble" + " memory" * known), tuple(rows))
+
+
+def timeline_text(summary: TimelineSummary) -> str:
+    """How long it takes and how much of that is waiting, in a line or two."""
+    count, end = summary.microbatches, seconds_text(summary.makespan)
+    many = f"{count} microbatch{'es' if count != 1 else ''}"
+    bubble = percent_text(summary.bubble)
+    if summary.period is None:
+        return f"a step of {many} in {end}; the devices wait {bubble} of it (bubble)"
+    lines = [f"{many} in {end}, the first after {seconds_text(summary.first)}"]
+    lines.append(f"a long stream has one every {seconds_text(summary.period)}; the devices then wait {bubble} (bubble)")
+    return "\n".join(lines)
 
 
 def compare_table(rows: Iterable[Mapping[str, Any]]) -> Table:

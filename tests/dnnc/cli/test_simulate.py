@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -35,6 +36,17 @@ def test_a_plan_alone_has_the_timeline_of_its_build(
     run(capsys, "compile", *common, "-o", tmp_path / "build")
     run(capsys, "compile", *common, "-o", tmp_path / "plan", "--plan-only")
     assert simulated(capsys, tmp_path / "plan", "-m", "5") == simulated(capsys, tmp_path / "build", "-m", "5")
+
+
+def test_the_timeline_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In lines of characters, and as an SVG, which is written whole or not at all."""
+    plan = ("--plan-only", "--stages", "2", "-t", "preset:cpu-2,cores=2", "-q", "-o", tmp_path / "plan")
+    run(capsys, "compile", MLP, *plan)
+    out = run(capsys, "simulate", tmp_path / "plan", "-m", "4", "--svg", tmp_path / "plan.svg")
+    assert [line[:7] for line in out.splitlines()[:2]] == ["cpu0  |", "cpu1  |"]
+    assert "a long stream has one every " in out
+    ElementTree.parse(tmp_path / "plan.svg")
+    assert "no such" in run(capsys, "simulate", tmp_path / "plan", "--svg", tmp_path / "nowhere/plan.svg", code=3).lower()
 
 
 def test_a_training_step_is_followed_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

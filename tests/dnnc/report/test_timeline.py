@@ -6,14 +6,16 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
-from dnnc.report import compare_table, summarize_timeline, table_text, timeline_table
-from dnnc.report.timeline import DeviceTime, TimelineSummary
+from dnnc.report import compare_table, summarize_timeline, table_text, timeline_table, timeline_text
+from dnnc.report.gantt import gantt_svg, gantt_text
+from dnnc.report.timeline import DeviceTime, TimelineSummary, covered
 
 
 def bar(track: str, kind: str, microbatch: int, start: float, end: float) -> TraceEvent:
@@ -52,15 +54,56 @@ def test_summary_counts_compute_transfers_and_waiting() -> None:
     assert (summary.makespan, summary.first, summary.interval) == pytest.approx((6.5, 4.0, 2.5))
     assert [(d.device, d.compute, d.transfers) for d in summary.devices] == [("cpu0", 4.0, 0.5), ("cpu1", 3.0, 0.0)]
     rows = table_text(timeline_table(summary)).splitlines()
-    assert rows[1].split() == ["cpu0", "4.00", "s", "500", "ms", "2.00", "s", "30.8", "%"]
+    assert rows[1].split() == ["cpu0", "4.00", "s", "500", "ms", "30.8", "%"]
+    assert summary.bubble == pytest.approx((2.0 / 6.5 + 3.5 / 6.5) / 2)
+    assert timeline_text(summary) == "a step of 2 microbatches in 6.50 s; the devices wait 42.3 % of it (bubble)"
+
+
+def test_filling_a_stream_is_no_bubble() -> None:
+    """Of a stream the devices' time is that of its period, whatever the timeline begins with."""
+    summary = summarize_timeline(TIMELINE, 2, period=2.5, memory={"cpu0": 2 << 20})
+    assert [round(summary.waiting(device), 9) for device in summary.devices] == [0.1, 0.4]
+    assert timeline_text(summary).splitlines() == [
+        "2 microbatches in 6.50 s, the first after 4.00 s",
+        "a long stream has one every 2.50 s; the devices then wait 25.0 % (bubble)",
+    ]
+    rows = table_text(timeline_table(summary)).splitlines()
+    assert (rows[1].split()[-2:], rows[2].split()[-1]) == (["2", "MiB"], "-")
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(lambda ends: (float(min(ends)), float(max(ends))))))
+def test_what_spans_cover_is_counted_once(spans: list[tuple[float, float]]) -> None:
+    assert covered(spans) == sum(any(start <= x and x + 1 <= end for start, end in spans) for x in range(20))
+
+
+def test_a_line_has_what_a_device_does_and_when() -> None:
+    lines = gantt_text([*TIMELINE, bar("cpu1", "U", 0, 6.5, 6.75)], 40).splitlines()
+    assert lines[:2] == ["cpu0  |F0fffffff---F1ffffffff..........|", "cpu1  |............F0fffff....F1ffffffU|"]
+    assert lines[3].strip() == "F forward, U update, - transfers, . waiting"
+
+
+def test_an_svg_has_each_event_and_escapes_names() -> None:
+    held = {"cpu0": [(0.0, 5), (2.0, 9)]}
+    text = gantt_svg([*TIMELINE, bar('a<b>"', "B", 0, 0.0, 1.0)], "a & b", held)
+    root = ElementTree.fromstring(text)
+    told = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(told) == len(TIMELINE) + 1
+    assert told[0] == "F 0: 0 s to 2.00 s"
+    words = [found.text for found in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a & b", 'a<b>"', "at most 9 B", "6.50 s"} <= set(words)
+
+
+def test_nothing_is_a_picture_too() -> None:
+    assert "waiting" in gantt_text([], 80)
+    ElementTree.fromstring(gantt_svg([], ""))
 
 
 def test_rounding_of_a_sum_is_no_waiting() -> None:
     """It had been told as 0.00 ns and < 0.1 %."""
-    summary = TimelineSummary(1, 0.1 + 0.2, 0.3, 0.3, (DeviceTime("cpu0", 0.2, 0.1),))
+    summary = TimelineSummary(1, 0.1 + 0.2, 0.3, 0.3, (DeviceTime("cpu0", 0.2, 0.1, 0.2 + 0.1),))
     assert summary.makespan > 0.3
     rows = table_text(timeline_table(summary)).splitlines()
-    assert rows[1].split()[-4:] == ["0", "s", "0.0", "%"]
+    assert rows[1].split()[-2:] == ["0.0", "%"]
 
 
 def test_one_microbatch_has_its_makespan_as_interval() -> None:
