@@ -103,9 +103,9 @@ def _line(row: Sequence[TraceEvent], end: float, cells: int) -> str:
                 most[cell], owner[cell] = covered, event
     text: list[str] = []
     while len(text) < cells:
-        event = owner[len(text)]
-        length = next((n for n, other in enumerate(owner[len(text) :]) if other is not event), cells - len(text))
-        text += _block(event, length)
+        one = owner[len(text)]
+        length = next((n for n, other in enumerate(owner[len(text) :]) if other is not one), cells - len(text))
+        text += _block(one, length)
     return "".join(text)
 
 

@@ -11,8 +11,8 @@ from dnnc.report.tables import Table, columns
 from dnnc.units import bytes_text, percent_text, seconds_text
 
 UPDATE = "U"
-TRANSFERS = ("send", "recv", "collective", UPDATE)
-"""Kinds of bars in which a device moves data; in all others it computes."""
+TRANSFERS = ("send", "recv", "collective")
+"""Kinds of bars in which a device moves data; in all others it computes, or updates weights."""
 
 ROUNDING = 1e-9
 """Share of the makespan below which waiting is the error of a sum."""
@@ -20,12 +20,13 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """Seconds that one device computed and moved tensors in a timeline, and did either; ``memory``: the most bytes that it
-    holds, None where that is not known."""
+    """Seconds that one device computed, moved tensors and updated weights, with what that exchanges, in a timeline, and did any
+    of these; ``memory``: the most bytes that it holds, None where that is not known."""
 
     device: str
     compute: float
     transfers: float
+    update: float
     busy: float
     memory: int | None = None
 
@@ -66,12 +67,13 @@ def summarize_timeline(
     ``period`` and ``memory`` (bytes by device) are handed on."""
     compute: dict[str, float] = {}
     transfers: dict[str, float] = {}
+    update: dict[str, float] = {}
     spans: dict[str, list[tuple[float, float]]] = {}
     done, end = [0.0] * microbatches, 0.0
     for event in events:
-        spent = transfers if event.kind in TRANSFERS else compute
-        compute.setdefault(event.track, 0.0)
-        transfers.setdefault(event.track, 0.0)
+        for spent in (compute, transfers, update):
+            spent.setdefault(event.track, 0.0)
+        spent = transfers if event.kind in TRANSFERS else update if event.kind == UPDATE else compute
         spent[event.track] += event.end - event.start
         spans.setdefault(event.track, []).append((event.start, event.end))
         end = max(end, event.end)
@@ -81,7 +83,9 @@ def summarize_timeline(
     ends = sorted(done)
     interval = (ends[-1] - ends[0]) / (microbatches - 1) if microbatches > 1 else ends[-1]
     devices = tuple(
-        DeviceTime(device, compute[device], transfers[device], covered(spans[device]), (memory or {}).get(device))
+        DeviceTime(
+            device, compute[device], transfers[device], update[device], covered(spans[device]), (memory or {}).get(device)
+        )
         for device in compute
     )
     return TimelineSummary(microbatches, end, interval, ends[0], devices, period)
@@ -98,15 +102,16 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 def timeline_table(summary: TimelineSummary) -> Table:
     """One row per device; the bubble is the part of its time in which it waits."""
-    known = any(device.memory is not None for device in summary.devices)
+    known, updated = any(one.memory is not None for one in summary.devices), any(one.update for one in summary.devices)
     rows = []
     for device in summary.devices:
-        waiting = percent_text(summary.waiting(device)) if summary.makespan else "-"
-        cells = [device.device, seconds_text(device.compute), seconds_text(device.transfers), waiting]
-        if known:
-            cells.append(bytes_text(device.memory) if device.memory is not None else "-")
+        cells = [device.device, seconds_text(device.compute), seconds_text(device.transfers)]
+        cells += [seconds_text(device.update)] if updated else []
+        cells.append(percent_text(summary.waiting(device)) if summary.makespan else "-")
+        cells += [bytes_text(device.memory) if device.memory is not None else "-"] if known else []
         rows.append(tuple(cells))
-    return Table(columns("<device compute transfers bubble" + " memory" * known), tuple(rows))
+    head = "<device compute transfers" + " update" * updated + " bubble" + " memory" * known
+    return Table(columns(head), tuple(rows))
 
 
 def timeline_text(summary: TimelineSummary) -> str:

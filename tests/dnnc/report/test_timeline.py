@@ -100,7 +100,7 @@ def test_nothing_is_a_picture_too() -> None:
 
 def test_rounding_of_a_sum_is_no_waiting() -> None:
     """It had been told as 0.00 ns and < 0.1 %."""
-    summary = TimelineSummary(1, 0.1 + 0.2, 0.3, 0.3, (DeviceTime("cpu0", 0.2, 0.1, 0.2 + 0.1),))
+    summary = TimelineSummary(1, 0.1 + 0.2, 0.3, 0.3, (DeviceTime("cpu0", 0.2, 0.1, 0.0, 0.2 + 0.1),))
     assert summary.makespan > 0.3
     rows = table_text(timeline_table(summary)).splitlines()
     assert rows[1].split()[-2:] == ["0.0", "%"]
