@@ -74,7 +74,7 @@ def chunks(load: Workload, family: str, place: Callable[[int, int], int], count:
     ``place(s, devices)``. Raises UsageError for any other plan, in the name of ``family``."""
     devices = list(dict.fromkeys(load.replicas))
     stages, each = len(load.replicas), len(load.replicas) // len(devices)
-    hint = "choose another --schedule, or place the stages so"
+    hint = "leave stages and devices to the compiler, or choose another --schedule"
     if each * len(devices) != stages or each < 2 or count not in (None, each):
         wanted = "several stages" if count is None else f"{count} stages"
         raise UsageError(
