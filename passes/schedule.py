@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.diagnostics import Diagnostic, InvalidInput
+from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.module import Module, Plan, Schedule
 from ir.row_faults import faults
 from ir.rows import unrolled
@@ -18,9 +18,9 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.timeline.families import DEFAULT, FAMILIES, step
-from passes.model.timeline.memory import with_space
+from passes.model.timeline.memory import memory_over_time, with_space
 from passes.model.timeline.orders import steady_period, stream
-from passes.model.timeline.simulate import makespan
+from passes.model.timeline.simulate import makespan, run_rows
 from passes.model.timeline.workload import Workload, largest_load, workload
 
 SHOWN = 5
@@ -50,7 +50,8 @@ class SchedulePass(Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput when the module has no plan on devices, and for stated rows that do not fit its stages."""
+        """Raises InvalidInput when the module has no plan on devices, and for stated rows that do not fit its stages,
+        Infeasible where a device cannot hold what the rows of a training step need."""
         load, plan = workload(module), module.first(Plan)
         assert plan is not None, "a workload is a plan's"
         training = plan.flushes
@@ -61,8 +62,30 @@ class SchedulePass(Pass):
             schedule = self._kept(load, schedule, context)
         context.count(self.name, period=schedule.period, latency=schedule.latency)
         if training:
+            self._check_memory(module, load, schedule, context)
             module = module.replace(plan, as_scheduled(plan, schedule, module.first(Topology)))
         return insert_symbols(module.without(Schedule), (schedule,))
+
+    def _check_memory(self, module: Module, load: Workload, schedule: Schedule, context: PassContext) -> None:
+        """Whether devices have the memory that a step's rows need. Raises Infeasible where they do not; of plain 1F1B, for
+        which the search has counted it, there is a warning."""
+        topology = module.first(Topology)
+        if topology is None or not load.space:
+            return
+        held = memory_over_time(module, run_rows(load, unrolled(schedule, load.flow, schedule.microbatches)))
+        over = []
+        for device in topology.devices:
+            limit, peak = topology.memory(device), held[device.name].peak if device.name in held else 0
+            if limit is not None and peak > limit:
+                message = f"in the order {schedule.kind} it holds {peak} bytes and has {limit}: {peak - limit} bytes too many"
+                hint = "--recompute stage, smaller microbatches or another --schedule need less"
+                over.append(Diagnostic(message, device.name, hint=hint))
+        if over and schedule.kind != DEFAULT:
+            error = Infeasible(over)
+            error.proven = False  # of other orders
+            raise error
+        for one in over:
+            context.sink.warn(one.message, where=one.where, hint=one.hint)
 
     def _kept(self, load: Workload, own: Schedule, context: PassContext) -> Schedule:
         """The stated schedule with its seconds; ``own`` where it is no other than the compiler's."""

@@ -99,3 +99,42 @@ def test_stages_on_each_device_are_told_with_the_seconds_of_their_rows(
     assert "4 stages on 2 devices" in out
     assert "each on the slowest device, which waits" in out
     assert main(["simulate", str(tmp_path / "b")]) == 0
+
+
+def test_an_order_of_work_that_memory_has_no_space_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GPipe holds all microbatches of a step, 1F1B no more than there are stages: between both is a limit."""
+    asked = [
+        "--objective",
+        "training",
+        "--plan-only",
+        "--stages",
+        "2",
+        "--replicas",
+        "1",
+        "--mesh",
+        "none",
+        "--microbatches",
+        "9",
+    ]
+    model = ["zoo:mlp,layers=6,hidden=64,batch=512", *asked, "--loss", "mse:y"]
+
+    def peak(family: str, topology: str, out: Path) -> int:
+        assert main(["compile", *model, "-t", topology, "-o", str(out), "--schedule", family, "-q"]) == 0
+        assert main(["simulate", str(out), "--json"]) == 0
+        return max(device["memory"] for device in json.loads(capsys.readouterr().out)["devices"])
+
+    one, all_ = peak("1f1b", TWO, tmp_path / "1f1b"), peak("gpipe", TWO, tmp_path / "gpipe")
+    assert all_ > 2 * one
+    machines = tmp_path / "machines.toml"
+    limit = (2 * one + all_) // 3
+    machines.write_text(
+        f'version = 1\n[types.small]\nlike = "preset:cpu-1"\nmemory = "{limit} B"\n'
+        '[[devices]]\nname = "a"\ntype = "small"\n[[devices]]\nname = "b"\ntype = "small"\n'
+        '[[links]]\nends = ["a", "b"]\nbandwidth = "20 GB/s"\nlatency = "10 us"\n'
+    )
+    assert main(["compile", *model, "-t", str(machines), "-o", str(tmp_path / "fits"), "-q"]) == 0
+    assert main(["compile", *model, "-t", str(machines), "-o", str(tmp_path / "not"), "--schedule", "gpipe"]) == 4
+    said = capsys.readouterr().err
+    assert "a: error: in the order gpipe it holds " in said
+    assert f"bytes and has {limit}: " in said
+    assert not (tmp_path / "not").exists()
