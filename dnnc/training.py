@@ -27,8 +27,9 @@ class TrainingOptions:
     """``loss``: ``cross-entropy:OUTPUT``, ``mse:OUTPUT`` or ``output:NAME``. ``optimizer``, its ``learning_rate``,
     ``momentum`` and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``chunks``:
     stages on each device (None: as many as the schedule needs). ``recompute``:
-    what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by the batch's
-    statistics (``train``) or by the running ones (``frozen``). Empty or None: the default."""
+    what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by the
+    batch's statistics (``train``) or by the running ones (``frozen``). ``sync``: how members of a mesh add up gradients. Empty
+    or None: the default."""
 
     loss: str = ""
     optimizer: str = ""
@@ -41,6 +42,7 @@ class TrainingOptions:
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     batchnorm: str = ""
+    sync: str = ""
 
     @property
     def stages_each(self) -> int:
@@ -54,7 +56,7 @@ class TrainingOptions:
 
 
 _OF_PASS = {
-    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm"),
+    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "sync"),
     "differentiate": ("learning_rate", "momentum", "weight_decay", "recompute"),
     "schedule": ("family",),
 }

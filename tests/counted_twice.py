@@ -22,7 +22,7 @@ from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from passes.localize import LocalizePass
 from passes.model.folding import expand
-from passes.model.graph import reads, stage_members
+from passes.model.graph import origins, reads, stage_members
 from passes.model.learning import is_float, learning, saved_values
 from passes.model.spmd import count
 from passes.model.spmd.reshard_ops import without_reshards
@@ -79,19 +79,19 @@ def check_step(planned: Module, whole: Module) -> int:
     made = {value.name: value for value in whole.entry.args}
     made.update((value.name, value) for op in whole.entry.ops if phase_of(op.facets) == FORWARD for value in op.results)
     entry = without_reshards(planned.entry).func
-    on, learned = stage_members(entry), learning(planned)
+    on, learned, called = stage_members(entry), learning(planned), origins(whole.entry)
     stages = {stage for members in on for stage in members}
     for stage in stages:
         facts: dict[str, int] = {}
         for op, members in zip(entry.ops, on, strict=True):
             if stage in members:
                 facts.update(saved_values(op, learned))
-        kept = {
-            name: type_bytes(made[name].type) or 0
+        kept = {  # once, however it lies
+            called.get(name, name): type_bytes(made[name].type) or 0
             for op, members in zip(whole.entry.ops, stage_members(whole.entry), strict=True)
             if stage in members and phase_of(op.facets) in BACKWARD
             for name in reads(op)
-            if name in made and is_float(made[name].type)
+            if name in made and is_float(made[name].type) and called.get(name, name)[:1] != "@"
         }
         one, other = sum(facts.values()), sum(kept.values())
         assert abs(one - other) <= ROUNDING * max(one, other), f"stage {stage}: planned to keep {one} bytes, its ops {other}"

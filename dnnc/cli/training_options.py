@@ -24,6 +24,13 @@ class RecomputeName(StrEnum):
     STAGE = "stage"
 
 
+class SyncName(StrEnum):
+    """How members of a mesh that hold the same weight add up its gradient."""
+
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+
+
 class BatchNormName(StrEnum):
     """Whose statistics batch normalisation takes."""
 
@@ -96,6 +103,15 @@ BatchNorm = Annotated[
         show_default=False,
     ),
 ]
+Synchronisation = Annotated[
+    SyncName | None,
+    typer.Option(
+        "--sync",
+        help="training: members of a mesh with the same weight each update all of it (default), or a part, with its part of "
+        "the optimizer's state.",
+        show_default=False,
+    ),
+]
 
 __all__ = [
     "BatchNorm",
@@ -107,6 +123,7 @@ __all__ = [
     "Optimizer",
     "Recompute",
     "Schedule",
+    "Synchronisation",
     "Trainable",
     "WeightDecay",
 ]

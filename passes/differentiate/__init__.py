@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import FORWARD, OptimizerState, Phase, StageSet, phase_of
+from ir.facets import FORWARD, OptimizerState, Phase, StageSet, Sync, phase_of
 from ir.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
 from ir.layout_rules import Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource, Symbol
@@ -102,6 +102,9 @@ class DifferentiatePass(Pass):
             raise InvalidInput(
                 f"no gradient of {loss} reaches a trained weight", where=func.name, hint="does the loss depend on the weights?"
             )
+        if meshes and any(isinstance(facet, Sync) and facet.method != "all_reduce" for one in trained for facet in one.facets):
+            message = "replicas of a stage each update all of its weights: only members of a mesh share that"
+            context.sink.warn(message, where=func.name, hint="--mesh splits the batch over members: --strategy data")
         sharded = is_sharded(module)
         ops = tuple(one for op in (plain if sharded else func).ops for one in (_with_results(op, gradients), *_averages(op)))
         ops += tuple(one.op.with_facets(Phase(one.phase), *_stages(one)) for one in program.added)

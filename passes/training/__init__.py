@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from ir.attributes import Attribute, AttrKind
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
-from ir.facets import OptimizerState, with_facet
+from ir.facets import OptimizerState, Sync, with_facet
 from ir.grads import BATCH_NORMALIZATION, STATE
 from ir.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.names import unique
@@ -40,6 +40,7 @@ _MADE_BY_EXPORTERS = re.compile(
     r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.IGNORECASE
 )
 """Names that exporters of PyTorch give to numbers of the program's text."""
+SYNCS = ("all_reduce", "reduce_scatter")
 _BUFFERS = re.compile(r".*\binv_freq")
 """Tables that PyTorch models keep beside their parameters: the frequencies of rotary embeddings."""
 
@@ -51,6 +52,8 @@ class TrainingPass(Pass):
     ``loss``: ``cross-entropy:OUTPUT`` (an input ``labels`` of integers, -100 is ignored), ``mse:OUTPUT`` (an input
     ``target``), or ``output:NAME``, a scalar of the model's own. ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
     ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``.
+    ``sync``: how members of a mesh that hold the same weight add up its gradient: ``all_reduce``, and each updates it whole, or
+    ``reduce_scatter``, and each updates a part, with its part of the optimizer's state (ZeRO-1: Rajbhandari et al., SC 2020).
     """
 
     name: ClassVar[str] = "training"
@@ -60,12 +63,14 @@ class TrainingPass(Pass):
     frozen: tuple[str, ...] = ()
     batchnorm: str = "train"
     dropout: str = "off"
+    sync: str = SYNCS[0]
 
     def __post_init__(self) -> None:
         for what, value, allowed in (
             ("optimizer", self.optimizer, tuple(STATE)),
             ("batchnorm", self.batchnorm, ("train", "frozen")),
             ("dropout", self.dropout, ("off",)),
+            ("sync", self.sync, SYNCS),
         ):
             if value not in allowed:
                 raise ValueError(f"{what} is {' or '.join(allowed)}, not '{value}'")
@@ -153,7 +158,8 @@ class TrainingPass(Pass):
 
     def _trained(self, resource: Resource) -> Resource:
         size = len(STATE[self.optimizer]) * (type_bytes(resource.type) or 0)
-        return replace(resource, facets=with_facet(resource.facets, OptimizerState(self.optimizer, size)))
+        facets = with_facet(resource.facets, OptimizerState(self.optimizer, size))
+        return replace(resource, facets=facets if self.sync == SYNCS[0] else with_facet(facets, Sync(self.sync)))
 
 
 def _averaged(op: Op) -> TensorType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import ir
@@ -9,6 +10,7 @@ from dnnc.backend.torch.run import run_function
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.zoo import catalogue
 from ir import OptimizerState, Resource
+from ir.facets import Sync
 from passes.framework.base import PassContext
 from passes.training import TrainingPass
 
@@ -43,3 +45,12 @@ def test_numbers_of_the_program_are_not_trained() -> None:
     assert all(resource.name.endswith(".weight") for resource in trained)
     (embedding,) = [resource for resource in trained if "embed" in resource.name]
     assert embedding.facets == (OptimizerState("adamw", 2 * 11 * 16 * 4),)
+
+
+def test_gradients_are_added_up_as_asked() -> None:
+    module = ir.load_module(LOGITS, dialects=DIALECTS)
+    for sync, wanted in (("all_reduce", ()), ("reduce_scatter", (Sync("reduce_scatter"),))):
+        after = TrainingPass(loss="cross-entropy:y", sync=sync).run(module, PassContext(dialects=DIALECTS))
+        assert tuple(facet for facet in after.resources["@w"].facets if isinstance(facet, Sync)) == wanted
+    with pytest.raises(ValueError, match="sync is all_reduce or reduce_scatter, not 'ring'"):
+        TrainingPass(loss="cross-entropy:y", sync="ring")
