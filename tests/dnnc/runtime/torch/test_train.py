@@ -244,7 +244,7 @@ def test_whatever_ends_the_command_ends_its_ranks(build: Path, number: signal.Si
         (2, ("--schedule", "interleaved")),
         (2, ("--schedule", "zb-v")),
         (2, ("--split", "any")),
-        (2, ("--mesh", "2", "--strategy", "data", "--sync", "reduce_scatter")),
+        (2, ("--mesh", "2", "--strategy", "data", "--microbatches", "8", "--sync", "reduce_scatter")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
