@@ -1,16 +1,17 @@
 """The microbatches of training, by number: number k is the same whatever the plan, and the same when it is asked for again.
 
 Sources: ``synthetic`` (a pool of random microbatches in the ranges that the model needs, over and over, so that a model can
-learn it),
-an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an importable
-function that is called with the seed and yields a dict of arrays for each microbatch.
+learn it), an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an
+importable function that is called with the seed and yields a dict of arrays for each microbatch.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from dnnc.program.build import Port
 from dnnc.runtime.generate import Demand, input_demands, random_microbatch
-from dnnc.runtime.npz import read_npz
+from dnnc.runtime.npz import Header, read_npz
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Module
 
@@ -35,15 +36,16 @@ class Data(Protocol):
         ...
 
 
-def open_data(source: str, module: Module, seed: int) -> Data:
-    """The source that a person named, for the inputs of the model. Raises UsageError, InvalidInput."""
+def open_data(source: str, module: Module, seed: int, window: int = 1) -> Data:
+    """The source that a person named, for the inputs of the model. ``window``: how many microbatches are in work at a time.
+    Raises UsageError, InvalidInput."""
     ports = [Port.of(value.name[1:], value.type) for value in module.entry.args]
     if source == SYNTHETIC:
         return _Synthetic(ports, input_demands(module), seed)
     if source.endswith(".npz"):
         return _Samples(ports, _samples(Path(source), ports), seed)
     if ":" in source:
-        return _Function(ports, source, seed)
+        return _Function(ports, source, seed, window)
     raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
 
 
@@ -61,100 +63,151 @@ class _Synthetic:
         return self.drawn[place]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Samples:
-    """Samples stand along the first dimension of each array; an input without dimensions is the same for all."""
+    """Samples stand along the first dimension of each array; an input without dimensions is the same for all.
+
+    Where first dimensions differ (``x [4, 8]`` beside ``mask [2, 8]``) what belongs together stays together: the order is of
+    units of 2 and 1 rows. Units that fill no microbatch are left out, others in each epoch."""
 
     ports: list[Port]
     arrays: Mapping[str, Any]
     seed: int
+    epoch: int = -1
+    order: Any = None
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
-        sizes = {port.name: int(port.shape[0]) for port in self.ports if port.shape}  # type: ignore[arg-type]
-        count = min(len(self.arrays[name]) // size for name, size in sizes.items())
-        epoch, place = divmod(number, count)
-        samples = count * max(sizes.values())
-        order = np.random.Generator(np.random.Philox(key=[self.seed, epoch])).permutation(samples)
-        return {port.name: self._rows(port, order, place) for port in self.ports}
+        dimensioned = [port for port in self.ports if port.shape]
+        units = math.gcd(*map(_rows, dimensioned))
+        total = min((len(self.arrays[port.name]) * units // _rows(port) for port in dimensioned), default=0)
+        epoch, place = divmod(number, total // units if units else 1)
+        if epoch != self.epoch:
+            generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            self.epoch, self.order = epoch, generator.permutation(total)
+        drawn = self.order[place * units : (place + 1) * units]
+        return {port.name: self._drawn(port, drawn, units) for port in self.ports}
 
-    def _rows(self, port: Port, order: Any, place: int) -> Any:
+    def _drawn(self, port: Port, drawn: Any, units: int) -> Any:
         array = self.arrays[port.name]
         if not port.shape:
             return array
-        size = int(port.shape[0])  # type: ignore[arg-type]
-        return array[order[place * size : (place + 1) * size] % len(array)]
+        each = _rows(port) // units
+        return array[(drawn[:, None] * each + np.arange(each)).ravel()]
+
+
+def _rows(port: Port) -> int:
+    """How many rows of its array a microbatch has. Raises InvalidInput for none."""
+    rows = port.shape[0] if port.shape else None
+    if not isinstance(rows, int) or rows < 1:
+        raise InvalidInput(f"input '{port.name}' is {port.type}: it has no number of samples", hint="--data module:function")
+    return rows
 
 
 def _samples(path: Path, ports: list[Port]) -> dict[str, Any]:
-    arrays = read_npz(path)
+    """The arrays of a file. What is wrong with them is told before any is read."""
+    return read_npz(path, lambda headers: _check_samples(path, ports, headers))
+
+
+def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header]) -> None:
+    inputs = ", ".join(port.name for port in ports)
     for port in ports:
-        if port.name not in arrays:
-            raise InvalidInput(
-                f"it has no array '{port.name}'", where=str(path), hint=f"the model reads {', '.join(p.name for p in ports)}"
-            )
-        array, shape = arrays[port.name], tuple(port.shape or ())
-        if array.shape[1:] != shape[1:] or array.ndim != len(shape) or (shape and len(array) < int(shape[0])):  # type: ignore[arg-type]
-            wanted = (
-                f"[samples, {', '.join(map(str, shape[1:]))}] with at least {shape[0]} samples" if shape else "no dimensions"
-            )
-            raise InvalidInput(f"array '{port.name}' has the shape {list(array.shape)}; expected {wanted}", where=str(path))
-        if str(array.dtype) != port.dtype:
-            raise InvalidInput(f"array '{port.name}' holds {array.dtype}; expected {port.dtype}", where=str(path))
-    lengths = {port.name: len(arrays[port.name]) // int(port.shape[0]) for port in ports if port.shape}  # type: ignore[arg-type]
+        if port.name not in headers:
+            raise InvalidInput(f"it has no array '{port.name}'", where=str(path), hint=f"the model reads {inputs}")
+        found, shape = headers[port.name], tuple(port.shape or ())
+        if found.shape[1:] != shape[1:] or found.ndim != len(shape) or (shape and found.shape[0] < _rows(port)):
+            samples = ", ".join(["samples", *map(str, shape[1:])])
+            wanted = f"[{samples}] with at least {shape[0]} samples" if shape else "no dimensions"
+            raise InvalidInput(f"array '{port.name}' has the shape {list(found.shape)}; expected {wanted}", where=str(path))
+        if str(found.dtype) != port.dtype:
+            raise InvalidInput(f"array '{port.name}' holds {found.dtype}; expected {port.dtype}", where=str(path))
+    lengths = {port.name: Fraction(headers[port.name].shape[0], _rows(port)) for port in ports if port.shape}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise InvalidInput(f"the arrays hold different numbers of microbatches: {told}", where=str(path))
-    return arrays
+        told = ", ".join(f"{name} {headers[name].shape[0]}" for name in lengths)
+        hint = "rows of the same number belong together"
+        raise InvalidInput(f"the arrays hold different numbers of samples: {told}", where=str(path), hint=hint)
 
 
 @dataclass
 class _Function:
-    """Microbatches of a function are kept only as long as the step may ask for them: it is asked in ascending order."""
+    """``kept``: the last microbatches, as many as a step may ask for again. Where one is asked for that came before them the
+    function is called again."""
 
     ports: list[Port]
     source: str
     seed: int
+    window: int
     yielded: int = 0
     kept: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    stream: Iterator[Mapping[str, Any]] | None = None
+    stream: Iterator[Any] | None = None
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
         if self.stream is None or number < self.yielded - len(self.kept):
-            self.stream, self.yielded = iter(self._called()), 0
+            self.stream, self.yielded = self._begun(), 0
             self.kept.clear()
         while self.yielded <= number:
             try:
                 arrays = next(self.stream)
-            except Exception as error:
-                if not isinstance(error, StopIteration):
-                    raise InvalidInput(f"it raised {type(error).__name__}: {error}", where=self.source) from error
-                message = f"it yields {self.yielded} microbatches; training needs number {number}"
+            except StopIteration:
+                message = f"it ended after {self.yielded} microbatches; training wants more"
                 raise InvalidInput(message, where=self.source, hint="yield without an end, or train fewer steps") from None
+            except Exception as error:
+                raise self._raised(error) from error
             self.kept[self.yielded] = self._checked(arrays)
             self.yielded += 1
-            self.kept.pop(self.yielded - 4096, None)
+            self.kept.pop(self.yielded - 1 - self.window, None)
         return self.kept[number]
 
-    def _called(self) -> Any:
+    def _begun(self) -> Iterator[Any]:
+        """What the function yields. Raises UsageError where there is no such function."""
+        where, hint = f"--data {self.source}", "name an importable module and its function"
         name, _, attribute = self.source.partition(":")
         try:
-            return getattr(importlib.import_module(name), attribute)(self.seed)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(
-                str(error), where=f"--data {self.source}", hint="name an importable module and its function"
-            ) from error
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                raise UsageError(str(error), where=where, hint=hint) from None
+            raise self._raised(error, "when it was imported") from error  # what the module imports is missing
+        except Exception as error:
+            if not name.strip(".") or name.startswith("."):
+                raise UsageError(f"'{name}' names no module", where=where, hint=hint) from None
+            raise self._raised(error, "when it was imported") from error
+        function = getattr(module, attribute, None)
+        if not callable(function):
+            raise UsageError(f"module '{name}' has no function '{attribute}'", where=where, hint=hint)
+        try:
+            yielded = function(self.seed)
+        except Exception as error:
+            raise self._raised(error) from error
+        if not isinstance(yielded, Iterable) or isinstance(yielded, Mapping):
+            message = f"it returned {_a(yielded)}; expected an iterable of microbatches"
+            raise InvalidInput(message, where=self.source, hint="yield a dict of arrays for each")
+        return iter(yielded)
 
-    def _checked(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _raised(self, error: Exception, when: str = "") -> InvalidInput:
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        return InvalidInput(f"it raised {said}{when and f' {when}'}", where=self.source)
+
+    def _checked(self, arrays: Any) -> Mapping[str, Any]:
+        if not isinstance(arrays, Mapping):
+            raise InvalidInput(f"it yielded {_a(arrays)}; expected a dict of arrays", where=self.source)
         found = {}
         for port in self.ports:
             if port.name not in arrays:
                 raise InvalidInput(f"a microbatch lacks '{port.name}'", where=self.source)
-            array = np.asarray(arrays[port.name])
+            try:
+                array = np.asarray(arrays[port.name])
+            except Exception as error:  # a tensor of PyTorch that requires its gradient, lists of unequal length
+                message = f"'{port.name}' is no array: {error}"
+                raise InvalidInput(message, where=self.source) from error
             if array.shape != tuple(port.shape or ()) or str(array.dtype) != port.dtype:
                 got = f"{array.dtype}{list(array.shape)}"
                 raise InvalidInput(f"'{port.name}' is {got}; expected {port.dtype}{list(port.shape or ())}", where=self.source)
             found[port.name] = array
         return found
+
+
+def _a(value: Any) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 __all__ = ["SYNTHETIC", "Data", "open_data"]

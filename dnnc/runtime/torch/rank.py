@@ -117,7 +117,7 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
     network.connect()
     begin = position(options.resume) if options.resume else Position(0, options.seed)
     weights = load_weights(step, rank, folder / INITIAL, options.resume)
-    data = open_data(options.data, step.module, begin.seed)
+    data = open_data(options.data, step.module, begin.seed, step.microbatches)
     trainer = Trainer(step, rank, folder, weights, network, mark)
     losses: list[float] = []
     spans: list[Span] = []

@@ -122,7 +122,7 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
         ("raises", 3, "misbehaving:raises: error: it raised ArithmeticError: no more samples of this kind"),
         ("dies", 3, "stage 1 on cpu1: error: it was killed by SIGKILL while F of stage 1 of microbatch 1 in step 3"),
         ("hangs", 3, "stage 1 on cpu1: error: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
-        ("missing", 2, "--data misbehaving:missing: error: module 'misbehaving' has no attribute 'missing'"),
+        ("missing", 2, "--data misbehaving:missing: error: module 'misbehaving' has no function 'missing'"),
     ],
 )
 def test_a_rank_that_fails_ends_all(

@@ -1,0 +1,231 @@
+"""Sources of microbatches: what each number gives, and how a source that does not fit the model is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnnc.runtime.torch.data import POOL, open_data
+from ir import parse_module
+from ir.diagnostics import DnncError, InvalidInput, UsageError
+
+MODEL = parse_module(
+    """
+module @m {
+  func @main(%x : tensor<4x3xf32>, %mask : tensor<2x3xf32>, %labels : tensor<4xi64>, %scale : tensor<f32>) -> () {
+  }
+}
+"""
+)
+SOURCE = """
+import numpy as np
+
+def good(seed, **changed):
+    for number in range(1 << 20):
+        yield {
+            "x": np.full((4, 3), number, np.float32), "mask": np.zeros((2, 3), np.float32),
+            "labels": np.full(4, seed), "scale": np.float32(1), "unused": None, **changed,
+        }
+
+def short(seed):
+    for number, microbatch in zip(range(2), good(seed)):
+        yield microbatch
+
+def nothing(seed): return iter(())
+def none(seed): pass
+def one(seed): return next(good(seed))
+def numbers(seed): yield 1
+def fails(seed): raise KeyError("samples")
+def fails_later(seed):
+    yield from short(seed)
+    raise ArithmeticError
+def no_seed(): yield {}
+def lacks(seed): yield {"x": np.zeros((4, 3), np.float32)}
+def doubles(seed): return good(seed, x=np.zeros((4, 3)))
+def large(seed): return good(seed, labels=np.zeros(5, np.int64))
+def ragged(seed): return good(seed, mask=[[1], [1, 2]])
+
+constant = 7
+"""
+
+
+def samples(**changed: Any) -> dict[str, Any]:
+    """Two microbatches; rows tell which they are."""
+    arrays = {
+        "x": np.repeat(np.arange(8, dtype=np.float32)[:, None], 3, axis=1),
+        "mask": np.repeat(np.arange(4, dtype=np.float32)[:, None], 3, axis=1),
+        "labels": np.arange(8),
+        "scale": np.float32(0.5),
+    }
+    return {name: array for name, array in {**arrays, **changed}.items() if array is not None}
+
+
+def written(folder: Path, **changed: Any) -> str:
+    path = folder / "data.npz"
+    np.savez(path, **samples(**changed))
+    return str(path)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules ``source``, ``broken`` and ``needs``, the last two of which cannot be imported."""
+    (tmp_path / "source.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("def f(seed:\n")
+    (tmp_path / "needs.py").write_text("import no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "source", raising=False)
+
+
+def equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_a_number_is_the_same_microbatch_whenever_it_is_asked_for(tmp_path: Path, source: None) -> None:
+    for name in ("synthetic", written(tmp_path), "source:good"):
+        data, again = open_data(name, MODEL, 3), open_data(name, MODEL, 3)
+        first = [data.microbatch(number) for number in (0, 1, 2, 5)]
+        assert [array.shape for array in first[0].values()] == [(4, 3), (2, 3), (4,), ()], name
+        for number, microbatch in zip((5, 2, 0, 1), (first[3], first[2], first[0], first[1]), strict=True):
+            assert equal(again.microbatch(number), microbatch), (name, number)
+        assert not equal(first[0], first[1])
+
+
+def test_synthetic_microbatches_come_again_and_differ_by_seed() -> None:
+    data = open_data("synthetic", MODEL, 0)
+    assert equal(data.microbatch(1), data.microbatch(1 + POOL))
+    assert not equal(data.microbatch(1), open_data("synthetic", MODEL, 1).microbatch(1))
+
+
+def test_each_epoch_has_each_sample_once_in_an_order_of_its_own(tmp_path: Path) -> None:
+    data = open_data(written(tmp_path), MODEL, 0)
+    epochs = [[data.microbatch(2 * epoch + place)["labels"].tolist() for place in (0, 1)] for epoch in range(8)]
+    assert all(sorted(one + other) == list(range(8)) for one, other in epochs)
+    assert len({str(epoch) for epoch in epochs}) > 1
+    assert len({str(open_data(written(tmp_path), MODEL, seed).microbatch(0)["labels"]) for seed in range(8)}) > 1
+
+
+def test_samples_that_fill_no_microbatch_are_others_in_each_epoch(tmp_path: Path) -> None:
+    rows = {"x": np.zeros((10, 3), np.float32), "mask": np.zeros((5, 3), np.float32), "labels": np.arange(10)}
+    data = open_data(written(tmp_path, **rows), MODEL, 0)
+    seen = [{*data.microbatch(2 * epoch)["labels"], *data.microbatch(2 * epoch + 1)["labels"]} for epoch in range(20)]
+    assert {len(labels) for labels in seen} == {8}
+    assert set.union(*seen) == set(range(10))
+
+
+def test_rows_of_a_sample_stay_together(tmp_path: Path) -> None:
+    """Two samples of ``x`` go with one row of ``mask``."""
+    data = open_data(written(tmp_path), MODEL, 0)
+    for number in range(6):
+        microbatch = data.microbatch(number)
+        assert microbatch["x"][:, 0].tolist() == microbatch["labels"].tolist()
+        assert (microbatch["x"][:, 0].reshape(2, 2) // 2).tolist() == [[row, row] for row in microbatch["mask"][:, 0].tolist()]
+        assert microbatch["scale"] == np.float32(0.5)
+
+
+def test_a_model_whose_inputs_have_no_dimensions(tmp_path: Path) -> None:
+    model = parse_module("module @m {\n  func @main(%scale : tensor<f32>) -> () {\n  }\n}\n")
+    assert open_data(written(tmp_path), model, 0).microbatch(3) == {"scale": np.float32(0.5)}
+
+
+def refused(name: str, asked: int = 0) -> DnncError:
+    """The error of a source, or of its microbatch of this number."""
+    with pytest.raises(DnncError) as caught:
+        open_data(name, MODEL, 0).microbatch(asked)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"mask": None}, "it has no array 'mask'\n  hint: the model reads x, mask, labels, scale"),
+        ({"x": np.zeros((8, 3))}, "array 'x' holds float64; expected float32"),
+        ({"labels": np.arange(8, dtype=np.int32)}, "array 'labels' holds int32; expected int64"),
+        (
+            {"x": np.zeros((8, 4), np.float32)},
+            "array 'x' has the shape [8, 4]; expected [samples, 3] with at least 4 samples",
+        ),
+        ({"labels": np.zeros((8, 1), int)}, "array 'labels' has the shape [8, 1]; expected [samples] with at least 4 samples"),
+        ({"labels": np.arange(3)}, "array 'labels' has the shape [3]; expected [samples] with at least 4 samples"),
+        ({"scale": np.zeros(1, np.float32)}, "array 'scale' has the shape [1]; expected no dimensions"),
+        (
+            {"labels": np.arange(9)},
+            "the arrays hold different numbers of samples: x 8, mask 4, labels 9\n"
+            "  hint: rows of the same number belong together",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_the_model(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
+    path = written(tmp_path, **changed)
+    error = refused(path)
+    assert (type(error), str(error)) == (InvalidInput, f"{path}: error: {told}")
+
+
+def test_files_that_are_no_samples(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    error = refused(str(path))
+    assert (type(error), error.diagnostics[0].where) == (InvalidInput, str(path))
+    path.write_bytes(Path(written(tmp_path)).read_bytes()[:-100])
+    assert str(refused(str(path))).startswith(f"{path}: error: the arrays cannot be read: it is not an .npz file, or damaged")
+
+
+@pytest.mark.usefixtures("source")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("none", "it returned None; expected an iterable of microbatches"),
+        ("one", "it returned a value of type dict; expected an iterable of microbatches"),
+        ("numbers", "it yielded a value of type int; expected a dict of arrays"),
+        ("nothing", "it ended after 0 microbatches; training wants more"),
+        ("short", "it ended after 2 microbatches; training wants more"),
+        ("fails", "it raised KeyError: 'samples'"),
+        ("fails_later", "it raised ArithmeticError"),
+        ("no_seed", "it raised TypeError: no_seed() takes 0 positional arguments but 1 was given"),
+        ("lacks", "a microbatch lacks 'mask'"),
+        ("doubles", "'x' is float64[4, 3]; expected float32[4, 3]"),
+        ("large", "'labels' is int64[5]; expected int64[4]"),
+        ("ragged", "'mask' is no array: setting an array element with a sequence"),
+    ],
+)
+def test_functions_that_do_not_fit_the_model(name: str, told: str) -> None:
+    error = refused(f"source:{name}", asked=2)
+    assert type(error) is InvalidInput
+    assert str(error).split("\n")[0].startswith(f"source:{name}: error: {told}")
+
+
+@pytest.mark.usefixtures("source")
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("source:missing", UsageError, "--data source:missing: error: module 'source' has no function 'missing'"),
+        ("source:constant", UsageError, "--data source:constant: error: module 'source' has no function 'constant'"),
+        ("source:", UsageError, "--data source:: error: module 'source' has no function ''"),
+        ("nowhere:good", UsageError, "--data nowhere:good: error: No module named 'nowhere'"),
+        ("nowhere.at_all:good", UsageError, "--data nowhere.at_all:good: error: No module named 'nowhere'"),
+        ("source.part:good", UsageError, "--data source.part:good: error: No module named 'source.part'"),
+        (":good", UsageError, "--data :good: error: '' names no module"),
+        (".source:good", UsageError, "--data .source:good: error: '.source' names no module"),
+        ("broken:f", InvalidInput, "broken:f: error: it raised SyntaxError: "),
+        ("needs:f", InvalidInput, "needs:f: error: it raised ModuleNotFoundError: No module named 'no_such_module'"),
+        ("data.csv", UsageError, "--data data.csv: error: expected synthetic, a file FILE.npz, or module:function"),
+    ],
+)
+def test_functions_that_are_not_there(name: str, kind: type[DnncError], told: str) -> None:
+    error = refused(name)
+    assert type(error) is kind
+    assert str(error).startswith(told)
+
+
+@pytest.mark.usefixtures("source")
+def test_microbatches_are_kept_no_longer_than_a_step_wants_them() -> None:
+    data: Any = open_data("source:good", MODEL, 0, window=4)
+    data.microbatch(9)
+    assert sorted(data.kept) == [6, 7, 8, 9]
+    assert data.microbatch(6)["x"][0, 0] == 6
+    assert data.yielded == 10
+    assert data.microbatch(5)["x"][0, 0] == 5  # from its start again
+    assert data.yielded == 6
