@@ -7,6 +7,7 @@ header says the step and the seed of the data. A file appears under its name whe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ir.diagnostics import InvalidInput
+from ir.scratch import PARTIAL, locked_folder, remove_dead, umask
+from ir.signals import termination_raises
 
 INITIAL = "weights.safetensors"
+OTHER_MODEL = "is it of another model?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,54 +33,77 @@ class Position:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a tensor of this type and shape: start and length by dimension."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    box: tuple[tuple[int, int], ...]
+
+
 def write_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], position: Position) -> None:
-    """Write ``path`` whole or not at all. Raises InvalidInput where the disk refuses."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write ``path`` whole or not at all; what a killed writer of another checkpoint left beside it goes. Raises InvalidInput
+    where the disk refuses."""
+    kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-        save_file(kept, str(temporary), {"step": str(position.step), "seed": str(position.seed)})
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        remove_dead(path.parent.glob(f".*{path.suffix}.*{PARTIAL}"))
+        with termination_raises(), locked_folder(path.parent, f".{path.name}.", PARTIAL) as folder:
+            whole = folder / path.name  # safetensors writes it under a name of its own first
+            save_file(kept, str(whole), {"step": str(position.step), "seed": str(position.seed)})
+            with whole.open("rb") as file:
+                os.fsync(file.fileno())
+            whole.chmod(0o666 & ~umask())
+            os.replace(whole, path)
     except OSError as error:
         raise InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    except SafetensorError as error:
+        raise InvalidInput(f"it cannot be written: {error}", where=str(path)) from error
 
 
 def position(path: Path) -> Position:
     """Where the training of a checkpoint stands. Raises InvalidInput for what is none."""
     with _opened(path) as file:
         header = file.metadata() or {}
-    try:
-        return Position(int(header.get("step", "0")), int(header.get("seed", "0")))
-    except ValueError as error:
-        raise InvalidInput("its header does not say the step and the seed in numbers", where=str(path)) from error
+    said = header.get("step", "0"), header.get("seed", "0")
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in said):
+        raise InvalidInput("its header does not say the step and the seed in numbers", where=str(path))
+    return Position(int(said[0]), int(said[1]))
 
 
-def read_parts(
-    path: Path, boxes: Mapping[str, tuple[tuple[int, int], ...]], optional: Iterable[str] = ()
-) -> dict[str, torch.Tensor]:
-    """The part of each tensor that a box (start and length by dimension) says; nothing else is read. What is ``optional`` may
-    be missing. Raises InvalidInput for a tensor that is missing or too small."""
+def names(path: Path) -> tuple[str, ...]:
+    """The weights of a checkpoint. Raises InvalidInput."""
+    with _opened(path) as file:
+        return tuple(file.keys())
+
+
+def read_parts(path: Path, parts: Mapping[str, Part], optional: Iterable[str] = ()) -> dict[str, torch.Tensor]:
+    """A part of each tensor; nothing else is read. What is ``optional`` may be missing. Raises InvalidInput for a tensor that
+    is missing, or of another type or shape."""
     optional = set(optional)
     found: dict[str, torch.Tensor] = {}
     with _opened(path) as file:
-        names = set(file.keys())
-        for name, box in boxes.items():
-            if name not in names:
+        stored = set(file.keys())
+        for name, part in parts.items():
+            if name not in stored:
                 if name in optional:
                     continue
-                raise InvalidInput(f"it holds no weight '{name}'", where=str(path), hint="is it of another model?")
+                raise InvalidInput(f"it holds no weight '{name}'", where=str(path), hint=OTHER_MODEL)
             piece = file.get_slice(name)
-            shape = piece.get_shape()
-            if len(shape) != len(box) or any(start + length > size for (start, length), size in zip(box, shape, strict=True)):
-                raise InvalidInput(
-                    f"its weight '{name}' has the shape {shape}", where=str(path), hint="is it of another model?"
-                )
-            found[name] = piece[tuple(slice(start, start + length) for start, length in box)] if box else file.get_tensor(name)
+            shape = tuple(piece.get_shape())
+            fits = shape == part.shape
+            tensor = piece[tuple(slice(start, start + length) for start, length in part.box)] if fits and part.box else None
+            tensor = file.get_tensor(name) if tensor is None else tensor
+            if not fits or tensor.dtype != part.dtype:
+                message = f"its weight '{name}' is {_words(tensor.dtype, shape)}; expected {_words(part.dtype, part.shape)}"
+                raise InvalidInput(message, where=str(path), hint=OTHER_MODEL)
+            found[name] = tensor
     return found
+
+
+def _words(dtype: torch.dtype, shape: Iterable[int]) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def read_whole(path: Path) -> dict[str, torch.Tensor]:
@@ -92,4 +119,14 @@ def _opened(path: Path) -> Any:
         raise InvalidInput(f"it cannot be read as safetensors: {error}", where=str(path)) from error
 
 
-__all__ = ["INITIAL", "Position", "position", "read_parts", "read_whole", "write_checkpoint"]
+__all__ = [
+    "INITIAL",
+    "OTHER_MODEL",
+    "Part",
+    "Position",
+    "names",
+    "position",
+    "read_parts",
+    "read_whole",
+    "write_checkpoint",
+]

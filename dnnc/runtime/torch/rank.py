@@ -1,16 +1,15 @@
 """One process of training under torchrun, from its arguments to its exit.
 
-Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses,
-checkpoints and
-the measured timeline. A rank that fails tells why in the folder that ``DNNC_FAILURES`` names, and ends with the exit code of
-its fault; torchrun then ends the others, and who launched it prints the first reason.
+Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses, checkpoints
+and the measured timeline. A rank that fails tells why in the folder that ``DNNC_FAILURES`` names, and ends with the exit code
+of its fault; torchrun then ends the others, and who launched it prints the first reason.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -24,16 +23,28 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from dnnc.backend.torch.checkpoint import INITIAL, Position, position, read_parts, write_checkpoint
+from dnnc.backend.torch.checkpoint import (
+    INITIAL,
+    OTHER_MODEL,
+    Part,
+    Position,
+    names,
+    position,
+    read_parts,
+    write_checkpoint,
+)
 from dnnc.program.build import PROGRAM
-from dnnc.program.trace import TraceEvent, with_timeline
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
 from dnnc.runtime.torch.failures import FAILURES, STARTING, Marks, is_lost, report
+from dnnc.runtime.torch.record import Losses, tell, write_trace
 from dnnc.runtime.torch.trainer import Span, Trainer
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput
+from ir.facets import OptimizerState
+from ir.grads import STATE
 from ir.module import Splat
+from ir.signals import Terminated
 
 START = 300.0
 """Seconds that ranks at least have to begin: imports take long on loaded machines."""
@@ -64,6 +75,10 @@ def main(folder: Path, argv: list[str] | None = None) -> int:
         return _train(folder, options)
     except DnncError as error:
         return _failed(error.exit_code, error.diagnostics)
+    except Terminated as request:  # what this rank was writing is removed
+        signal.signal(request.number, signal.SIG_DFL)
+        os.kill(os.getpid(), request.number)
+        raise
     except KeyboardInterrupt:
         return _failed(ExitCode.INTERRUPTED, [Diagnostic("interrupted")])
     except Exception as error:
@@ -119,22 +134,23 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
     weights = load_weights(step, rank, folder / INITIAL, options.resume)
     data = open_data(options.data, step.module, begin.seed, step.microbatches)
     trainer = Trainer(step, rank, folder, weights, network, mark)
-    losses: list[float] = []
+    losses = Losses.open(options.out, begin.step) if options.out and rank == 0 else None
     spans: list[Span] = []
     began = time.perf_counter()
     for number in range(begin.step, begin.step + options.steps):
         sums, spans = trainer.run(number, data)
-        losses.append(_loss(step, sums, world))
+        loss, done = _loss(step, sums, world), number + 1
         if rank == 0:
-            _progress(step, number + 1, losses[-1], time.perf_counter() - began)
+            tell(step, done, loss, time.perf_counter() - began)
             began = time.perf_counter()
-        done = number + 1
+        if losses is not None:
+            losses.add(done, loss)
         last = done == begin.step + options.steps
         if options.checkpoint and (last or (options.every and done % options.every == 0)):
             mark("writing a checkpoint")
             save(step, trainer, world, options.checkpoint / f"step{done}.safetensors", Position(done, begin.seed))
     if options.out:
-        _report(step, options.out, folder, begin.step, losses, spans, rank, world)
+        write_trace(step, options.out, folder, spans, rank, world)
     dist.barrier()
     dist.destroy_process_group()
     return 0
@@ -167,18 +183,37 @@ def _meet(rank: int, world: int, limit: timedelta) -> Any:
 
 
 def load_weights(step: Step, rank: int, initial: Path, resumed: Path | None) -> dict[str, torch.Tensor]:
-    """What a rank holds of each resource: from the checkpoint where it is resumed, of what that lacks from the build."""
-    boxes = {name[1:]: box for name, box in step.held(rank).items()}
-    states = {
-        name: float(resource.data.value) for name in boxes if isinstance((resource := step.resources[f"@{name}"]).data, Splat)
-    }
-    found = read_parts(resumed, boxes, boxes) if resumed else {}
-    rest = {name: box for name, box in boxes.items() if name not in found}
+    """What a rank holds of each resource: from the checkpoint where it is resumed, of what that lacks from the build. Raises
+    InvalidInput for a checkpoint that lacks a weight that is trained, or holds one that the plan lacks."""
+    parts, states = dict[str, Part](), dict[str, float]()
+    for name, box in step.held(rank).items():
+        resource = step.resources[name]
+        parts[name[1:]] = Part(torch_dtype(tensor_type(resource.type).dtype), _shape(step, name), box)
+        if isinstance(resource.data, Splat):
+            states[name[1:]] = float(resource.data.value)
+    found = _resumed(step, parts, resumed) if resumed else {}
+    rest = {name: part for name, part in parts.items() if name not in found}
     found.update(read_parts(initial, rest, states))
     for name, value in states.items():
         if name not in found:
-            dtype = torch_dtype(tensor_type(step.resources[f"@{name}"].type).dtype)
-            found[name] = torch.full([length for _, length in boxes[name]], value, dtype=dtype)
+            found[name] = torch.full([length for _, length in parts[name].box], value, dtype=parts[name].dtype)
+    return found
+
+
+def _resumed(step: Step, parts: Mapping[str, Part], path: Path) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds of these parts. It may lack weights that its plan did not train, but none that this one does; it
+    may hold the state of another optimizer."""
+    hint = f"{OTHER_MODEL} A plan that trains other weights cannot go on from it either"
+    states = {state for names in STATE.values() for state in names}
+    for name in names(path):
+        weight, _, state = name.rpartition(".")
+        if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):
+            raise InvalidInput(f"it holds a weight '{name}', which the plan lacks", where=str(path), hint=hint)
+    found = read_parts(path, parts, parts)
+    for name in parts:
+        trained = any(isinstance(facet, OptimizerState) for facet in step.resources[f"@{name}"].facets)
+        if trained and name not in found:
+            raise InvalidInput(f"it holds no weight '{name}', which the plan trains", where=str(path), hint=hint)
     return found
 
 
@@ -190,8 +225,8 @@ def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position) 
         for rank, box in _owners(step, name, world):
             if trainer.rank == 0:
                 part = trainer.weights[name[1:]] if rank == 0 else _received(trainer.weights, step, name, box, rank)
-                shape = [int(dim) for dim in _shape(step, name)]
-                if tuple(length for _, length in box) == tuple(shape):
+                shape = _shape(step, name)
+                if tuple(length for _, length in box) == shape:
                     whole[name[1:]] = part
                 else:
                     target = whole.setdefault(name[1:], part.new_empty(shape))
@@ -203,8 +238,8 @@ def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position) 
     dist.barrier()
 
 
-def _shape(step: Step, name: str) -> tuple[Any, ...]:
-    return tuple(tensor_type(step.resources[name].type).shape or ())
+def _shape(step: Step, name: str) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in tensor_type(step.resources[name].type).shape or ())  # type: ignore[arg-type]
 
 
 def _owners(step: Step, name: str, world: int) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
@@ -231,37 +266,6 @@ def _loss(step: Step, sums: Mapping[str, float], world: int) -> float:
     if world > 1:
         dist.all_reduce(total)
     return float(total) / step.microbatches
-
-
-def _progress(step: Step, number: int, loss: float, seconds: float) -> None:
-    shapes = [tensor_type(value.type).shape for value in step.module.entry.args]
-    sizes = [shape[0] for shape in shapes if shape and isinstance(shape[0], int)]
-    samples = step.microbatches * (sizes[0] if sizes else 1)
-    print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s", flush=True)
-
-
-def _report(
-    step: Step, out: Path, folder: Path, first: int, losses: list[float], spans: list[Span], rank: int, world: int
-) -> None:
-    """Rank 0 writes the losses, and the timeline of the last step on all ranks beside the predicted one."""
-    mine = [
-        (span.action.kind, span.action.stage, span.action.microbatch, span.action.channel, span.start, span.end)
-        for span in spans
-    ]
-    everyone: list[Any] = [None] * world
-    dist.all_gather_object(everyone, mine) if world > 1 else everyone.__setitem__(0, mine)
-    if rank:
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    curve = [{"step": first + i + 1, "loss": loss} for i, loss in enumerate(losses)]
-    (out / "losses.json").write_text(json.dumps(curve, indent=1) + "\n", encoding="utf-8")
-    events = [
-        TraceEvent(step.devices[r], f"{kind} {stage}.{'' if number is None else number}", kind, start, end, (), "")
-        for r, row in enumerate(everyone)
-        for kind, stage, number, channel, start, end in row
-    ]
-    trace = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
-    (out / "trace.json").write_text(json.dumps(with_timeline(trace, "measured", events)) + "\n", encoding="utf-8")
 
 
 __all__ = ["arguments", "main", "read_step"]

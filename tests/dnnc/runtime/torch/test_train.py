@@ -134,7 +134,18 @@ def test_a_rank_that_fails_ends_all(
     assert told in capsys.readouterr().err
     assert all_gone(build)
     if source_name != "missing":
-        assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step1.safetensors", "step2.safetensors"]
+        names = ["losses.json", "step1.safetensors", "step2.safetensors"]
+        assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == names
+        assert [entry["step"] for entry in json.loads((tmp_path / "kept/losses.json").read_text())] == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_model(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.safetensors"
+    safetensors.save_file({"fc9.weight": torch.ones(2)}, other)
+    assert main(["train", str(build), "--resume", str(other)]) == 3
+    assert f"{other}: error: it holds a weight 'fc9.weight', which the plan lacks" in capsys.readouterr().err
+    assert all_gone(build)
 
 
 @pytest.mark.slow
@@ -156,10 +167,11 @@ def test_resumed_after_a_kill_the_weights_are_those_without(build: Path, tmp_pat
     assert main(["train", str(build), "--steps", "6", *data, "--checkpoint", str(whole), "-q"]) == 0
     killed = ["--data", "misbehaving:dies", "--seed", "3"]
     assert main(["train", str(build), "--steps", "6", *killed, "--checkpoint", str(part), "--every", "1", "-q"]) == 3
-    last = max(part.iterdir())
+    last = max(part.glob("step*"))
     assert last.name == "step2.safetensors"
     assert main(["train", str(build), "--steps", "4", *data, "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0
     assert same(whole / "step6.safetensors", part / "step6.safetensors")
+    assert (whole / "losses.json").read_bytes() == (part / "losses.json").read_bytes()
 
 
 @pytest.mark.slow
