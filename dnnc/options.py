@@ -46,10 +46,10 @@ class CompileOptions:
     ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, ``none`` to split none. With a shape
     ``stages`` may be 0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching,
     ``uneven`` lets shards differ in length where a dimension does not divide, and ``shares`` says how unequal parts are
-    (``3,1``; ``equal``);
-    ``microbatches`` and ``training`` are of a training step. ``explain`` asks for ``CompileResult.explanation``;
-    ``load_test``: every program is opened by onnxruntime before the build counts as done. ``inputs``: an ``.npz`` of
-    arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its first microbatch."""
+    (``3,1``; ``equal``); ``microbatches`` and ``training`` are of a training step. ``explain`` asks for
+    ``CompileResult.explanation``; ``load_test``: every program is opened by onnxruntime before the build counts as done.
+    ``inputs``: an ``.npz`` of arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its
+    first microbatch."""
 
     model: str
     topology: str

@@ -70,12 +70,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class SolveResult:
-    """``method``: exact, or a baseline; ``compare``: every method, where asked for; ``boundaries``: of any split, what it
-    costs to run.
-    ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the objective;
-    ``forward``: backward nodes were left out, as asked; ``machines``: how many there are, and of what memory and bandwidth;
-    ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase (``load``: of the
-    compiled search). ``reason``: how the bound was reached; ``interrupted``: the search was, from the
+    """``method``: exact, or a baseline; ``compare``: every method, where asked for; ``boundaries``: of any split, what it costs
+    to run. ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the
+    objective; ``forward``: backward nodes were left out, as asked; ``machines``: how many there are, and of what memory and
+    bandwidth; ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase
+    (``load``: of the compiled search). ``reason``: how the bound was reached; ``interrupted``: the search was, from the
     keyboard."""
 
     workload: str

@@ -24,12 +24,11 @@ STEP_PASSES = ("training", "differentiate")
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """``loss``: ``cross-entropy:OUTPUT``, ``mse:OUTPUT`` or ``output:NAME``. ``optimizer``, its ``learning_rate``,
-    ``momentum`` and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``chunks``:
-    stages on each device (None: as many as the schedule needs). ``recompute``:
-    what runs again in place of being saved. ``trainable`` and ``frozen``: globs of weights. ``batchnorm``: by the
-    batch's statistics (``train``) or by the running ones (``frozen``). ``sync``: how members of a mesh add up gradients. Empty
-    or None: the default."""
+    """``loss``: ``cross-entropy:OUTPUT``, ``mse:OUTPUT`` or ``output:NAME``. ``optimizer``, its ``learning_rate``, ``momentum``
+    and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``chunks``: stages on each
+    device (None: as many as the schedule needs). ``recompute``: what runs again in place of being saved. ``trainable`` and
+    ``frozen``: globs of weights. ``batchnorm``: by the batch's statistics (``train``) or by the running ones (``frozen``).
+    ``sync``: how members of a mesh add up gradients. Empty or None: the default."""
 
     loss: str = ""
     optimizer: str = ""

@@ -242,13 +242,12 @@ class Plan:
     """The decision and its proof.
 
     ``objective``: its name in ``ir.objectives``. ``comm``: how compute and transfers of a device add up (``sum``, ``overlap``,
-    ``duplex``).
-    ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds; ``port_value``: on the
-    port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals bound), ``feasible``,
-    ``infeasible``, or ``uncertain`` (it was made with sizes that are unknown, as the certificate says); ``single``: the best
-    single device's value, or inf when the model fits none. ``certificate``: how the bound was reached, as sorted (key, text)
-    pairs. ``microbatches``: of a training step; 0 where training is a stream of samples, without a flush behind each step: the
-    value is then the time between two."""
+    ``duplex``). ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds;
+    ``port_value``: on the port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals
+    bound), ``feasible``, ``infeasible``, or ``uncertain`` (it was made with sizes that are unknown, as the certificate
+    says); ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how the bound was
+    reached, as sorted (key, text) pairs. ``microbatches``: of a training step; 0 where training is a stream of samples,
+    without a flush behind each step: the value is then the time between two."""
 
     name: str
     objective: str

@@ -17,9 +17,8 @@ Rules:
    their rows are equal, and what holds for the first member holds for all.
 6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is both, one after the other. ``I``
    waits for ``F`` of its stage and microbatch, ``W`` for ``I``; each, and ``F``, for the ``recv`` of what it is the first to
-   read. A
-   gradient has a channel of its own, from the stage that makes it to an earlier one; its ``send`` waits for the ``I`` or
-   ``W`` that makes it. ``U``, once a step and last of its stage, updates the weights; what it exchanges, it does so itself.
+   read. A gradient has a channel of its own, from the stage that makes it to an earlier one; its ``send`` waits for the ``I``
+   or ``W`` that makes it. ``U``, once a step and last of its stage, updates the weights; what it exchanges, it does so itself.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (`
 in several stages is listed in each.
 
 A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whether shards may differ in length, and ``"memory"``
-where there was another limit per device than the topology's (bytes; -1: none). One of training
-says how many ``"microbatches"`` a step has, which ``value``, ``bound`` and ``single`` are seconds of (0: there are no steps but
-a stream, and they are seconds per microbatch), of each stage's seconds
-(per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of weights are synchronised
-once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row by row::
+where there was another limit per device than the topology's (bytes; -1: none). One of training says how many ``"microbatches"``
+a step has, which ``value``, ``bound`` and ``single`` are seconds of (0: there are no steps but a stream, and they are seconds
+per microbatch), of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long
+gradients of weights are synchronised once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of
+the mesh row by row::
 
     "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
     "seconds": {..., "collectives": 0.0004},

@@ -1,11 +1,9 @@
 """Training in two stages on two ranks against one rank: ``python -m tests.bench.train_stages [--steps N] [--rounds N]``.
 
-A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorch and compiled for one one-thread worker and
-for two,
-in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
-Samples a
-second are the median over the steps but the first three of each run; losses of equal steps are compared. Target: at least 1.6
-times.
+A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorch and compiled for one one-thread worker and for
+two, in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
+Samples a second are the median over the steps but the first three of each run; losses of equal steps are compared. Target: at
+least 1.6 times.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:
     """A Python function ``run(values)`` that computes ``func``, and how each name of the IR is called in it.
 
     ``values`` maps names of arguments and resources to tensors, ``%step`` to the number of the step where ``grad.step`` asks;
-    the function gives a tuple of the results. Small constants that are written into statements need not be
-    there. What is not read any more is freed. Raises InvalidInput for an op that torch cannot run."""
+    the function gives a tuple of the results. Small constants that are written into statements need not be there. What is not
+    read any more is freed. Raises InvalidInput for an op that torch cannot run."""
     opsets = module_opsets(module)
     around = Surroundings(module.resources.values(), opsets)
     around.types.update((arg.name, arg.type) for arg in func.args)

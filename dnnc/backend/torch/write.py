@@ -51,9 +51,8 @@ def write_training_build(
     """Writes the build of a scheduled and lowered training step to ``out`` and returns its manifest.
 
     ``folder`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that
-    ``plan.ir``
-    begins with. Raises UsageError when ``out`` is someone else's directory, InvalidInput for an op that PyTorch lacks, missing
-    data, or a disk that refuses; then ``out`` is as it was."""
+    ``plan.ir`` begins with. Raises UsageError when ``out`` is someone else's directory, InvalidInput for an op that PyTorch
+    lacks, missing data, or a disk that refuses; then ``out`` is as it was."""
     step = Step.of(module, DIALECTS, module.name)
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:

@@ -3,9 +3,9 @@
 The strategies are the decision; layouts on results and the reshards before operands follow from them and must agree, since a
 person may have edited any of them.
 
-Invariants of what is returned: an op on a mesh has exactly one stage; the layout of every value can be had by its type (no
-part of a dimension is empty, terms are of one reduction); the parts that a strategy cuts, between
-whole units of a factor, are the parts that its layouts say.
+Invariants of what is returned: an op on a mesh has exactly one stage; the layout of every value can be had by its type (no part
+of a dimension is empty, terms are of one reduction); the parts that a strategy cuts, between whole units of a factor, are the
+parts that its layouts say.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def expected(step: Step, number: int, rank: int) -> Any:
 
 
 def run_rank(step: Step, rank: int, folder: Path) -> None:
-    import torch.distributed as dist
+    dist: Any = torch.distributed
 
     from dnnc.runtime.torch.exchange import Exchange, Network
 
