@@ -149,7 +149,7 @@ def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: Diagno
         return
     value = arrays[port.name]
     dtype = value.dtype if isinstance(value, Header) else np.asarray(value).dtype
-    if dtype == user_dtype(port.dtype) or (dtype.kind in "US" if port.dtype == "string" else _same_width(port, dtype)):
+    if dtype == user_dtype(port.dtype) or (dtype.kind in "US" if port.dtype == "string" else same_width(port, dtype)):
         return
     hint = f"convert it: array.astype('{port.dtype}')" if port.dtype in np.sctypeDict else HINT
     sink.error(
@@ -157,7 +157,7 @@ def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: Diagno
     )
 
 
-def _same_width(port: Port, dtype: np.dtype[Any]) -> bool:
+def same_width(port: Port, dtype: np.dtype[Any]) -> bool:
     """Whether elements of ``dtype`` are the bytes of the model's, which numpy's file format does not know."""
     raw = dtype.kind == "V" and dtype.names is None and dtype.subdtype is None
     unsigned = dtype.kind == "u" and BY_NAME[port.dtype].carrier != port.dtype

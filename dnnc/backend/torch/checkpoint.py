@@ -42,6 +42,16 @@ class Part:
     box: tuple[tuple[int, int], ...]
 
 
+def from_array(array: Any) -> torch.Tensor:
+    """A tensor on the elements of a numpy array, of ``ml_dtypes`` too. Raises InvalidInput for a type that torch lacks."""
+    if array.dtype.isbuiltin == 1:
+        return torch.as_tensor(array)
+    found = getattr(torch, array.dtype.name, None)
+    if found is None:
+        raise InvalidInput(f"torch has no element type {array.dtype.name}")
+    return torch.as_tensor(array.view(f"u{array.dtype.itemsize}")).view(found)
+
+
 def write_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], position: Position) -> None:
     """Write ``path`` whole or not at all; what a killed writer of another checkpoint left beside it goes. Raises InvalidInput
     where the disk refuses."""
@@ -124,6 +134,7 @@ __all__ = [
     "OTHER_MODEL",
     "Part",
     "Position",
+    "from_array",
     "names",
     "position",
     "read_parts",

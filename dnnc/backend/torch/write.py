@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.backend.timeline import predicted
-from dnnc.backend.torch.checkpoint import INITIAL, Position, write_checkpoint
+from dnnc.backend.torch.checkpoint import INITIAL, Position, from_array, write_checkpoint
 from dnnc.backend.torch.stage_file import program_source
 from dnnc.backend.write import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
 from dnnc.frontends import DIALECTS
@@ -87,7 +87,6 @@ def _write_weights(step: Step, folder: Path, path: Path) -> None:
     """All resources that programs read, or the unsplit model, with which ``dnnc train --check`` compares them; but for
     optimizer state, which begins as its resource says."""
     import numpy as np
-    import torch
 
     from dnnc.frontends.weights import read_resource
 
@@ -102,10 +101,7 @@ def _write_weights(step: Step, folder: Path, path: Path) -> None:
                 "the weight is declared without data, so nothing can train it", where=name, hint="--plan-only plans it"
             )
         array = np.array(read_resource(resource, folder), order="C")  # a copy; ascontiguousarray adds a dimension to scalars
-        if array.dtype.name == "bfloat16":
-            tensors[name[1:]] = torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
-        else:
-            tensors[name[1:]] = torch.from_numpy(array)
+        tensors[name[1:]] = from_array(array)
     write_checkpoint(path, tensors, Position())
 
 

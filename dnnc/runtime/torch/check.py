@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from dnnc.backend.torch.checkpoint import INITIAL, read_whole
+from dnnc.backend.torch.checkpoint import INITIAL, from_array, read_whole
 from dnnc.backend.torch.run import compiled
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import Data, open_data
@@ -104,7 +104,7 @@ class Oracle:
             optimizer.zero_grad()
         for number in range(count):
             arrays = self.data.microbatch(self.done * count + number)
-            inputs = {f"%{name}": torch.as_tensor(array) for name, array in arrays.items()}
+            inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
             loss = self.run({**self.weights, **inputs}, torch.device("cpu"))[0]
             torch.autograd.backward(loss / count)
             total += loss.item()

@@ -18,7 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dnnc.program.build import Port
+from dnnc.program.elements import user_dtype
 from dnnc.runtime.generate import Demand, input_demands, random_microbatch
+from dnnc.runtime.inputs import same_width
 from dnnc.runtime.npz import Header, read_npz
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Module
@@ -105,7 +107,8 @@ def _rows(port: Port) -> int:
 
 def _samples(path: Path, ports: list[Port]) -> dict[str, Any]:
     """The arrays of a file. What is wrong with them is told before any is read."""
-    return read_npz(path, lambda headers: _check_samples(path, ports, headers))
+    arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
+    return {port.name: arrays[port.name].view(user_dtype(port.dtype)) for port in ports}  # bfloat16 comes back as raw bytes
 
 
 def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header]) -> None:
@@ -118,7 +121,7 @@ def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header])
             samples = ", ".join(["samples", *map(str, shape[1:])])
             wanted = f"[{samples}] with at least {shape[0]} samples" if shape else "no dimensions"
             raise InvalidInput(f"array '{port.name}' has the shape {list(found.shape)}; expected {wanted}", where=str(path))
-        if str(found.dtype) != port.dtype:
+        if found.dtype != user_dtype(port.dtype) and not same_width(port, found.dtype):
             raise InvalidInput(f"array '{port.name}' holds {found.dtype}; expected {port.dtype}", where=str(path))
     lengths = {port.name: Fraction(headers[port.name].shape[0], _rows(port)) for port in ports if port.shape}
     if len(set(lengths.values())) > 1:

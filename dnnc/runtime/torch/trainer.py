@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from dnnc.backend.torch.checkpoint import from_array
 from dnnc.backend.torch.stage_file import FUNCTIONS
 from dnnc.program.training import Step, file_name
 from dnnc.runtime.torch.data import Data
@@ -164,7 +165,7 @@ class Trainer:
             inputs = {name: arrived.pop(name) for name in running.reads[phase]}
             if phase == FORWARD and running.arguments:
                 arrays = data.microbatch(number * self.step.microbatches + microbatch)
-                inputs.update((name, torch.as_tensor(arrays[name], device=self.network.device)) for name in running.arguments)
+                inputs.update((name, from_array(arrays[name]).to(self.network.device)) for name in running.arguments)
             outputs, gradients, saved = function(self.weights, inputs, running.saved.pop(microbatch, {}), running.comm)
             _accumulate(running.gradients, gradients, (*outputs.values(), *saved.values(), *inputs.values()))
             for name in running.results:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import resource
 import signal
@@ -11,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dnnc.program.elements import user_dtype
 from ir.diagnostics import DnncError, ExitCode, InvalidInput
 from ir.signals import Terminated
 
@@ -22,7 +25,7 @@ pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 from safetensors.torch import save_file  # noqa: E402
 
 from dnnc.backend.torch import checkpoint  # noqa: E402
-from dnnc.backend.torch.checkpoint import Part, Position, names, position, read_parts, read_whole, write_checkpoint  # noqa: E402
+from dnnc.backend.torch.checkpoint import Part, Position, from_array, names, position, read_parts, read_whole, write_checkpoint  # noqa: E402
 
 TENSORS = {
     "fc.weight": torch.arange(12, dtype=torch.float32).reshape(4, 3),
@@ -113,6 +116,20 @@ def test_files_that_are_no_checkpoints(how: str, path: Path) -> None:
         with pytest.raises(InvalidInput) as caught:
             read(path)
         assert str(caught.value).startswith(f"{path}: error: it cannot be read as safetensors: ")
+
+
+@pytest.mark.parametrize("name", ["float32", "int64", "bool", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_a_tensor_has_the_elements_of_an_array(name: str, shape: tuple[int, ...]) -> None:
+    array = np.arange(math.prod(shape)).reshape(shape).astype(user_dtype(name))
+    found = from_array(array)
+    assert (found.dtype, tuple(found.shape)) == (getattr(torch, name), shape)
+    assert found.double().tolist() == array.astype(np.float64).tolist()
+
+
+def test_an_array_that_torch_has_no_type_for() -> None:
+    with pytest.raises(InvalidInput, match="torch has no element type float8_e3m4"):
+        from_array(np.zeros(2, user_dtype("float8_e3m4")))
 
 
 @pytest.mark.parametrize("header", [{"step": "many"}, {"step": "-3"}, {"step": "1", "seed": "1.5"}, {"seed": ""}])

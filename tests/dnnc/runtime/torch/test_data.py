@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dnnc.program.elements import user_dtype
 from dnnc.runtime.torch.data import POOL, open_data
 from ir import parse_module
 from ir.diagnostics import DnncError, InvalidInput, UsageError
@@ -130,6 +131,15 @@ def test_rows_of_a_sample_stay_together(tmp_path: Path) -> None:
 def test_a_model_whose_inputs_have_no_dimensions(tmp_path: Path) -> None:
     model = parse_module("module @m {\n  func @main(%scale : tensor<f32>) -> () {\n  }\n}\n")
     assert open_data(written(tmp_path), model, 0).microbatch(3) == {"scale": np.float32(0.5)}
+
+
+def test_elements_that_a_file_of_numpy_has_no_name_for(tmp_path: Path) -> None:
+    model = parse_module("module @m {\n  func @main(%x : tensor<2xbf16>) -> () {\n  }\n}\n")
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.arange(2).astype(user_dtype("bfloat16")))
+    found = open_data(str(path), model, 0).microbatch(0)["x"]
+    assert found.dtype == user_dtype("bfloat16")
+    assert sorted(found.tolist()) == [0, 1]
 
 
 def refused(name: str, asked: int = 0) -> DnncError:
