@@ -27,7 +27,7 @@ from dnnc.kinds import (
 from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
 from dnnc.providers import ON_CPU, Provider
 from dnnc.training import require_engine, require_loss
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.objectives import THROUGHPUT, objective_of
 from ir.ops import Op
@@ -109,6 +109,22 @@ class _Clock:
         return time.perf_counter() - self.start
 
 
+def _as_memory_asks(
+    options: CompileOptions, sink: DiagnosticSink, compiled: Callable[[CompileOptions], CompileResult]
+) -> CompileResult:
+    """The plan without recomputation, or, where none fits, the one with it."""
+
+    def with_(recompute: str) -> CompileOptions:
+        return replace(options, training=replace(options.training, recompute=recompute))
+
+    try:
+        return compiled(with_(""))
+    except Infeasible as error:
+        result = compiled(with_("stage"))
+        sink.warn(f"stages recompute, for without it: {error.diagnostics[0].message}", where="--recompute auto")
+        return result
+
+
 def compile_model(
     options: CompileOptions,
     *,
@@ -120,6 +136,9 @@ def compile_model(
 
     ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
+    sink = sink if sink is not None else DiagnosticSink()
+    if options.training.recompute == "auto":
+        return _as_memory_asks(options, sink, lambda one: compile_model(one, sink=sink, progress=progress, manager=manager))
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.backend import check_target, write_build, write_plan
     from dnnc.frontends import free_symbols, load_model, load_topology, may_be_profile, require_static
@@ -127,7 +146,6 @@ def compile_model(
     from passes.framework.pipeline import made_by, pipeline_text
     from passes.model.folding import expand
 
-    sink = sink if sink is not None else DiagnosticSink()
     pipeline = (
         () if may_be_profile(options.model) else with_programs(build_pipeline(options))
     )  # faults of options before a long read

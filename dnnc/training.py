@@ -55,8 +55,8 @@ class TrainingOptions:
 
 
 _OF_PASS = {
-    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "sync"),
-    "differentiate": ("learning_rate", "momentum", "weight_decay", "recompute"),
+    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "sync", "recompute"),
+    "differentiate": ("learning_rate", "momentum", "weight_decay"),
     "schedule": ("family",),
 }
 """The options that a pass has, by its name."""

@@ -138,7 +138,7 @@ def steps_of(
         row = problem.compute[stage]
         device = problem.topology.devices[max(chosen[stage], key=lambda position: row[position])]
         type_, port = problem.topology.type(device.type), problem.network.port(device.name)
-        works = learning_seconds(module.entry, type_)
+        works = learning_seconds(module, type_)
         found.append(
             {
                 "backward": math.fsum(works[i].backward for i in positions),

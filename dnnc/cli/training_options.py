@@ -21,6 +21,7 @@ class RecomputeName(StrEnum):
     """What runs again for the backward pass."""
 
     NONE = "none"
+    AUTO = "auto"
     STAGE = "stage"
 
 
@@ -84,7 +85,9 @@ Chunks = Annotated[
 Recompute = Annotated[
     RecomputeName | None,
     typer.Option(
-        help="training: what runs again for the backward pass instead of being kept (default: none).", show_default=False
+        help="training: what runs again for the backward pass instead of being kept: nothing (default), each stage, or auto, "
+        "that where memory does not suffice without.",
+        show_default=False,
     ),
 ]
 Trainable = Annotated[

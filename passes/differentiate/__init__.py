@@ -33,9 +33,10 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import reads
+from passes.model.learning import recomputes
 from passes.model.spmd.reshard_ops import bare_value, defined, without_reshards
 
-RECOMPUTE = ("none", "stage")
+RECOMPUTED = ("", "none", "stage")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class DifferentiatePass(Pass):
 
     ``microbatches``: of a step; those of the plan unless given, else 1. ``learning_rate``, ``momentum``, ``beta1``, ``beta2``,
     ``epsilon``, ``weight_decay``: the optimizer's numbers, torch's defaults unless given. ``recompute``: ``none``, or
-    ``stage``: the forward ops of each stage run again for its gradients, so that a stage keeps only what it received.
+    ``stage``: the forward ops of each stage run again for its gradients, so that a stage keeps only what it received; empty: as
+    the entry function says (``training``).
     """
 
     name: ClassVar[str] = "differentiate"
@@ -55,13 +57,13 @@ class DifferentiatePass(Pass):
     beta2: float | None = None
     epsilon: float | None = None
     weight_decay: float | None = None
-    recompute: str = "none"
+    recompute: str = ""
 
     def __post_init__(self) -> None:
         if self.microbatches is not None and self.microbatches < 1:
             raise ValueError(f"a step has at least 1 microbatch, not {self.microbatches}")
-        if self.recompute not in RECOMPUTE:
-            raise ValueError(f"recompute is {' or '.join(RECOMPUTE)}, not '{self.recompute}'")
+        if self.recompute not in RECOMPUTED:
+            raise ValueError(f"recompute is {' or '.join(RECOMPUTED[1:])}, not '{self.recompute}'")
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -88,7 +90,8 @@ class DifferentiatePass(Pass):
             ),
         )
         forward = [_with_results(op, gradients) for op in plain.ops]
-        program.added = recomputed(forward, gradients.added, program) if self.recompute == "stage" else list(gradients.added)
+        again = self.recompute == "stage" or (not self.recompute and recomputes(module))
+        program.added = recomputed(forward, gradients.added, program) if again else list(gradients.added)
         backward = len(program.added)
         plan = module.first(Plan)
         meshes = _replicas(module, plan)

@@ -7,6 +7,9 @@
 - Which values have a gradient: floating-point ones that depend on such a weight.
 - Seconds of an op: those of ``op_time`` forward, nothing fused, and again with the flops of both gradients and twice the bytes
   backward.
+- Where a stage recomputes (attribute ``recompute`` of the entry function, from the pass ``training``), the backward pass of an
+  op takes its forward seconds again, and what is saved is that of one microbatch, while its backward pass runs, beside what the
+  stage received of the others.
 - Seconds of an update: weight, gradient and state are read, weight and state written, at memory bandwidth, once a step.
 - Bytes: of a weight that trains the weight, its gradient and the optimizer's state; of an op what it saves for its backward
   pass (``Cost.saved``), for each microbatch in flight.
@@ -28,6 +31,8 @@ from passes.model.graph import reads
 from passes.model.op_time import op_seconds
 from passes.model.sizes import sized_results
 
+RECOMPUTE = "recompute"
+"""The attribute of an entry function that says what runs again for the backward pass: ``stage``."""
 STATES = 2
 """32-bit numbers that an optimizer keeps of each element where nothing says which it is: Adam's."""
 
@@ -72,6 +77,11 @@ def updated_bytes(weight: int, state: int) -> int:
     return 3 * weight + 2 * state
 
 
+def recomputes(module: Module) -> bool:
+    """Whether stages run their forward passes again in place of keeping what they made."""
+    return any(key == RECOMPUTE and attribute.value == "stage" for key, attribute in module.entry.attributes)
+
+
 def backward_seconds(op: Op, device_type: DeviceType) -> float:
     """Seconds of the gradients of an op, of its operands and weights; 0 where its facts count none."""
     cost = op.facet(Cost)
@@ -93,15 +103,17 @@ class Passes:
         return self.forward + self.backward
 
 
-def learning_seconds(func: Func, device_type: DeviceType) -> list[Passes]:
-    """Of each op of ``func``, in order."""
+def learning_seconds(module: Module, device_type: DeviceType) -> list[Passes]:
+    """Of each op of the entry function, in order."""
+    again = recomputes(module)
     known: dict[object, Passes] = {}  # ops that are alike share their facets
     found = []
-    for op in func.ops:
+    for op in module.entry.ops:
         dtype = next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
         alike = id(op.facet(Cost)), id(op.facet(Time)), dtype
         if alike not in known:
-            known[alike] = Passes(op_seconds(op, device_type), backward_seconds(op, device_type))
+            forward, backward = op_seconds(op, device_type), backward_seconds(op, device_type)
+            known[alike] = Passes(forward, backward + (forward if again and backward else 0.0))
         found.append(known[alike])
     return found
 
@@ -166,6 +178,7 @@ __all__ = [
     "is_float",
     "learning",
     "learning_seconds",
+    "recomputes",
     "saved_values",
     "step_seconds",
     "step_text",

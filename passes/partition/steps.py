@@ -63,7 +63,7 @@ class Steps:
     def problem(self, stream: Problem) -> Problem:
         """The problem of a stream, one node per op, with the costs of a step."""
         func, kinds = self.module.entry, stream.kinds
-        rows = {type_.name: [one.both for one in learning_seconds(func, type_)] for type_ in self.topology.types}
+        rows = {type_.name: [one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types}
         both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
         seconds = np.where(np.isfinite(stream.seconds), both, np.inf)
         seconds = seconds + self.once([1] * len(kinds), stream, self.updated) / self.microbatches

@@ -175,7 +175,7 @@ def single_step(module: Module, topology: Topology, microbatches: int) -> float:
     for device in topology.devices:
         limit, type_ = topology.memory(device), topology.type(device.type)
         if limit is None or needed.total <= limit:
-            seconds = math.fsum(one.both for one in learning_seconds(module.entry, type_))
+            seconds = math.fsum(one.both for one in learning_seconds(module, type_))
             best = min(best, microbatches * seconds + update.seconds(type_, Port(0.0, math.inf), 1))
     return best
 

@@ -33,6 +33,7 @@ from ir.verifier.machines import MOST_SHARE
 from passes.framework.base import PassContext
 from passes.model.folding import expand, folding
 from passes.model.graph import listing, reads, stage_members
+from passes.model.learning import recomputes
 from passes.model.network import Network, network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.footprint import overfull
@@ -479,7 +480,9 @@ class _Line:
         return Staged(stage.ops, stage.mesh, told, bill)
 
     def in_flight(self, number: int) -> int:
-        return in_flight(self.asked.microbatches, len(self.stated), number) if self.training else 1
+        if not self.training or recomputes(self.module):
+            return 1
+        return in_flight(self.asked.microbatches, len(self.stated), number)
 
     def alike(self, one: int, other: int) -> bool:
         """Whether values cross between two stages as they lie."""

@@ -26,6 +26,7 @@ from ir.ops import Op
 from ir.topology import DeviceType, Topology
 from ir.types import type_bytes
 from passes.model.folding import Folding
+from passes.model.learning import recomputes
 from passes.model.liveness import value_bytes
 from passes.model.network import Network
 from passes.model.op_time import fused_seconds, op_seconds
@@ -237,6 +238,7 @@ class Bounding:
         if self.training and gradients:
             back = replace(cost, flops=gradients, read=2 * cost.read, write=2 * cost.write)
             works.append(op_seconds(op.with_facets(back), type_))
+            works += [whole] if recomputes(self.module) else []
         alone = sum(min(work, type_.overhead) + max(work - type_.overhead, 0.0) * share for work in works)
         return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
 

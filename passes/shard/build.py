@@ -47,7 +47,7 @@ from ir.shares import Shares, nested_cut, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.model.folding import Folding
 from passes.model.graph import reads
-from passes.model.learning import trained, update_seconds, updated_bytes
+from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, op_seconds
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
 from passes.model.spmd.mesh import DeviceMesh, Member
@@ -157,7 +157,7 @@ class _ValueDraft:
 class _Builder:
     def __init__(self, module: Module, func: Func, mesh: DeviceMesh, training: bool, uneven: bool, microbatches: int) -> None:
         self.func, self.mesh, self.training, self.uneven = func, mesh, training, uneven
-        self.microbatches = microbatches
+        self.microbatches, self.again = microbatches, recomputes(module)
         self.around = Surroundings(module.resources.values(), module_opsets(module))
         self.around.types.update((arg.name, arg.type) for arg in func.args)
         self.resources = module.resources
@@ -405,6 +405,7 @@ class _Builder:
         works = [local]
         if self.training and cost.input_grad + cost.weight_grad:
             works.append(replace(local, flops=local.input_grad, read=2 * local.read, write=2 * local.write))
+            works += [local] if self.again else []
         return sum(op_seconds(op.with_facets(work), member.type) for work in works)
 
     def held(self, op: Op, lies: Sequence[Placements]) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
+from passes.model.learning import recomputes
 from passes.model.network import Network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
@@ -110,7 +111,9 @@ class Settler:
         return min(found, key=lambda made: made.value) if found else first
 
     def in_flight(self, line: _Line, number: int) -> int:
-        return in_flight(self.bounding.microbatches, len(line.runs), number) if self.bounding.training else 1
+        if not self.bounding.training or recomputes(self.bounding.module):
+            return 1
+        return in_flight(self.bounding.microbatches, len(line.runs), number)
 
     def cut(self, line: _Line, number: int, border: Border) -> StageInput:
         stage = self.bounding.cutter(self.form(line, number)).cut(line.own[number], border)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from ir.attributes import Attribute, AttrKind
+from ir.attributes import Attribute, AttrKind, attributes
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.facets import OptimizerState, Sync, with_facet
 from ir.grads import BATCH_NORMALIZATION, STATE
@@ -34,12 +34,14 @@ from ir.types import TensorType, type_bytes
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import describe, listing, reads
+from passes.model.learning import RECOMPUTE
 from passes.training.losses import with_loss
 
 _MADE_BY_EXPORTERS = re.compile(
     r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.IGNORECASE
 )
 """Names that exporters of PyTorch give to numbers of the program's text."""
+RECOMPUTES = ("none", "stage")
 SYNCS = ("all_reduce", "reduce_scatter")
 _BUFFERS = re.compile(r".*\binv_freq")
 """Tables that PyTorch models keep beside their parameters: the frequencies of rotary embeddings."""
@@ -54,6 +56,7 @@ class TrainingPass(Pass):
     ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``.
     ``sync``: how members of a mesh that hold the same weight add up its gradient: ``all_reduce``, and each updates it whole, or
     ``reduce_scatter``, and each updates a part, with its part of the optimizer's state (ZeRO-1: Rajbhandari et al., SC 2020).
+    ``recompute``: ``stage``: the forward ops of each stage run again for its gradients, so that it keeps only what it received.
     """
 
     name: ClassVar[str] = "training"
@@ -64,6 +67,7 @@ class TrainingPass(Pass):
     batchnorm: str = "train"
     dropout: str = "off"
     sync: str = SYNCS[0]
+    recompute: str = RECOMPUTES[0]
 
     def __post_init__(self) -> None:
         for what, value, allowed in (
@@ -71,6 +75,7 @@ class TrainingPass(Pass):
             ("batchnorm", self.batchnorm, ("train", "frozen")),
             ("dropout", self.dropout, ("off",)),
             ("sync", self.sync, SYNCS),
+            ("recompute", self.recompute, RECOMPUTES),
         ):
             if value not in allowed:
                 raise ValueError(f"{what} is {' or '.join(allowed)}, not '{value}'")
@@ -83,7 +88,10 @@ class TrainingPass(Pass):
         func, opset = module.entry, module_opsets(module).get("onnx", 0)
         names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
         ops = tuple(self._layer(op, opset, names) for op in func.ops)
-        module = module.replace(func, replace(func, ops=ops))
+        fields = dict(func.attributes)
+        if self.recompute != RECOMPUTES[0]:
+            fields |= attributes(**{RECOMPUTE: self.recompute})
+        module = module.replace(func, replace(func, ops=ops, attributes=tuple(sorted(fields.items()))))
         return self._marked(module, context)
 
     def _layer(self, op: Op, opset: int, names: set[str]) -> Op:

@@ -21,7 +21,7 @@ from ir.ops import Op
 from ir.shares import cut
 from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import reads
-from passes.model.learning import trained, update_seconds, updated_bytes
+from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
@@ -118,6 +118,7 @@ class _Walk:
         microbatches: int,
     ) -> None:
         self.mesh, self.training, self.bill = mesh, training, Bill(uneven=uneven)
+        self.again = recomputes(module)
         self.times_read = Counter([*(value.name for value in func.results), *decisions.leaving])
         for op in func.ops:
             self.times_read.update(op.operands)
@@ -281,6 +282,7 @@ class _Walk:
             works = [here]
             if self.training and gradients:
                 works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
+                works += [here] if self.again else []
             longest = max(longest, math.fsum(op_seconds(op.with_facets(work), member.type) for work in works))
         return longest
 

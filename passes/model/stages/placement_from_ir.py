@@ -12,7 +12,15 @@ from ir.module import Func, Module, Plan
 from ir.rows import edge_slots
 from ir.topology import DeviceType, Topology
 from passes.model.graph import Cut, cuts_of, listing, reads
-from passes.model.learning import all_reduce_seconds, in_flight, learning, learning_seconds, saved_values, update_seconds
+from passes.model.learning import (
+    all_reduce_seconds,
+    in_flight,
+    learning,
+    learning_seconds,
+    recomputes,
+    saved_values,
+    update_seconds,
+)
 from passes.model.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
 from passes.model.network import Network, Port
 from passes.model.op_time import body_seconds
@@ -97,7 +105,7 @@ def placement_problem(
     by_type = {}
     for type_ in topology.types:
         if plan.flushes:
-            works = learning_seconds(entry, type_)
+            works = learning_seconds(module, type_)
             by_type[type_.name] = [math.fsum(works[i].both for i in ops) for ops in own]
             continue
         handover = type_.handover if len(own) > 1 else 0.0
@@ -181,7 +189,11 @@ def stage_memory(
         if learned is not None and flushed is not None:
             weights += sum(sizes[name] + learned.state[name] for name in names if name in learned.state)
             saved = {name: size for i in positions for name, size in saved_values(entry.ops[i], learned).items()}
-            workspace += sum(saved.values()) * in_flight(flushed.microbatches, flushed.replicas, stage)
+            held = in_flight(flushed.microbatches, flushed.replicas, stage)
+            if recomputes(module):
+                workspace += sum(saved.values()) + held * sum(cut.nbytes or 0 for cut in arriving)
+            else:
+                workspace += sum(saved.values()) * held
             returned = SLOTS * sum(c.nbytes or 0 for c in cuts if c.source == stage and c.tensor.name in learned.values)
             buffers, least = buffers + returned, least + returned
         found.append(Memory(weights, workspace, buffers, buffers - least))

@@ -24,7 +24,7 @@ from ir.rows import BACKWARD, COMPUTE
 from ir.topology import Topology
 from ir.types import BytesType, TensorType, Type, type_bytes
 from passes.model.graph import cuts_of, reads, stage_members
-from passes.model.learning import Learning, learning, saved_values
+from passes.model.learning import Learning, learning, recomputes, saved_values
 from passes.model.liveness import live_bytes, states_bytes
 from passes.model.spmd.cross_mesh import Party, part_bytes, parties
 from passes.model.timeline.simulate import Event
@@ -117,7 +117,11 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
         working = {phase: _alive(ops, phase, size, names) for phase in PHASES}
         if learned is not None:  # gradients of what was alive are alive in its place
             kept = _saved_by_facts(ops, learned, values, size, len(side.devices) if row.mesh else 1)
-            saved, working = {(FORWARD, WEIGHT_GRADIENT): kept}, dict.fromkeys(PHASES, working[FORWARD])
+            working = dict.fromkeys(PHASES, working[FORWARD])
+            if recomputes(module):
+                working = {phase: alive + kept * (phase != FORWARD) for phase, alive in working.items()}
+                kept = sum(size[value.name] for op in ops if op.name == "comm.recv" for value in op.results)
+            saved = {(FORWARD, WEIGHT_GRADIENT): kept}
         found.append(StageMemory(row.weights + row.buffers, saved, working))
     return tuple(found)
 

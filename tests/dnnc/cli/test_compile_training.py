@@ -14,6 +14,10 @@ from dnnc.training import TrainingOptions
 from passes.framework.pipeline import parse_pipeline, pipeline_text
 
 MLP = "zoo:mlp,hidden=32,batch=4"
+PAIR = (
+    '[[devices]]\nname = "a"\ntype = "small"\n[[devices]]\nname = "b"\ntype = "small"\n'
+    '[[links]]\nends = ["a", "b"]\nbandwidth = "20 GB/s"\nlatency = "10 us"\n'
+)
 TWO = "preset:cpu-2,cores=2"
 
 
@@ -127,11 +131,7 @@ def test_an_order_of_work_that_memory_has_no_space_for(tmp_path: Path, capsys: p
     assert all_ > 2 * one
     machines = tmp_path / "machines.toml"
     limit = (2 * one + all_) // 3
-    machines.write_text(
-        f'version = 1\n[types.small]\nlike = "preset:cpu-1"\nmemory = "{limit} B"\n'
-        '[[devices]]\nname = "a"\ntype = "small"\n[[devices]]\nname = "b"\ntype = "small"\n'
-        '[[links]]\nends = ["a", "b"]\nbandwidth = "20 GB/s"\nlatency = "10 us"\n'
-    )
+    machines.write_text(f'version = 1\n[types.small]\nlike = "preset:cpu-1"\nmemory = "{limit} B"\n' + PAIR)
     assert main(["compile", *model, "-t", str(machines), "-o", str(tmp_path / "fits"), "-q"]) == 0
     assert main(["compile", *model, "-t", str(machines), "-o", str(tmp_path / "not"), "--schedule", "gpipe"]) == 4
     said = capsys.readouterr().err
@@ -149,3 +149,29 @@ def test_sharded_updates_on_a_mesh_and_a_word_where_there_is_none(tmp_path: Path
     assert "@fc1.weight.exp_avg : tensor<32x784xf32, @mesh[S(0)]>" in text
     assert main([*asked, "-o", str(tmp_path / "turns"), "--mesh", "none", "--replicas", "2", "--stages", "1"]) == 0
     assert "replicas of a stage each update all of its weights" in capsys.readouterr().err
+
+
+def test_recomputation_takes_time_and_saves_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The planner counts both: each stage runs its forward pass again, and keeps one microbatch instead of two."""
+    asked = ["--objective", "training", "--plan-only", "--stages", "2", "--replicas", "1", "--mesh", "none", "--loss", "mse:y"]
+    model = ["compile", "zoo:mlp,layers=6,hidden=256,batch=512", "-t", TWO, *asked, "-q"]
+    plans = {}
+    for name in ("none", "stage"):
+        assert main([*model, "--recompute", name, "-o", str(tmp_path / name)]) == 0
+        plans[name] = json.loads((tmp_path / name / "plan.json").read_text())
+        assert main(["simulate", str(tmp_path / name), "--json"]) == 0
+        plans[name]["held"] = [device["memory"] for device in json.loads(capsys.readouterr().out)["devices"]]
+    kept, again = plans["none"], plans["stage"]
+    assert 1.2 * kept["value"] < again["value"] < 1.5 * kept["value"]
+    assert again["stages"][0]["memory"]["workspace"] < 0.75 * kept["stages"][0]["memory"]["workspace"]
+    assert again["held"][0] < kept["held"][0]
+
+
+def test_recomputation_where_memory_does_not_suffice_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--objective", "training", "--plan-only", "--stages", "2", "--replicas", "1", "--mesh", "none", "--loss", "mse:y"]
+    model = ["compile", "zoo:mlp,layers=12,inputs=64,hidden=64,batch=8192", *asked]
+    for memory, warned in (("1 GiB", False), ("24 MiB", True)):
+        machines = tmp_path / f"{warned}.toml"
+        machines.write_text(f'version = 1\n[types.small]\nlike = "preset:cpu-1"\nmemory = "{memory}"\n' + PAIR)
+        assert main([*model, "-t", str(machines), "-o", str(tmp_path / str(warned)), "--recompute", "auto"]) == 0
+        assert ("stages recompute, for without it" in capsys.readouterr().err) == warned
