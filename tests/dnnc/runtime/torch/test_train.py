@@ -92,6 +92,8 @@ def test_simulate_tells_the_timeline_of_a_training_build(build: Path, capsys: py
     [
         (("--every", "2"), "--every: error: there is no folder for checkpoints"),
         (("--resume", "nowhere"), "--resume nowhere: error: no such file"),
+        (("--out", __file__), f"--out {__file__}: error: it is no folder"),
+        (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
         (("--nodes", "3"), "--nodes: error: 3 hosts cannot take equal numbers of ranks"),
         (("--nodes", "2"), "--meet: error: hosts must know where to meet"),
         (("--nodes", "2", "--meet", "a:1", "--node", "2"), "--node: error: this host is 2, of 2 counted from 0"),
