@@ -28,6 +28,8 @@ from ir.module import Module
 POOL = 16
 """Random microbatches that training goes through over and over."""
 SYNTHETIC = "synthetic"
+_FAULTS = (Exception, SystemExit)
+"""What a person's function may raise. A rank that it ended would leave the others waiting."""
 
 
 class Data(Protocol):
@@ -153,7 +155,7 @@ class _Function:
             except StopIteration:
                 message = f"it ended after {self.yielded} microbatches; training wants more"
                 raise InvalidInput(message, where=self.source, hint="yield without an end, or train fewer steps") from None
-            except Exception as error:
+            except _FAULTS as error:
                 raise self._raised(error) from error
             self.kept[self.yielded] = self._checked(arrays)
             self.yielded += 1
@@ -170,7 +172,7 @@ class _Function:
             if error.name is not None and f"{name}.".startswith(f"{error.name}."):
                 raise UsageError(str(error), where=where, hint=hint) from None
             raise self._raised(error, "when it was imported") from error  # what the module imports is missing
-        except Exception as error:
+        except _FAULTS as error:
             if not name.strip(".") or name.startswith("."):
                 raise UsageError(f"'{name}' names no module", where=where, hint=hint) from None
             raise self._raised(error, "when it was imported") from error
@@ -179,14 +181,14 @@ class _Function:
             raise UsageError(f"module '{name}' has no function '{attribute}'", where=where, hint=hint)
         try:
             yielded = function(self.seed)
-        except Exception as error:
+        except _FAULTS as error:
             raise self._raised(error) from error
         if not isinstance(yielded, Iterable) or isinstance(yielded, Mapping):
             message = f"it returned {_a(yielded)}; expected an iterable of microbatches"
             raise InvalidInput(message, where=self.source, hint="yield a dict of arrays for each")
         return iter(yielded)
 
-    def _raised(self, error: Exception, when: str = "") -> InvalidInput:
+    def _raised(self, error: BaseException, when: str = "") -> InvalidInput:
         said = f"{type(error).__name__}: {error}".rstrip(": ")
         return InvalidInput(f"it raised {said}{when and f' {when}'}", where=self.source)
 

@@ -45,6 +45,10 @@ def fails(seed): raise KeyError("samples")
 def fails_later(seed):
     yield from short(seed)
     raise ArithmeticError
+def exits(seed): raise SystemExit(0)
+def exits_later(seed):
+    yield from short(seed)
+    raise SystemExit("no more")
 def no_seed(): yield {}
 def lacks(seed): yield {"x": np.zeros((4, 3), np.float32)}
 def doubles(seed): return good(seed, x=np.zeros((4, 3)))
@@ -194,6 +198,8 @@ def test_files_that_are_no_samples(tmp_path: Path) -> None:
         ("short", "it ended after 2 microbatches; training wants more"),
         ("fails", "it raised KeyError: 'samples'"),
         ("fails_later", "it raised ArithmeticError"),
+        ("exits", "it raised SystemExit: 0"),
+        ("exits_later", "it raised SystemExit: no more"),
         ("no_seed", "it raised TypeError: no_seed() takes 0 positional arguments but 1 was given"),
         ("lacks", "a microbatch lacks 'mask'"),
         ("doubles", "'x' is float64[4, 3]; expected float32[4, 3]"),
