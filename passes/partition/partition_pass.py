@@ -1,12 +1,11 @@
 """The pass: from groups and a topology to stages, a plan and its proof.
 
 Reads the ``Group`` facets of ``contract`` (without them, or where a cut, a pin or a number of stages splits them, it goes back
-to the classes of ``colocation``), and the topology. When ``contract`` gave something up, the bound is that of the graph
-before it did. Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a
-``Plan``. A stage that holds pinned ops has its device filled in, the others are for
-``place``. With ``split=any`` data may flow back and forth between devices: each device has the stages that ``pieces`` makes
-of its set, and is filled in too. The plan's certificate says how the bound was reached, what was searched, and what the user
-asked for.
+to the classes of ``colocation``), and the topology. When ``contract`` gave something up, the bound is that of the graph before
+it did. Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a ``Plan``. A
+stage that holds pinned ops has its device filled in, the others are for ``place``. With ``split=any`` data may flow back and
+forth between devices: each device has the stages that ``pieces`` makes of its set, and is filled in too. The plan's certificate
+says how the bound was reached, what was searched, and what the user asked for.
 """
 
 from __future__ import annotations

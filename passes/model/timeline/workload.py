@@ -28,8 +28,8 @@ class Wire:
     """What one channel costs. ``source`` and ``target`` are stages; ``send`` and ``receive`` seconds at the two ends;
     ``media``: the shared links it crosses, each with the seconds it is busy with one message; a row for each turn of replicas,
     of which message m takes row m modulo their number (no row: it crosses none). ``made`` and ``read``: the phases of a
-    training
-    step that make and first read it. What is made in ``U`` is part of the seconds of the update, and costs nothing here."""
+    training step that make and first read it. What is made in ``U`` is part of the seconds of the update, and costs nothing
+    here."""
 
     source: int
     target: int
