@@ -71,8 +71,8 @@ def check_counts(module: Module) -> int:
 
 def check_step(planned: Module, whole: Module) -> int:
     """Asserts that the backward ops of a training step do what the facts of its forward ops say: the flops of products and
-    convolutions to the last one, and what each stage keeps of a microbatch within ``ROUNDING`` of its bytes, and ``SMALL``. Returns
-    how many stages were compared. ``whole``: the differentiated step, without recomputation, with costs."""
+    convolutions to the last one, and what each stage keeps of a microbatch within ``ROUNDING`` of its bytes, and ``SMALL``.
+    Returns how many stages were compared. ``whole``: the differentiated step, without recomputation, with costs."""
     told = _flops((op, _gradients(op)) for op in planned.entry.ops)
     backward = [op for op in whole.entry.ops if phase_of(op.facets) in BACKWARD]
     counted = _flops((op, op.facet(Cost, Cost()).flops) for op in backward)
