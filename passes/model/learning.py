@@ -147,7 +147,8 @@ def all_reduce_seconds(sizes: Sequence[int], devices: int, bandwidth: float, lat
 def step_text(module: Module, microbatches: int) -> str:
     """What the seconds of a training step depend on beside the program and the machines, as text for a digest."""
     state = " ".join(f"{name}:{size}" for name, size in sorted(trained(module.resources).items()))
-    return f" training of {microbatches}: {state}"
+    again = " again" if recomputes(module) else ""
+    return f" training of {microbatches}{again}: {state}"
 
 
 def in_flight(microbatches: int, replicas: Sequence[int], stage: int) -> int:
