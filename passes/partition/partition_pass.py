@@ -144,7 +144,7 @@ class PartitionPass(Pass):
 
     def _steps(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The module with a plan for training steps."""
-        from passes.partition.steps import Steps, quickest
+        from passes.partition.steps import Steps
 
         if self.split not in self._minimises.splits_of(Planned.OPS):
             raise UsageError(f"there is no split={self.split} of objective=training for a model", where=self.name)
@@ -156,26 +156,32 @@ class PartitionPass(Pass):
             raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
         steps = Steps(module, topology, context.analyses.get(network, topology), self.microbatches or MICROBATCHES)
 
-        def plan_of(stages: int) -> tuple[Module, Plan]:
+        every, most = len(topology.devices), self.replicas or MOST_REPLICAS
+
+        def devices(stages: int) -> range:
+            return range(stages, min(every, stages * most) + 1)
+
+        def plan_of(stages: int) -> tuple[Module, Plan, float]:
             found = replace(stream, stages=stages)._planned(module, topology, context, steps)
             plan = found.first(Plan)
             assert plan is not None
-            told = steps.told(plan, stages or 1)
-            return found.replace(plan, told), told
+            shared = self.chunks > 1 or self.split == ANY
+            told = steps.told(plan, None if shared else devices(stages) if stages else range(1, every + 1))
+            return found.replace(plan, told), told, plan.bound
 
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
         if self.stages or self.split == ANY:
             return plan_of(self.stages)[0]
-        return quickest(plan_of, steps.microbatches)
+        return steps.quickest(plan_of, devices)
 
-    def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan]]) -> Module:
+    def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
         """The module with a plan of ``chunks`` stages on each device."""
         check_chunks(topology, self.chunks, self.chunk_order)
         if self.stages or self.replicas > 1 or self.split == ANY:
             message = f"--chunks {self.chunks} says how many stages there are, of one device each"
             raise UsageError(message, where=self.name, hint="leave --stages, --replicas and --split out")
-        module, plan = plan_of(self.chunks * len(topology.devices))
+        module, plan, _ = plan_of(self.chunks * len(topology.devices))
         return module.replace(plan, on_devices(plan, topology, self.chunk_order))
 
     def _planned(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None) -> Module:

@@ -26,6 +26,8 @@ from passes.model.graph import reads
 from passes.model.learning import Learning, learning, learning_seconds, saved_values, step_seconds
 from passes.model.liveness import resource_bytes
 from passes.model.network import Network
+from passes.model.stages.bounds import least_step, prices
+from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
 from passes.partition.replicas import replicated_kinds
@@ -118,9 +120,20 @@ class Steps:
             wide, seconds=np.ascontiguousarray(seconds), transfer=np.ascontiguousarray(problem.transfer[rows] / share)
         )
 
-    def told(self, plan: Plan, stages: int) -> Plan:
-        """The plan of a stream with these costs as that of a step; ``stages``: the least that a plan it is compared with
-        has."""
+    @cached_property
+    def _alone(self) -> tuple[Problem, Floats]:
+        """The problem of all ops, a stage on one device each, and the prices of its devices."""
+        problem = self.problem(problem_of(self.module, self.topology, self.network))
+        return problem, prices(problem)
+
+    def least(self, period: float, devices: range) -> float:
+        """A lower bound on the step of all plans in contiguous stages on so many ``devices``; ``period``: one on their
+        periods."""
+        return least_step(*self._alone, self.microbatches, period, devices)
+
+    def told(self, plan: Plan, devices: range | None) -> Plan:
+        """The plan of a stream with these costs as that of a step; ``devices``: how many those plans have that it is compared
+        with, None where stages share devices."""
         replicas = [stage.replicas for stage in plan.stages]
         value = step_seconds(plan.value, self.microbatches, replicas)
         return replace(
@@ -129,33 +142,32 @@ class Steps:
             microbatches=self.microbatches,
             value=value,
             port_value=value,
-            bound=min(value, step_seconds(plan.bound, self.microbatches, [1] * stages)),
+            bound=min(value, self.microbatches * plan.bound if devices is None else self.least(plan.bound, devices)),
             single=self.microbatches * plan.single,
         )
 
+    def quickest(self, plan_of: Callable[[int], tuple[Module, Plan, float]], devices: Callable[[int], range]) -> Module:
+        """The module of the best plan of any number of stages. ``plan_of``: the best of so many and a bound on their periods, 0
+        for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have. Raises
+        Infeasible where no number has a plan."""
+        best, plan, period = plan_of(0)
+        count = len(plan.stages)
+        bound = self.least(period, range(count, len(self.topology.devices) + 1))
+        for stages in range(count - 1, 0, -1):
+            least = self.least(period, devices(stages))
+            if least < plan.value and count - stages <= MOST_TRIED:
+                try:
+                    module, found, _ = plan_of(stages)
+                except Infeasible as error:
+                    least = plan.value if error.proven else least
+                else:
+                    least = max(least, found.bound)
+                    if found.value < plan.value:
+                        best, plan = module, found
+            bound = min(bound, least)
+        bound = min(bound, plan.value)
+        status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"
+        return best.replace(plan, replace(plan, bound=bound, status=status))
 
-def quickest(plan_of: Callable[[int], tuple[Module, Plan]], microbatches: int) -> Module:
-    """The module of the best plan of any number of stages; ``plan_of``: the best of so many, 0 for the one of the least load,
-    whose bound is of any number. Raises Infeasible where no number has a plan."""
-    best, plan = plan_of(0)
-    count = len(plan.stages)
-    period = plan.bound / microbatches  # of any plan, and so of those with more stages
-    bound = step_seconds(period, microbatches, [1] * count)
-    for stages in range(count - 1, 0, -1):
-        least = step_seconds(period, microbatches, [1] * stages)
-        if least < plan.value and count - stages <= MOST_TRIED:
-            try:
-                module, found = plan_of(stages)
-            except Infeasible as error:
-                least = plan.value if error.proven else least
-            else:
-                least = max(least, found.bound)
-                if found.value < plan.value:
-                    best, plan = module, found
-        bound = min(bound, least)
-    bound = min(bound, plan.value)
-    status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"
-    return best.replace(plan, replace(plan, bound=bound, status=status))
 
-
-__all__ = ["Steps", "quickest"]
+__all__ = ["Steps"]

@@ -79,11 +79,13 @@ class AssignPass(StatedPass):
         stage_members(assigned)
         placed = module.replace(entry, assigned)
         replicated = any(len(names) > 1 for names in devices.values())
-        bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
-        if steps:
-            bound, single = steps * bound, single_step(placed, topology, steps)
-        certificate = {"bound": reason, "plan": "given, not searched for"}
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
+        if steps:
+            bound, reason = step_bound(placed, topology, net, steps, alone)
+            single = single_step(placed, topology, steps)
+        else:
+            bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
+        certificate = {"bound": reason, "plan": "given, not searched for"}
         once = all(len(indices) == 1 for indices in stages.values())
         # What was proven is of plans with one stage per device and one stage per op, with replicas or without.
         comm = self.comm + (step_text(module, steps) if steps else "")
@@ -178,6 +180,34 @@ def single_step(module: Module, topology: Topology, microbatches: int) -> float:
             seconds = math.fsum(one.both for one in learning_seconds(module, type_))
             best = min(best, microbatches * seconds + update.seconds(type_, Port(0.0, math.inf), 1))
     return best
+
+
+def step_bound(module: Module, topology: Topology, net: Network, microbatches: int, alone: bool) -> tuple[float, str]:
+    """A bound that no training step of the module's entry function on the topology beats, and how it was reached. ``alone``: of
+    plans in which every stage has devices of its own; else of all, which may fill in less time."""
+    from passes.model.learning import learning_seconds
+    from passes.model.stages.bounds import least_step, prices
+    from passes.model.stages.from_ir import problem_of
+    from passes.model.stages.placement_from_ir import updates
+
+    problem = problem_of(module, topology, net)
+    once = updates(module, [[i] for i in range(problem.size)])
+    seconds = problem.seconds.copy()
+    for row, kind in zip(seconds, problem.kinds, strict=True):
+        type_ = topology.type(kind.type)
+        both = [one.both for one in learning_seconds(module, type_)]
+        row[:] = [
+            work + update.seconds(type_, Port(0.0, math.inf), 1) / microbatches for work, update in zip(both, once, strict=True)
+        ]
+    problem = replace(problem, seconds=seconds)
+    count = len(topology.devices)
+    if alone:
+        bound = least_step(problem, prices(problem), microbatches, 0.0, range(1, count + 1))
+        return bound, "load balance: both passes and updates spread evenly over as many devices as fill quickest"
+    every = least_step(problem, prices(problem), microbatches, 0.0, range(count, count + 1))
+    return every * microbatches / (
+        microbatches - 1 + count
+    ), "load balance: both passes and updates spread evenly over all devices"
 
 
 def plan_bound(module: Module, topology: Topology, net: Network, comm: str, replicated: bool) -> tuple[float, float, str]:

@@ -134,6 +134,17 @@ def lower_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     return balance, f"load balance: all compute spread evenly over {used} devices, at their rates, transfers free"
 
 
+def least_step(problem: Problem, price: Floats, microbatches: int, period: float, devices: range) -> float:
+    """A lower bound on the seconds of a training step of M microbatches in a pipeline on k devices, for any k in ``devices``:
+    M - 1 + k periods. A period takes at least w(V) / (sum of the k highest prices), and at least ``period``, a lower bound for
+    every k. ``problem`` has the seconds of both passes and of each microbatch's part of the update."""
+    weight = float(node_weights(problem, price).sum())
+    alone = sorted(set(pools(problem.kinds)))
+    every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
+    balance = weight * (1 - _SLACK) / np.cumsum(every)
+    return min((microbatches - 1 + k) * max(period, float(balance[min(k, len(balance)) - 1])) for k in devices)
+
+
 def best_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     """The best bound on the throughput, and how it was reached, as text."""
     simple, reason = lower_bound(problem, price)
@@ -213,4 +224,4 @@ def _kept(sizes: Floats, costs: Floats, room: float) -> float:
     return kept
 
 
-__all__ = ["best_bound", "lower_bound", "node_weights", "prices", "transfer_bound"]
+__all__ = ["best_bound", "least_step", "lower_bound", "node_weights", "prices", "transfer_bound"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,3 +176,24 @@ def test_recomputation_where_memory_does_not_suffice_without(tmp_path: Path, cap
         machines.write_text(f'version = 1\n[types.small]\nlike = "preset:cpu-1"\nmemory = "{memory}"\n' + PAIR)
         assert main([*model, "-t", str(machines), "-o", str(tmp_path / str(warned)), "--recompute", "auto"]) == 0
         assert ("stages recompute, for without it" in capsys.readouterr().err) == warned
+
+
+def test_a_replayed_plan_has_a_bound_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of both passes and updates on all devices; what was proven with recomputation says nothing of steps without it."""
+    model = ["zoo:mlp,layers=6,hidden=256,batch=128", "-t", "preset:cpu-4,cores=4", "--loss", "mse:y", "--plan-only", "-q"]
+    again = ["--recompute", "stage"]
+    asked = ["--objective", "training", "--mesh", "none"]
+    assert main(["compile", *model, *asked, *again, "-o", str(tmp_path / "made")]) == 0
+    stated = tmp_path / "made" / "plan.json"
+    made = json.loads(stated.read_text())
+
+    def replayed(name: str, *options: str) -> dict[str, Any]:
+        assert main(["compile", *model, "--plan", str(stated), *options, "-o", str(tmp_path / name)]) == 0
+        found: dict[str, Any] = json.loads((tmp_path / name / "plan.json").read_text())
+        return found
+
+    assert replayed("same", *again)["bound"] == made["bound"]
+    without = replayed("without")
+    assert "load balance" in without["certificate"]["bound"]
+    assert without["value"] < made["bound"]
+    assert without["value"] / 1.25 < without["bound"] <= without["value"]

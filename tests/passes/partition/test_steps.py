@@ -18,9 +18,11 @@ from ir.module import Module, Plan, Resource
 from ir.topology import DeviceType, Topology
 from passes.cost import CostPass
 from passes.framework.base import PassContext
-from passes.model.learning import learning, saved_values
+from passes.model.learning import learning, learning_seconds, saved_values
+from passes.model.network import network
 from passes.model.op_time import op_seconds
 from passes.partition import PartitionPass
+from passes.partition.steps import Steps
 from passes.place import PlacePass
 
 BATCH = 16
@@ -112,6 +114,67 @@ def test_a_step_is_the_best_of_all_splits(widths: list[int], devices: int, micro
     assert plan.single == pytest.approx(by_hand(module, microbatches, 1))
     assert plan.bound <= plan.value * (1 + 1e-9)
     assert plan.microbatches == microbatches
+
+
+def by_hand_with_replicas(module: Module, microbatches: int, stages: int, devices: int) -> tuple[float, float]:
+    """The least step and the least period of all ways to cut the chain into so many stages, each on some of the devices."""
+    topology = module.first(Topology)
+    assert topology is not None
+    ops, type_, sizes = module.entry.ops, topology.types[0], []
+    seconds = [one.both for one in learning_seconds(module, type_)]
+    learned = learning(module)
+    for op in ops:
+        sizes.append(op.results[0].type.nbytes or 0)  # type: ignore[union-attr]
+    weights = [[name for name in op.operands if name in learned.state] for op in ops]
+    best = period = math.inf
+    for cut in itertools.combinations(range(1, len(ops)), stages - 1):
+        crossing = {at: 2 * (LATENCY + sizes[at - 1] / BANDWIDTH) for at in cut}
+        bounds = list(itertools.pairwise([0, *cut, len(ops)]))
+        for replicas in itertools.product(range(1, devices + 1), repeat=stages):
+            if sum(replicas) > devices or max(replicas) > microbatches:
+                continue
+            loads = []
+            for (a, b), r in zip(bounds, replicas, strict=True):
+                names = [name for row in weights[a:b] for name in row]
+                once = sum(learned.update[name] for name in names) / type_.memory_bandwidth
+                for name in names:
+                    size: int = module.symbol(name).type.nbytes  # type: ignore[union-attr]
+                    once += 2 * (r - 1) * (size / r / BANDWIDTH + LATENCY)
+                moved = crossing.get(a, 0.0) + crossing.get(b, 0.0)
+                loads.append((math.fsum(seconds[a:b]) + moved) / r + once / microbatches)
+            best = min(best, (microbatches - 1 + sum(replicas)) * max(loads))
+            period = min(period, max(loads))
+    return best, period
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.lists(st.sampled_from([8, 64, 256, 512]), min_size=3, max_size=5),
+    st.integers(1, 4),
+    st.integers(1, 12),
+    st.integers(0, 2),
+)
+def test_no_step_with_replicas_is_below_the_bound(widths: list[int], devices: int, microbatches: int, stages: int) -> None:
+    stages = min(stages, devices)
+    module = chain(widths, devices)
+    plan = planned(module, microbatches=microbatches, replicas=0, stages=stages)
+    counts = [stages] if stages else range(1, devices + 1)
+    found = [by_hand_with_replicas(module, microbatches, count, devices) for count in counts]
+    best, period = min(step for step, _ in found), min(period for _, period in found)
+    assert plan.bound <= best * (1 + 1e-9)
+    assert best <= plan.value * (1 + 1e-9)
+    topology = module.first(Topology)
+    assert topology is not None
+    steps = Steps(module, topology, network(topology), microbatches)
+    filling = range(stages or 1, devices + 1)
+    assert steps.least(0.0, filling) <= steps.least(period, filling) <= best * (1 + 1e-9), "no value of a plan limits these"
+
+
+def test_the_bound_of_replicas_counts_the_devices_that_fill() -> None:
+    """Two stages on two devices each: of fewer devices each has more to do, so the bound is of all four."""
+    plan = planned(chain([256] * 5, 4), microbatches=8, stages=2, replicas=2)
+    assert [stage.replicas for stage in plan.stages] == [2, 2]
+    assert plan.value <= plan.bound * 1.05
 
 
 def test_a_bound_is_proven_of_fewer_stages_too() -> None:
