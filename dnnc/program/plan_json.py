@@ -47,20 +47,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ir.diagnostics import Diagnostic, InvalidInput, visible_json
-from ir.facets import SEPARATOR, StageSet
+from ir.facets import FORWARD, SEPARATOR, StageSet, phase_of
 from ir.files import read_input_text
+from ir.grads import ASSIGN
 from ir.json_text import parse_json
 from ir.limits import LIMITS
 from ir.module import Module, Plan, PlanStage, Schedule, Stage
 from ir.objectives import OBJECTIVES, THROUGHPUT, names
+from ir.opdefs import RESHARD
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
-from passes.model.graph import cuts_of, is_sharded
+from passes.model.graph import cuts_of, is_sharded, reads
 from passes.model.spmd.decided import odd_reshard
 from passes.model.spmd.notation import read_placements
 from passes.model.spmd.reshard_ops import plain
@@ -85,9 +87,10 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     if plan is None:
         raise ValueError(f"module {module.name} has no plan")
     topology = module.first(Topology)
-    members = ops_of_stages(module, plan)
+    forward = undifferentiated(module)
+    members = ops_of_stages(forward, plan)
     attributes = {key: attribute.value for key, attribute in module.entry.attributes}
-    original = copied(module.entry)
+    original = copied(forward.entry)
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
     if "shard.uneven" in attributes:
@@ -96,8 +99,8 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         sharding["uneven"] = bool(attributes.get("shard.uneven"))
         if "shard.memory" in attributes:
             sharding["memory"] = attributes["shard.memory"]
-        parts = [part for part in stage_parts(module) if len(part.mesh.devices) > 1]
-        decisions = {part.index: _decisions(module, part, plan, original) for part in parts}
+        parts = [part for part in stage_parts(forward) if len(part.mesh.devices) > 1]
+        decisions = {part.index: _decisions(forward, part, plan, original) for part in parts}
     return {
         "schema": SCHEMA,
         "objective": plan.objective,
@@ -117,6 +120,16 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "certificate": dict(plan.certificate),
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
     }
+
+
+def undifferentiated(module: Module) -> Module:
+    """The module without the ops that ``differentiate`` adds: what a plan decides is of the forward pass."""
+    ops = [op for op in module.entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN]
+    if len(ops) == len(module.entry.ops):
+        return module
+    read = {name for op in ops for name in reads(op)} | {value.name for value in module.entry.results}
+    ops = [op for op in ops if op.name != RESHARD or any(value.name in read for value in op.results)]
+    return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
 
 
 def ops_of_stages(module: Module, plan: Plan) -> dict[int, list[str]]:
@@ -214,6 +227,7 @@ def _stated_in_text(path: Path) -> tuple[dict[str, Any], str]:
     module = expand(stated.without(Stage))  # stages follow from what is stated
     if module.first(Plan) is None:
         raise InvalidInput("the module has no plan", where=str(path), hint="plan.ir of a build has one")
+    module = undifferentiated(module)
     if is_sharded(module) and (odd := odd_reshard(module)):
         hint = "plan.json holds the decisions alone: edit it, and all layouts follow"
         raise InvalidInput(f"the strategies of the ops lead to other changes of layout: {odd}", where=str(path), hint=hint)

@@ -4,27 +4,40 @@ A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorc
 two, in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
 Samples a second are the median over the steps but the first three of each run; losses of equal steps are compared. Target: at
 least 1.6 times.
+
+The step of two ranks is predicted too: the same stages run by turns on one rank, and the seconds of their passes there go
+through the simulator. Target: within 20 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 import dnnc
+from dnnc.scheduled import scheduled
+from ir.diagnostics import DiagnosticSink
+from ir.module import Schedule
+from ir.rows import unrolled
+from passes.model.timeline.simulate import makespan
+from passes.model.timeline.workload import workload
 from tests.bench.machine import header
 
 STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")
 WARM = 3
 TARGET = 1.6
+NEAR = 0.2
+MICROBATCHES, SAMPLES = 16, 16
 
 
 class Block(nn.Module):
@@ -62,6 +75,46 @@ def trained(build: Path, steps: int) -> tuple[list[float], list[float]]:
     return [float(loss) for _, loss, _ in found], [float(pace) for _, _, pace in found]
 
 
+def on_one(folder: Path, build: Path, asked: list[str]) -> Path:
+    """The stages of a build on one device, which works on them by turns."""
+    plan = json.loads((build / "plan.json").read_text(encoding="utf-8"))
+    for stage in plan["stages"]:
+        stage["device"] = "cpu0"
+    (folder / "on_one.json").write_text(json.dumps(plan), encoding="utf-8")
+    out = folder / "stages_on_one"
+    command(
+        "compile", str(folder / "cnn.onnx"), "-t", "preset:cpu-1", "-o", str(out), "--plan", str(folder / "on_one.json"), *asked
+    )
+    return out
+
+
+def measured(build: Path, steps: int, out: Path) -> dict[tuple[str, int], float]:
+    """Seconds of each pass of each stage on one rank: medians over the microbatches of the last step."""
+    command("train", str(build), "--steps", str(steps), "--out", str(out))
+    trace = json.loads((out / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    (track,) = {event["pid"] for event in trace if event["ph"] == "M" and event["args"].get("name") == "measured"}
+    found: dict[tuple[str, int], list[float]] = {}
+    for event in trace:
+        if event["ph"] == "X" and event["pid"] == track and event["name"][0] in "FBU":
+            found.setdefault((event["name"][0], event["args"]["stage"]), []).append(event["dur"] / 1e6)
+    return {key: statistics.median(seconds) for key, seconds in found.items()}
+
+
+def predicted(build: Path, seconds: dict[tuple[str, int], float]) -> float:
+    """Seconds of a step of a build whose passes take these."""
+    module = scheduled(build, "", DiagnosticSink())
+    schedule, load = module.first(Schedule), workload(module)
+    assert schedule is not None
+    stages = range(len(load.compute))
+    load = replace(
+        load,
+        compute=tuple(seconds["F", stage] for stage in stages),
+        backward=tuple(seconds["B", stage] for stage in stages),
+        sync=tuple(seconds.get(("U", stage), 0.0) for stage in stages),
+    )
+    return makespan(load, unrolled(schedule, load.flow, schedule.microbatches))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=12)
@@ -71,17 +124,23 @@ def main() -> None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        dnnc.from_torch(model(), (torch.randn(16, 3, 32, 32),), folder / "cnn.onnx")
+        dnnc.from_torch(model(), (torch.randn(SAMPLES, 3, 32, 32),), folder / "cnn.onnx")
         builds = {}
         for count in (1, 2):
             builds[count] = folder / f"on{count}"
-            restricted = ["--stages", str(count), "--replicas", "1", "--mesh", "none", "--microbatches", "16"]
-            asked = ["--objective", "training", "--loss", "cross-entropy:linear", *restricted]
-            told = command("compile", str(folder / "cnn.onnx"), "-t", f"preset:cpu-{count}", "-o", str(builds[count]), *asked)
+            restricted = ["--stages", str(count), "--replicas", "1", "--mesh", "none", "--microbatches", str(MICROBATCHES)]
+            asked = ["--loss", "cross-entropy:linear"]
+            training = ["--objective", "training", *asked, *restricted]
+            told = command(
+                "compile", str(folder / "cnn.onnx"), "-t", f"preset:cpu-{count}", "-o", str(builds[count]), *training
+            )
             print(next(line for line in told.splitlines() if line.startswith("training:")))
         losses: dict[int, list[float]] = {}
         paces: dict[int, list[float]] = {1: [], 2: []}
-        for _ in range(options.rounds):
+        alone = on_one(folder, builds[2], asked)
+        steps = []
+        for number in range(options.rounds):
+            steps.append(predicted(builds[2], measured(alone, WARM + 1, folder / f"out{number}")))
             for count, build in builds.items():
                 losses[count], pace = trained(build, options.steps)
                 paces[count] += pace[WARM:]
@@ -89,6 +148,11 @@ def main() -> None:
     one, two = (statistics.median(paces[count]) for count in (1, 2))
     print(f"one rank   {one:8.1f} samples/s")
     print(f"two ranks  {two:8.1f} samples/s  {two / one:.2f}x (target: at least {TARGET}x)")
+    took, foreseen = MICROBATCHES * SAMPLES / two, statistics.median(steps)
+    print(
+        f"a step     {took * 1e3:8.1f} ms, predicted from the stages' seconds on one rank {foreseen * 1e3:.1f} ms  "
+        f"{took / foreseen:.2f}x (target: within {NEAR:.0%})"
+    )
     print(f"losses of {options.steps} steps, from {losses[1][0]:.4g} to {losses[1][-1]:.4g}, differ by at most {apart:.1e}")
 
 

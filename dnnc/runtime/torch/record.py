@@ -94,7 +94,14 @@ def write_trace(step: Step, out: Path, folder: Path, spans: Sequence[Span], rank
     if rank:
         return
     events = [
-        TraceEvent(step.devices[r], f"{kind} {stage}.{'' if number is None else number}", kind, start, end, (), "")
+        TraceEvent(
+            step.devices[r],
+            f"{kind} {stage}" + ("" if number is None else f".{number}"),
+            kind,
+            start,
+            end,
+            (("stage", stage), ("microbatch", number or 0)),
+        )
         for r, row in enumerate(everyone)
         for kind, stage, number, channel, start, end in row
     ]

@@ -197,3 +197,20 @@ def test_a_replayed_plan_has_a_bound_of_steps(tmp_path: Path, capsys: pytest.Cap
     assert "load balance" in without["certificate"]["bound"]
     assert without["value"] < made["bound"]
     assert without["value"] / 1.25 < without["bound"] <= without["value"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="needs dnnc[train]")
+@pytest.mark.parametrize("kind", [("--mesh", "2"), ("--schedule", "zb-v")])
+def test_the_plan_of_a_build_is_built_again(kind: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From its plan.json, which states the forward pass alone, and from its plan.ir with its rows."""
+    made = ["compile", MLP, "-t", TWO, "--loss", "mse:y", "-q", "-o"]
+    assert main([*made, str(tmp_path / "a"), "--objective", "training", "--microbatches", "4", *kind]) == 0
+    texts = []
+    for name in ("a", "json", "ir"):
+        if name != "a":
+            assert main([*made, str(tmp_path / name), "--plan", str(tmp_path / f"a/plan.{name}")]) == 0, capsys.readouterr().err
+        rows = "schedule @" if name == "ir" else " row cpu0"
+        lines = (tmp_path / name / "plan.ir").read_text().splitlines()
+        texts.append([line for line in lines if line.startswith(("    %", "    grad.", rows))])
+    assert texts[0] == texts[1] or kind[0] == "--schedule"  # whose rows plan.json does not state
+    assert [line for line in texts[0] if "row" not in line] == [line for line in texts[2] if "schedule" not in line]
