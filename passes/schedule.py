@@ -6,6 +6,7 @@ Reads a plan whose stages are on devices; writes one ``Schedule``: the rows that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,9 +19,9 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.timeline.families import DEFAULT, FAMILIES, step
-from passes.model.timeline.memory import memory_over_time, with_space
+from passes.model.timeline.memory import memory_over_time, stage_peaks, with_space
 from passes.model.timeline.orders import steady_period, stream
-from passes.model.timeline.simulate import makespan, run_rows
+from passes.model.timeline.simulate import Event, makespan, run_rows
 from passes.model.timeline.workload import Workload, largest_load, workload
 
 SHOWN = 5
@@ -62,17 +63,23 @@ class SchedulePass(Pass):
             schedule = self._kept(load, schedule, context)
         context.count(self.name, period=schedule.period, latency=schedule.latency)
         if training:
-            self._check_memory(module, load, schedule, context)
-            module = module.replace(plan, as_scheduled(plan, schedule, module.first(Topology)))
+            events = list(run_rows(load, unrolled(schedule, load.flow, schedule.microbatches)))
+            self._check_memory(module, load, schedule, events, context)
+            scheduled = as_scheduled(plan, schedule, module.first(Topology))
+            if scheduled is not plan:
+                scheduled = _holding(scheduled, stage_peaks(module, events))
+            module = module.replace(plan, scheduled)
         return insert_symbols(module.without(Schedule), (schedule,))
 
-    def _check_memory(self, module: Module, load: Workload, schedule: Schedule, context: PassContext) -> None:
+    def _check_memory(
+        self, module: Module, load: Workload, schedule: Schedule, events: Sequence[Event], context: PassContext
+    ) -> None:
         """Whether devices have the memory that a step's rows need. Raises Infeasible where they do not; of plain 1F1B, for
         which the search has counted it, there is a warning."""
         topology = module.first(Topology)
         if topology is None or not load.space:
             return
-        held = memory_over_time(module, run_rows(load, unrolled(schedule, load.flow, schedule.microbatches)))
+        held = memory_over_time(module, events)
         over = []
         for device in topology.devices:
             limit, peak = topology.memory(device), held[device.name].peak if device.name in held else 0
@@ -132,3 +139,14 @@ def as_scheduled(plan: Plan, schedule: Schedule, topology: Topology | None) -> P
     bound = min(bound, value)
     status = "optimal" if value <= bound * (1 + TIGHT) else "feasible"
     return replace(plan, value=value, bound=bound, status=status)
+
+
+def _holding(plan: Plan, peaks: Sequence[int]) -> Plan:
+    """The plan whose stages hold so many bytes each while its rows run; the search counts those of plain 1F1B."""
+    return replace(
+        plan,
+        stages=tuple(
+            replace(stage, workspace=peak - stage.weights - stage.buffers)
+            for stage, peak in zip(plan.stages, peaks, strict=True)
+        ),
+    )

@@ -97,6 +97,25 @@ def memory_over_time(module: Module, events: Iterable[Event]) -> dict[str, Held]
     return {device: Held(bytes_, ((0.0, bytes_), *steps[device])) for device, bytes_ in constant.items()}
 
 
+def stage_peaks(module: Module, events: Iterable[Event]) -> tuple[int, ...]:
+    """What each stage of a placed plan holds on one of its devices at the moment when that device holds most, so that stages
+    that share a device hold its peak together; of several devices the most. ``events`` as of ``memory_over_time``."""
+    plan, of_stage = module.first(Plan), stage_memory(module)
+    level: dict[str, dict[int, int]] = defaultdict(dict)
+    for row in plan.stages if plan is not None else ():
+        for device in row.devices:
+            level[device][row.index] = of_stage[row.index].constant
+    most = {device: dict(held) for device, held in level.items()}
+    for event in events:
+        phases, device, number = BEHIND.get(event.action.kind, ()), event.device, event.action.stage
+        if phases:
+            stage, held = of_stage[number], level[device]
+            during = {**held, number: held[number] + stage.kept(phases) + stage.busy(phases)}
+            most[device] = max(most[device], during, key=lambda one: sum(one.values()))
+            held[number] += stage.kept(phases) - stage.freed(phases)
+    return tuple(max(held[number] for held in most.values() if number in held) for number in range(len(of_stage)))
+
+
 def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     """What the stages of a placed plan hold. Raises InvalidInput for a module without one."""
     plan = module.first(Plan)
@@ -213,4 +232,4 @@ def _saved_by_facts(
     return total
 
 
-__all__ = ["Held", "StageMemory", "memory_over_time", "stage_memory", "with_space"]
+__all__ = ["Held", "StageMemory", "memory_over_time", "stage_memory", "stage_peaks", "with_space"]

@@ -23,6 +23,8 @@ from passes.schedule import SchedulePass
 from tests.passes.shard.test_stages import SMALL, sharded
 from tests.passes.staging import chain, devices, planned
 
+GOLDEN = Path(__file__).parents[4] / "golden" / "passes" / "schedule"
+
 STEP = """
 module @m {opset.onnx = 20} {
   func @main(%x : tensor<8xf32>) -> (%loss : tensor<f32>) {
@@ -103,6 +105,28 @@ def test_a_family_holds_what_it_has_in_flight(plan_alone: Module, family: str, m
         for device in row.devices:
             wanted = stage.constant + flight * stage.of_microbatch
             assert wanted <= held[device].peak <= wanted + stage.busy(("F",))
+
+
+@pytest.mark.parametrize("family", ["gpipe", "zb-h1", "zb-h2"])
+def test_a_plan_tells_what_its_rows_hold(plan_alone: Module, family: str) -> None:
+    module = SchedulePass(family=family).run(plan_alone, PassContext())
+    plan = module.first(Plan)
+    assert plan is not None
+    held = memory_over_time(module, simulate(module))
+    assert [row.memory for row in plan.stages] == [max(held[device].peak for device in row.devices) for row in plan.stages]
+    again = SchedulePass(family=family).run(module, PassContext()).first(Plan)
+    assert again is not None
+    assert [row.memory for row in again.stages] == [row.memory for row in plan.stages]
+
+
+@pytest.mark.parametrize("kind", ["interleaved", "zb-v"])
+def test_stages_of_a_device_hold_its_peak_together(kind: str) -> None:
+    text = (GOLDEN / f"{kind.replace('-', '_')}.out.ir").read_text()
+    module = parse_module(text)
+    plan = module.first(Plan)
+    assert plan is not None
+    for device, held in memory_over_time(module, simulate(module)).items():
+        assert held.peak == sum(row.memory for row in plan.stages if device in row.devices) > 0
 
 
 def test_the_plan_charges_what_1f1b_holds(plan_alone: Module) -> None:
