@@ -95,11 +95,12 @@ class _File:
         received = [op.results[0].name for op in ops if op.name == "comm.recv"]
         fed = received if at else [*(name for name in arguments if name in read or name in later), *received]
         weights = [name for name in read if name[:1] == "@"]
-        here = [*popped, *fed, *_made(body)]
+        new = [*fed, *_made(body)]
+        here = [*popped, *new]
         sums = {op.operands[0] for op in self.ops[UPDATE] if op.name == ACCUMULATE}
         leaving = {value.name for value in self.program.results} | {op.operands[0] for op in ops if op.name == "comm.send"}
-        outputs = [name for name in here if name in leaving and (name not in popped or name not in arguments)]
-        gradients = [name for name in here if name in sums]
+        outputs = [name for name in new if name in leaving]  # what is popped has left with the phase that kept it
+        gradients = [name for name in new if name in sums]
         saved = [name for name in here if name in later]
         passed_on = any(name in later and name not in read for name in earlier)
         lines = [f"def {FUNCTIONS[phase]}(weights, inputs, saved, comm):"]

@@ -186,6 +186,32 @@ def test_the_mean_over_one_microbatch_is_the_gradient() -> None:
     assert "    g = gradients.pop('y')\n" in edited(f"    %y = onnx.Relu(%x) : tensor<2xf32> phase<W>\n{mean}")
 
 
+def test_a_phase_that_reads_a_gradient_again_does_not_give_it_again() -> None:
+    """The gradient of a bias of the result's own shape is that of the result, which the gradient of the weight reads too."""
+    lines = [
+        "    %dx = onnx.Relu(%x) : tensor<2xf32> phase<I>",
+        "    %dw = onnx.Neg(%dx) : tensor<2xf32> phase<W>",
+        "    %g = grad.accumulate(%dx) {microbatches = 4} : tensor<2xf32> phase<U>",
+        "    %h = grad.accumulate(%dw) {microbatches = 4} : tensor<2xf32> phase<U>",
+    ]
+    source = edited("\n".join(lines))
+    assert "    return {}, {'dx': dx}, {'dx': dx}\n" in source
+    assert "    return {}, {'dw': dw}, {}\n" in source
+
+
+def test_a_phase_that_reads_a_result_of_the_model_again_does_not_return_it_again() -> None:
+    """The gradient of an exponential reads it: a loss that is one would count twice."""
+    head = "module @m {\n  resource @w : tensor<2xf32> = declared\n  func @main(%x : tensor<2xf32>) -> () {\n  }\n"
+    device = "  topology @t {\n    device d {type = gpu, host = h}\n  }\n"
+    results = "(%x : tensor<2xf32>) -> (%loss : tensor<2xf32>) {\n"
+    lines = "    %loss = onnx.Exp(%x) : tensor<2xf32>\n    %dx = onnx.Neg(%loss) : tensor<2xf32> phase<I>\n"
+    stage = f"  stage @s index 0 on [d] {results}{lines}  }}\n"
+    text = f"{head}{device}{stage}  program @p of @s on [d] {results}{lines}  }}\n}}\n"
+    (source,) = sources(parse_module(text, "result.ir"))
+    assert "    return {'loss': loss}, {}, {'loss': loss}\n" in source
+    assert "    return {}, {}, {}\n" in source
+
+
 def test_values_do_not_hide_what_a_function_is_given() -> None:
     lines = ["    %saved = onnx.Relu(%x) : tensor<2xf32>", "    %comm = onnx.Neg(%saved) : tensor<2xf32>"]
     source = edited("\n".join([*lines, "    comm.send(%comm) {channel = 0, peer = 1}"]))
