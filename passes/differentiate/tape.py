@@ -213,7 +213,11 @@ class _Tape:
             for stage, parts in sorted(self.parts[name].items()):
                 reader = self.sources[name, stage]
                 self.program.stages = (stage,) if reader.facet(StageSet) else ()
-                found.setdefault(name, {})[stage] = self.sum_of(parts, reader)
+                total = self.sum_of(parts, reader)
+                if total[:1] == "@":  # of a term of the loss: a constant, which is accumulated like the others
+                    site = Site(self.program, reader, {}, ())
+                    total = site.emit("onnx.Identity", (total,), site.type_of(total))
+                found.setdefault(name, {})[stage] = total
         return found
 
     def names(self, alive: Sequence[Added], weights: Mapping[str, Mapping[int, str]]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dnnc.frontends.opdefs import DIALECTS
 from ir import Module
 from ir.facets import PHASES, phase_of
 from ir.grads import ACCUMULATE, ASSIGN, hyperparameters
-from tests.passes.differentiate.oracle import differentiated
+from tests.passes.differentiate.oracle import compare, differentiated, values_of
 from tests.passes.differentiate.test_models import trained
 
 BY_SAMPLES = """module @m {opset.onnx = 20} {
@@ -49,3 +49,17 @@ def test_numbers_are_those_that_were_written() -> None:
     func = differentiated(ir.load_module(BY_SAMPLES, dialects=DIALECTS), "differentiate{beta2=0.95}").entry
     (adam,) = [op for op in func.ops if op.name == "grad.adam"]
     assert hyperparameters(adam) == {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.0}
+
+
+def test_a_gradient_that_is_a_constant_is_accumulated_like_others() -> None:
+    """That of a term of the loss: a resource has no sum over microbatches that the update could read."""
+    sgd = "optimizer<name = sgd, size = 0>"
+    text = BY_SAMPLES.replace("optimizer<name = adam, size = 512>", f"{sgd}\n  resource @bias : tensor<f32> = splat(0.0) {sgd}")
+    total = "    %t = onnx.ReduceSum(%s) {keepdims = 0} : tensor<f32>\n    %loss = onnx.Add(%t, @bias) : tensor<f32>\n"
+    text = text.replace("    %loss = onnx.ReduceSum(%s) {keepdims = 0} : tensor<f32>\n", total)
+    after = differentiated(ir.load_module(text, dialects=DIALECTS), "differentiate")
+    made = {value.name for op in after.entry.ops for value in op.results}
+    sums = [op.operands[0] for op in after.entry.ops if op.name == ACCUMULATE]
+    assert len(sums) == 2
+    assert made.issuperset(sums)
+    compare(after, values_of(after))
