@@ -11,6 +11,7 @@ parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +118,11 @@ class Network:
         work = dist.irecv(tensor, maker, tag=self.tag(channel, microbatch))
         place = self.place(maker, Action(SEND, channel.source.index, microbatch, channel.number))
         return Pending(tensor, work, maker, place)
+
+    def held(self) -> Iterator[torch.Tensor]:
+        """Tensors on their way to other ranks, or to a stage of this one."""
+        yield from (pending.tensor for pending in self.outgoing)
+        yield from self.here.values()
 
     def settle(self) -> None:
         """Wait until all that was sent has arrived."""

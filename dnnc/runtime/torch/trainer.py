@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ class Trainer:
                 arrays = data.microbatch(number * self.step.microbatches + microbatch)
                 inputs.update((name, from_array(arrays[name]).to(self.network.device)) for name in running.arguments)
             outputs, gradients, saved = function(self.weights, inputs, running.saved.pop(microbatch, {}), running.comm)
-            _accumulate(running.gradients, gradients, (*outputs.values(), *saved.values(), *inputs.values()))
+            held = (*outputs.values(), *saved.values(), *inputs.values())
+            accumulate(running.gradients, gradients, chain(held, self._held()))
             for name in running.results:
                 if name in outputs and self.step.takers(running.stage, microbatch)[0] == self.rank:
                     sums[name] = sums.get(name, 0.0) + float(outputs[name])
@@ -175,6 +177,16 @@ class Trainer:
                 running.saved[microbatch] = saved
             sent = {name: value for name, value in outputs.items() if name in running.sent}
             running.outputs.setdefault(microbatch, {}).update(sent)
+
+    def _held(self) -> Iterator[torch.Tensor]:
+        """Tensors that this rank reads, sends or adds to later. A phase may hand on what it was given, or a view of it, so
+        stages that exchange tensors here hold the same ones."""
+        yield from self.weights.values()
+        yield from self.network.held()
+        for running in self.stages.values():
+            yield from running.gradients.values()
+            for tensors in chain(running.received.values(), running.saved.values(), running.outputs.values()):
+                yield from tensors.values()
 
     def _update(self, running: _Running, number: int) -> None:
         """Do the update of a stage, or begin with it where it reads tensors of others."""
@@ -210,16 +222,20 @@ def _words(action: Action, step: int) -> str:
     return f"{action.kind} of stage {action.stage}{of} in step {step}"
 
 
-def _accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor], shared: Iterable[torch.Tensor]) -> None:
-    """Add a microbatch's terms to the sums, in place. The first term is the sum, or a copy where something else reads it: it is
-    ``shared``, or is the term of two sums."""
-    others = [tensor.untyped_storage().data_ptr() for tensor in (*shared, *terms.values())]
+def accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor], held: Iterable[torch.Tensor]) -> None:
+    """Add a microbatch's terms to the sums, in place. The first term is the sum, or a copy where something else has its
+    elements: it is of ``held``, or is the term of two sums."""
+    fresh = [name for name in terms if name not in sums]
     for name, term in terms.items():
         if name in sums:
             sums[name].add_(term)
-        else:
-            alone = others.count(term.untyped_storage().data_ptr()) == 1 and term.is_contiguous()
-            sums[name] = term if alone else term.clone(memory_format=torch.contiguous_format)
+    if not fresh:
+        return
+    others = Counter(tensor.untyped_storage().data_ptr() for tensor in chain(held, terms.values()))
+    for name in fresh:
+        term = terms[name]
+        alone = others[term.untyped_storage().data_ptr()] == 1 and term.is_contiguous()
+        sums[name] = term if alone else term.clone(memory_format=torch.contiguous_format)
 
 
 def _load(path: Path, name: str, device: torch.device) -> Mapping[str, Callable[..., Any]]:
@@ -236,4 +252,4 @@ def _load(path: Path, name: str, device: torch.device) -> Mapping[str, Callable[
     return vars(module)
 
 
-__all__ = ["Span", "Trainer"]
+__all__ = ["Span", "Trainer", "accumulate"]
