@@ -14,7 +14,7 @@ and is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -100,18 +100,33 @@ class Oracle:
     def advance(self) -> float:
         """Do a step, and return its loss."""
         count, total = self.step.microbatches, 0.0
+        trained = [self.weights[name] for name in self.trained]
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         for number in range(count):
             arrays = self.data.microbatch(self.done * count + number)
             inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
             loss = self.run({**self.weights, **inputs}, torch.device("cpu"))[0]
-            torch.autograd.backward(loss / count)
+            add_gradients(trained, torch.autograd.grad(loss / count, trained, allow_unused=True))
             total += loss.item()
         for optimizer in self.optimizers:
             optimizer.step()
         self.done += 1
         return total / count
+
+
+def add_gradients(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Add a microbatch's gradients to those of the weights.
+
+    ``torch.autograd.backward`` would add in place, and to gradients that are views of one tensor (of biases that are reshaped
+    and added): these would hold each other's sums."""
+    for weight, gradient in zip(weights, gradients, strict=True):
+        if gradient is None:
+            continue
+        if weight.grad is None:
+            weight.grad = gradient.clone(memory_format=torch.contiguous_format)
+        else:
+            weight.grad.add_(gradient)
 
 
 def initial_weights(step: Step, folder: Path) -> dict[str, torch.Tensor]:
