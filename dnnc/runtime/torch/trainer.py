@@ -24,12 +24,13 @@ import torch
 
 from dnnc.backend.torch.checkpoint import from_array
 from dnnc.backend.torch.stage_file import FUNCTIONS
-from dnnc.program.training import Step, file_name
+from dnnc.program.training import Step, file_name, tensor_type
 from dnnc.runtime.torch.data import Data
-from dnnc.runtime.torch.exchange import Exchange, Network, Pending
+from dnnc.runtime.torch.exchange import Exchange, Network, Pending, torch_dtype
 from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
-from ir.module import Action, Stage
+from ir.grads import ACCUMULATE
+from ir.module import Action, Program, Stage
 
 AHEAD = 2
 """Tensors that a rank asks for before it needs them, so that they arrive while it computes."""
@@ -191,6 +192,8 @@ class Trainer:
     def _update(self, running: _Running, number: int) -> None:
         """Do the update of a stage, or begin with it where it reads tensors of others."""
         function = running.functions.get(FUNCTIONS[UPDATE])
+        if not self.step.turns(running.stage, self.rank):  # of more replicas than microbatches
+            running.gradients.update(_zeros(self.step.program(running.stage, self.rank)[0], self.network.device))
         waiting = function(self.weights, running.gradients, number + 1, running.comm) if function is not None else None
         if waiting is None:
             running.clear()
@@ -220,6 +223,15 @@ def _words(action: Action, step: int) -> str:
     """What an action does, for a person."""
     of = "" if action.microbatch is None else f" of microbatch {action.microbatch}"
     return f"{action.kind} of stage {action.stage}{of} in step {step}"
+
+
+def _zeros(program: Program, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+    """The sums that the update of a program reads, over no microbatches."""
+    for op in program.ops:
+        if op.name == ACCUMULATE:
+            type_ = tensor_type(op.results[0].type)
+            shape = [int(dim) for dim in type_.shape or ()]  # type: ignore[arg-type]
+            yield op.operands[0][1:], torch.zeros(shape, dtype=torch_dtype(type_.dtype), device=device)
 
 
 def accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor], held: Iterable[torch.Tensor]) -> None:

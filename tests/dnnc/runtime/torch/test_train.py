@@ -17,7 +17,7 @@ import pytest
 
 from dnnc.cli import main
 from tests.dnnc.runtime.processes import nothing_left
-from tests.dnnc.runtime.torch.training_builds import compiled, write_source
+from tests.dnnc.runtime.torch.training_builds import MODEL, compiled, write_source
 from tests.dnnc.sealing import refresh
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -305,3 +305,17 @@ def test_stages_that_share_a_weight_add_up_its_gradients_once_a_step(
     folder = compiled(tmp_path / "build", *options, model=str(tmp_path / "tied.onnx"), loss=loss)
     assert any(" = yield " in path.read_text() for path in (folder / "stages").glob("*.py"))
     assert main(["train", str(folder), "--steps", "3", "--check"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_replica_without_a_microbatch_updates_as_the_others(tmp_path: Path) -> None:
+    """A plan that was edited may have more replicas than microbatches."""
+    built = compiled(tmp_path / "two", "--stages", "1", "--replicas", "1", "--mesh", "none")
+    plan = json.loads((built / "plan.json").read_text())
+    plan["microbatches"], plan["stages"][0]["device"] = 1, ["cpu0", "cpu1"]
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps(plan))
+    out = str(tmp_path / "one")
+    assert main(["compile", MODEL, "-t", "preset:cpu-2", "--loss", "mse:y", "--plan", str(edited), "-q", "-o", out]) == 0
+    assert "on [cpu0, cpu1]" in Path(out, "plan.ir").read_text()
+    assert main(["train", out, "--check", "--steps", "2"]) == 0
