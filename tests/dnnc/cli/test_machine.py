@@ -108,6 +108,7 @@ def test_a_full_disk_for_outputs(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["build"]
 
 
+@pytest.mark.slow
 def test_an_input_that_a_stage_refuses_is_no_fault_of_ours(tmp_path: Path) -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         gather (float[8,4] table, int64[3] rows) => (float[3,4] y) { a = Relu(table) b = Gather(a, rows) y = Relu(b) }""")

@@ -150,6 +150,7 @@ def test_a_fault_of_the_file_is_exit_3_with_its_place(tmp_path: Path, capsys: py
     assert '"destId": 2' in err
 
 
+@pytest.mark.slow
 def test_a_profile_is_solved_for_pipedream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "graph.txt"
     path.write_text(PROFILE)

@@ -47,6 +47,7 @@ def test_output_that_cannot_be_written_is_named(arguments: list[str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_build_is_written_whoever_listens(tmp_path: Path) -> None:
     """Closed streams free their numbers: no file of the build may get one and the text with it."""
     build = tmp_path / "build"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.model.stages.load import COMM
@@ -142,6 +142,7 @@ def test_heaviest_first_and_ties_by_index() -> None:
 
 
 @given(SEEDS)
+@settings(max_examples=40)
 def test_two_sides_equal_brute_force(seed: int) -> None:
     problem, sides = random_sides(seed)
     expected = brute_force_sided(problem, sides)
