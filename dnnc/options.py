@@ -109,7 +109,7 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
 
     asked = options.plan is not None or options.pipeline or options.mesh
     single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
-    single = single or options.training.stages_each > 1
+    single = single or options.training.stages_each > 1 or not options.training.flush
     if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name):
         return ()
     training = options.objective == TRAINING.name
@@ -139,6 +139,7 @@ def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
         "--pin": options.pins,
         f"--split {options.split}": options.split == ANY,
         f"--chunks {options.training.stages_each}": options.training.stages_each > 1,
+        f"--schedule {options.training.schedule}": not options.training.flush,
     }
     return [flag for flag, wanted in given.items() if wanted]
 

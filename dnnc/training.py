@@ -12,7 +12,7 @@ from ir.module import Func
 from ir.ops import Value
 from ir.types import TensorType
 from passes.framework.base import Pass
-from passes.model.timeline.families import FAMILIES
+from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES
 
 PIPELINE = "default-training"
 """The named pipeline of a training step in stages."""
@@ -47,6 +47,11 @@ class TrainingOptions:
     def stages_each(self) -> int:
         """Stages on each device; 1 where the schedule does not ask for several."""
         return self.chunks or (FEWEST if self.schedule in CHUNKED else 1)
+
+    @property
+    def flush(self) -> bool:
+        """Whether the pipeline is empty behind each step."""
+        return self.schedule not in ASYNCHRONOUS
 
     @property
     def flags(self) -> list[str]:
@@ -89,6 +94,8 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
             "chunk_order": CHUNKED.get(options.schedule, "loop"),
             "replicas": 1,
         }
+    if not options.flush:
+        changes["partition"] = {"flush": False, "replicas": 1}
     there = {step.name for step in pipeline}
     for name, given in changes.items():
         if given and name not in there and not plan_only:

@@ -181,8 +181,9 @@ class Schedule:
     """Order of actions per device, in ``rows`` (device, actions).
 
     ``periodic``: rows hold one period of an endless stream (microbatch numbers are offsets) that repeats every ``period``
-    seconds, with ``slots`` buffers per channel. Else the rows hold all ``microbatches`` of one flush: of a training step (kind
-    ``1f1b``) ``period`` and ``latency`` are both the seconds from its start to its end.
+    seconds, with ``slots`` buffers per channel: a sample, or a training step of ``microbatches`` without a flush. Else the rows
+    hold all ``microbatches`` of a training step with one (kind ``1f1b``): ``period`` and ``latency`` are both the seconds from
+    its start to its end.
     ``latency``: predicted seconds from a sample's first input to its last output."""
 
     name: str
@@ -246,8 +247,9 @@ class Plan:
     ``port_value``: on the port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals
     bound), ``feasible``, ``infeasible``, or ``uncertain`` (it was made with sizes that are unknown, as the certificate
     says); ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how the bound was
-    reached, as sorted (key, text) pairs. ``microbatches``: of a training step; 0 where training is a stream of samples,
-    without a flush behind each step: the value is then the time between two."""
+    reached, as sorted (key, text) pairs. ``microbatches``: of a training step; 0 where a profile trains as a stream of samples:
+    the value is then the time between two. ``flush``: whether the pipeline is empty behind each step; where it is not, the
+    value is the time between two steps."""
 
     name: str
     objective: str
@@ -260,6 +262,7 @@ class Plan:
     stages: tuple[PlanStage, ...]
     certificate: tuple[tuple[str, str], ...] = ()
     microbatches: int = 1
+    flush: bool = True
 
     @property
     def minimises(self) -> Objective:
@@ -267,8 +270,8 @@ class Plan:
         return objective_of(self.objective)
 
     @property
-    def flushes(self) -> bool:
-        """Whether the value is of a training step of ``microbatches``, behind which the pipeline is empty."""
+    def in_steps(self) -> bool:
+        """Whether the value is of a training step of ``microbatches``."""
         return self.minimises.trains and self.microbatches > 0
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ir.module import Action, Schedule
-from ir.rows import UPDATE, Flow, action_text, lanes, walk
+from ir.rows import BACKWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Flow, Places, action_text, lanes, walk
 
 MOST_CELLS = 1 << 18
 """Actions of a turn of replicas with different rows in which a deadlock is looked for, which takes some seconds."""
@@ -23,7 +23,7 @@ def faults(schedule: Schedule, flow: Flow) -> list[str]:
     of a mesh that differ, and, where there is nothing of that kind, a deadlock. Time is about linear in the actions of a period
     and, where rows of replicas differ, of a turn of these."""
     flow = flow.following(schedule)
-    found = [*_odd_devices(flow)]
+    found = [*_odd_devices(flow), *_odd_stream(schedule, flow)]
     found += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
     return found or [*_missing(schedule, flow), *_unlike_members(schedule, flow)] or _deadlock(schedule, flow)
 
@@ -38,6 +38,23 @@ def _odd_devices(flow: Flow) -> Iterator[str]:
                 yield f"stages {other} and {stage} share some of their devices; they share all or none"
 
 
+def _odd_stream(schedule: Schedule, flow: Flow) -> Iterator[str]:
+    """Periods of several samples at inference; of training, stages that cannot follow rows without a flush."""
+    if not schedule.periodic:
+        return
+    if not flow.training and schedule.microbatches != 1:
+        yield f"a period is of {schedule.microbatches} microbatches; at inference it is of one"
+    for stage, devices in enumerate(flow.devices) if flow.training else ():
+        if len(devices) > 1:
+            yield f"stage {stage} is on {len(devices)} devices; rows without a flush are of single ones"
+        shared = [other for other in range(stage) if set(devices) & set(flow.devices[other])]
+        if any(channel.made == UPDATE and channel.source == stage for channel in flow.channels.values()):
+            yield f"stage {stage} sends gradients of a weight that another stage updates; rows without a flush lack that"
+        yield from (
+            f"stages {other} and {stage} share devices; rows without a flush are of one stage on each" for other in shared
+        )
+
+
 def _odd_actions(schedule: Schedule, flow: Flow, device: str, actions: Sequence[Action]) -> Iterator[str]:
     """Actions of a row that are none, or not of its device."""
     of_stage: dict[int, set[tuple[str, int | None]]] = {}
@@ -48,8 +65,11 @@ def _odd_actions(schedule: Schedule, flow: Flow, device: str, actions: Sequence[
             continue
         if action.stage not in of_stage:
             of_stage[action.stage] = set(flow.actions(action.stage))
-        if action.kind == UPDATE and action.channel is None and flow.training and not schedule.periodic:
-            if action.microbatch is not None:
+        if action.kind == UPDATE and action.channel is None and flow.training:
+            last = schedule.microbatches - 1
+            if schedule.periodic and (action.microbatch is None or action.microbatch % schedule.microbatches != last):
+                yield f"{says}, but an update has the number of the last microbatch of its step: U({action.stage}, {last})"
+            elif not schedule.periodic and action.microbatch is not None:
                 yield f"{says}, but an update is of the whole step: U({action.stage}, _)"
             continue
         if (action.kind, action.channel) not in of_stage[action.stage]:
@@ -65,33 +85,58 @@ def _missing(schedule: Schedule, flow: Flow) -> Iterator[str]:
     """Actions that a device should do and does not, or does twice."""
     rows: Counter[tuple[str, Action]] = Counter()
     for device, actions in schedule.rows:
-        rows.update((device, replace(action, microbatch=0) if schedule.periodic else action) for action in actions)
+        rows.update((device, _of_period(action, schedule)) for action in actions)
+    every = schedule.microbatches
     for stage, devices in enumerate(flow.devices):
         for device in devices:
-            for number in range(1 if schedule.periodic else schedule.microbatches):
+            for number in range(every):
                 if not schedule.periodic and not flow.works(device, stage, number):
                     continue
                 for kind, channel in flow.actions(stage):
                     count = rows[device, Action(kind, stage, number, channel)]
                     what = f"{kind} of stage {stage}" + ("" if channel is None else f" for channel {channel}")
-                    what += "" if schedule.periodic else f" and microbatch {number}"
+                    what += f" and microbatch {number}" if every > 1 or not schedule.periodic else ""
                     if count != 1:
                         yield f"the row of '{device}' lacks {what}" if not count else f"the row of '{device}' has {what} twice"
-            updates = rows[device, Action(UPDATE, stage)]
+            updates = rows[device, Action(UPDATE, stage, every - 1 if schedule.periodic else None)]
             if updates > 1 or (stage in flow.updates and not updates):
                 yield f"the row of '{device}' {'has' if updates else 'lacks'} U of stage {stage}{' twice' if updates else ''}"
     yield from _early_updates(schedule)
 
 
+def _of_period(action: Action, schedule: Schedule) -> Action:
+    """The action as that of the first period."""
+    if not schedule.periodic or action.microbatch is None:
+        return action
+    return replace(action, microbatch=action.microbatch % schedule.microbatches)
+
+
 def _early_updates(schedule: Schedule) -> Iterator[str]:
-    """Updates that stand before another action of their stage."""
+    """Updates that stand before another action of their stage; of periodic rows, before a backward pass of their step or
+    behind one of the next."""
     for device, actions in schedule.rows:
+        if schedule.periodic:
+            yield from _between_updates(schedule, device, actions)
+            continue
         updated: set[int] = set()
         for action in actions:
             if action.kind == UPDATE:
                 updated.add(action.stage)
             elif action.stage in updated:
                 yield f"the row of '{device}' has {action_text(action)} behind U({action.stage}, _), the last of its stage"
+
+
+def _between_updates(schedule: Schedule, device: str, actions: Sequence[Action]) -> Iterator[str]:
+    """Backward passes of a periodic row that do not stand behind the update of the step before and before that of their own."""
+    every = schedule.microbatches
+    places = Places.in_row(actions, every)
+    for action in actions:
+        if action.kind not in (BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT) or action.microbatch is None:
+            continue
+        step, place = action.microbatch // every, places.of(action)
+        before, own = (places.of(Action(UPDATE, action.stage, end * every - 1)) for end in (step, step + 1))
+        if place is not None and before is not None and own is not None and not before < place < own:
+            yield f"the row of '{device}' has {action_text(action)} on the wrong side of an update of its stage"
 
 
 def _unlike_members(schedule: Schedule, flow: Flow) -> Iterator[str]:
@@ -199,6 +244,7 @@ def _phrases(cells: Sequence[_Cell], waits: Sequence[Sequence[_Wait]], circle: S
 def _add_needs(schedule: Schedule, flow: Flow, cells: Sequence[_Cell], waits: list[list[_Wait]], turn: int) -> None:
     """What the cells wait for beside their lane. A microbatch so late that nothing lies before the first sample stands for
     all."""
+    turn *= schedule.microbatches if schedule.periodic else 1
     number = {
         (
             c.action.kind,

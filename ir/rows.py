@@ -11,14 +11,19 @@ Rules:
 3. Of inference, an edge, all channels between two stages, has ``edge_slots`` buffers; of replicas, each pair that exchanges
    microbatches has so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the
    microbatch that many turns of the pair before. In training a send takes what was made, and waits for no buffer.
-4. A periodic row is one period of an endless stream: in period k its action with microbatch number o works on microbatch k + o.
-   What falls outside the samples is left out.
+4. A periodic row is one period of an endless stream, and has every action of M microbatches once: in period k its action with
+   microbatch number o works on microbatch k M + o. What falls outside the samples is left out. In inference M is 1.
 5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together, so
    their rows are equal, and what holds for the first member holds for all.
 6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is both, one after the other. ``I``
    waits for ``F`` of its stage and microbatch, ``W`` for ``I``; each, and ``F``, for the ``recv`` of what it is the first to
    read. A gradient has a channel of its own, from the stage that makes it to an earlier one; its ``send`` waits for the ``I``
    or ``W`` that makes it. ``U``, once a step and last of its stage, updates the weights; what it exchanges, it does so itself.
+7. Periodic rows of training are *asynchronous*: a period is a step of M microbatches, and no step waits until the pipeline is
+   empty. ``U`` has the number of the last microbatch of its step. Backward passes of a step stand between the ``U`` before and
+   its own. All passes of a step work with the weights as they are when its first ``F`` begins, which the device keeps until the
+   step's ``U`` (weight stashing: Narayanan et al., SOSP 2019, section 3.3): the row says how many updates they lack
+   (``delay``). Each stage has one device, of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +44,10 @@ BACKWARD = "B"
 UPDATE = "U"
 RECEIVE = "recv"
 SEND = "send"
+SHOWN = 8
+"""Microbatches of a stream that are followed where nobody says how many."""
+SHOWN_STEPS = 3
+"""Steps of an asynchronous training of which the same holds."""
 LANES = ("compute", "transfers", "in", "out")
 """What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
 
@@ -190,13 +199,62 @@ def lanes(actions: Iterable[Action], comm: str) -> list[list[Action]]:
     return [lane for lane in found.values() if lane]
 
 
-def stream(actions: Sequence[Action], first: int, until: int) -> Iterator[tuple[Action, int]]:
-    """The actions of a periodic row for microbatches ``first`` to ``until - 1``, each with the microbatch that it works on."""
+def stream(actions: Sequence[Action], first: int, until: int, every: int = 1) -> Iterator[tuple[Action, int]]:
+    """The actions of a periodic row for microbatches ``first`` to ``until - 1``, each with the microbatch that it works on;
+    ``every``: microbatches of a period."""
     offsets = [action.microbatch or 0 for action in actions]
-    for period in range(first - max(offsets, default=0), until - min(offsets, default=0)):
+    for period in range((first - max(offsets, default=0)) // every, 1 + (until - 1 - min(offsets, default=0)) // every):
         for action, offset in zip(actions, offsets, strict=True):
-            if first <= period + offset < until:
-                yield action, period + offset
+            number = period * every + offset
+            if first <= number < until:
+                yield action, number
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where actions stand in a row: ``of`` gives the period and the place in it, in the order in which they are done.
+
+    ``at``: the period of the actions of the first ``every`` microbatches, and their places."""
+
+    every: int
+    at: Mapping[Action, tuple[int, int]]
+
+    @classmethod
+    def in_row(cls, actions: Sequence[Action], every: int) -> Places:
+        """``every``: the microbatches of a period, or of all of a row that is not periodic."""
+        at = {}
+        for place, action in enumerate(actions):
+            period, number = divmod(action.microbatch or 0, every)
+            own = action if action.microbatch is None else replace(action, microbatch=number)
+            at[own] = (-period, place)
+        return cls(every, at)
+
+    def of(self, action: Action) -> tuple[int, int] | None:
+        """None for an action that the row lacks."""
+        if action.microbatch is None:
+            return self.at.get(action)
+        period, number = divmod(action.microbatch, self.every)
+        found = self.at.get(replace(action, microbatch=number))
+        return None if found is None else (period + found[0], found[1])
+
+
+def delay(actions: Sequence[Action], stage: int, every: int) -> int:
+    """How many updates the weights lack with which a stage works on a step, of an asynchronous row: those of steps before that
+    stand behind the first ``F`` of the step."""
+    places = Places.in_row(actions, every)
+    first = min(place for number in range(every) if (place := places.of(Action(COMPUTE, stage, number))) is not None)
+    found = 0
+    while (updated := places.of(Action(UPDATE, stage, -1 - found * every))) is not None and updated > first:
+        found += 1
+    return found
+
+
+def shown(schedule: Schedule) -> int:
+    """How many microbatches show what a schedule is like: all of a training step; of a stream some."""
+    if not schedule.periodic:
+        return schedule.microbatches
+    deepest = max((action.microbatch or 0 for _, row in schedule.rows for action in row), default=0)
+    return schedule.microbatches * max(SHOWN_STEPS, -(-max(SHOWN, 2 * deepest) // schedule.microbatches))
 
 
 def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, list[Action]]:
@@ -206,7 +264,7 @@ def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, lis
     return {
         device: [
             replace(action, microbatch=number)
-            for action, number in stream(actions, 0, microbatches)
+            for action, number in stream(actions, 0, microbatches, schedule.microbatches)
             if flow.works(device, action.stage, number)
         ]
         for device, actions in schedule.rows
@@ -246,10 +304,13 @@ __all__ = [
     "WEIGHT_GRADIENT",
     "Channel",
     "Flow",
+    "Places",
     "action_text",
+    "delay",
     "edge_slots",
     "lane_of",
     "lanes",
+    "shown",
     "stream",
     "unrolled",
     "walk",

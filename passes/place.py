@@ -91,7 +91,7 @@ class PlacePass(Pass):
         if chosen is None:
             raise _crowded(problem, plan, topology)
         stages = []
-        steps = steps_of(module, plan, problem, own, chosen) if plan.flushes else [{}] * len(own)
+        steps = steps_of(module, plan, problem, own, chosen) if plan.in_steps else [{}] * len(own)
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
             stages.append(
@@ -114,9 +114,11 @@ class PlacePass(Pass):
         alone = plan.minimises.alone
         value = problem.latency(chosen) if alone else problem.value(chosen)
         of_ports = problem.latency(chosen, ports=True) if alone else problem.port_value(chosen)
-        if plan.flushes:
+        if plan.in_steps:
             shared = [len(devices) for devices in chosen]
-            value, of_ports = (step_seconds(period, plan.microbatches, shared) for period in (value, of_ports))
+            value, of_ports = (
+                step_seconds(period, plan.microbatches, shared, flush=plan.flush) for period in (value, of_ports)
+            )
         port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports
         if value < plan.bound * (1 - TIGHT):
             found = f"the plan states that no plan is below {plan.bound!r} s, and takes {value!r} s itself"

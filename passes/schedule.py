@@ -13,12 +13,12 @@ from typing import ClassVar
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.module import Module, Plan, Schedule
 from ir.row_faults import faults
-from ir.rows import unrolled
+from ir.rows import shown, unrolled
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
-from passes.model.timeline.families import DEFAULT, FAMILIES, step
+from passes.model.timeline.families import ASYNCHRONOUS, DEFAULT, FAMILIES, step
 from passes.model.timeline.memory import memory_over_time, stage_peaks, with_space
 from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import Event, makespan, run_rows
@@ -36,17 +36,18 @@ SLOWER = 1.001
 class SchedulePass(Pass):
     """Order receives, compute and sends per device for streamed inference, or for a training step.
 
-    ``family``: the order of a training step (``passes.model.timeline.families``); ``auto`` the fastest that fits.
+    ``family``: the order of a training step (``passes.model.timeline.families``); ``auto`` the fastest that fits, and empty
+    ``1f1b``, or, of a plan without a flush, ``pipedream``.
     ``stated``: a schedule as IR text, whose rows and slots are kept instead, with seconds made anew; it came from ``source``.
     """
 
     name: ClassVar[str] = "schedule"
-    family: str = DEFAULT
+    family: str = ""
     stated: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
+        if self.family and self.family not in FAMILIES:
             raise ValueError(f"family is one of {', '.join(FAMILIES)}, not {self.family}")
 
     @on_expanded
@@ -55,21 +56,23 @@ class SchedulePass(Pass):
         Infeasible where a device cannot hold what the rows of a training step need."""
         load, plan = workload(module), module.first(Plan)
         assert plan is not None, "a workload is a plan's"
-        training = plan.flushes
+        training = plan.in_steps
         if training:
             load = with_space(module, load)
-        schedule = step(load, plan.microbatches, self.family) if training else stream(load, largest_load(load))
+        family = self.family or (DEFAULT if plan.flush else ASYNCHRONOUS[0])
+        schedule = step(load, plan.microbatches, family) if training else stream(load, largest_load(load))
         if self.stated:
             schedule = self._kept(load, schedule, context)
         context.count(self.name, period=schedule.period, latency=schedule.latency)
+        module = insert_symbols(module.without(Schedule), (schedule,))
         if training:
-            events = list(run_rows(load, unrolled(schedule, load.flow, schedule.microbatches)))
+            events = list(run_rows(load, unrolled(schedule, load.flow, shown(schedule))))
             self._check_memory(module, load, schedule, events, context)
             scheduled = as_scheduled(plan, schedule, module.first(Topology))
             if scheduled is not plan:
                 scheduled = _holding(scheduled, stage_peaks(module, events))
             module = module.replace(plan, scheduled)
-        return insert_symbols(module.without(Schedule), (schedule,))
+        return module
 
     def _check_memory(
         self, module: Module, load: Workload, schedule: Schedule, events: Sequence[Event], context: PassContext
@@ -108,37 +111,41 @@ class SchedulePass(Pass):
         flow = load.flow
         problems = faults(stated, flow)
         if (stated.periodic, stated.microbatches) != (own.periodic, own.microbatches):
-            wanted = "one period of a stream" if own.periodic else f"a training step of {own.microbatches} microbatches"
+            wanted = f"a training step of {own.microbatches} microbatches"
+            if own.periodic:
+                wanted = f"{wanted} without a flush" if load.backward else "one period of a stream"
             problems = [f"the plan needs rows of {wanted}"]
         if problems:
             hint = "give the rows what the stages do, or delete the schedule from the text: it is then made anew"
             told = [f"the schedule does not fit the plan's stages: {problem}" for problem in problems[:SHOWN]]
             raise InvalidInput([Diagnostic(message, where, hint=hint) for message in told])
-        ends = makespan(load, unrolled(stated, flow, 1))
+        ends = makespan(load, unrolled(stated, flow, stated.microbatches))
         period = max(own.period, steady_period(load, stated)) if own.periodic else ends
         if period > SLOWER * own.period:
-            message = f"these rows take {period:.4g} s per sample, those of the compiler {own.period:.4g} s"
+            per = "step" if load.backward else "sample"
+            message = f"these rows take {period:.4g} s per {per}, those of the compiler {own.period:.4g} s"
             context.sink.warn(message, where=where, hint="delete the schedule from the text to have it made anew")
         return replace(stated, name=own.name, kind=own.kind, period=period, latency=ends)
 
 
 def as_scheduled(plan: Plan, schedule: Schedule, topology: Topology | None) -> Plan:
     """The plan of a training step with the seconds of its rows, where these are no plain 1F1B of stages on devices of their
-    own, which the search counts. No order of work makes a step shorter than its microbatches are on the slowest device: the
-    plan's bound becomes one of that. With stages that share devices it is the work of all devices of one type, evenly
-    shared."""
+    own, which the search counts; of rows without a flush, of those from a step to the next. No order of work makes a step
+    shorter than its microbatches are on the slowest device: the plan's bound becomes one of that. With stages that share
+    devices it is the work of all devices of one type, evenly shared."""
     devices = [device for stage in plan.stages for device in stage.devices]
     alone = len(set(devices)) == len(devices)
     if topology is None or (alone and schedule.kind == DEFAULT):
         return plan
     count = len(topology.devices)
-    bound = plan.bound * plan.microbatches / (plan.microbatches - 1 + count) if alone else 0.0
+    filled = plan.microbatches - 1 + count if plan.flush else plan.microbatches
+    bound = plan.bound * plan.microbatches / filled if alone else 0.0
     if len({device.type for device in topology.devices}) == 1 and not any(stage.mesh for stage in plan.stages):
         bound = max(bound, plan.microbatches * sum(stage.compute for stage in plan.stages) / count)
-    value = schedule.latency
+    value = schedule.period
     bound = min(bound, value)
     status = "optimal" if value <= bound * (1 + TIGHT) else "feasible"
-    return replace(plan, value=value, bound=bound, status=status)
+    return replace(plan, value=value, bound=bound, status=status, flush=not schedule.periodic)
 
 
 def _holding(plan: Plan, peaks: Sequence[int]) -> Plan:

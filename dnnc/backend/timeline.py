@@ -19,7 +19,7 @@ COLLECTIVE = "collective"
 """Kind of the bars of collectives."""
 
 
-def predicted(module: Module, microbatches: int) -> list[TraceEvent]:
+def predicted(module: Module, microbatches: int = 0) -> list[TraceEvent]:
     """What each device does while ``microbatches`` samples flow through, or in the training step that the schedule is of:
     simulated; devices in stage order."""
     plan = module.first(Plan)

@@ -67,7 +67,6 @@ def write_build(
     *,
     weights: str = "shared",
     progress: Progress = lambda label, fraction: None,
-    microbatches: int = 8,
     test: Callable[[Iterable[Path]], None] | None = None,
     made_by: str = "",
 ) -> dict[str, Any]:
@@ -75,9 +74,9 @@ def write_build(
 
     ``folder`` is where external resources lie; ``source`` the model as the user named it (``zoo:...`` or a path). ``weights``:
     ``shared`` (one file, each weight once), ``per-stage`` (a file for each stage, for shipping), ``none`` (models that refer to
-    a file that is not written). ``plan_only`` writes no models at all. ``microbatches`` is the length of the predicted trace.
-    ``test`` gets the models of all stages once they lie there, if they have their weights, and raises to have nothing written.
-    ``made_by``: the comment lines that ``plan.ir`` begins with.
+    a file that is not written). ``plan_only`` writes no models at all. ``test`` gets the models of all stages once they lie
+    there, if they have their weights, and raises to have nothing written. ``made_by``: the comment lines that ``plan.ir``
+    begins with.
 
     Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing or the disk refuses; then
     ``out`` is as it was before.
@@ -94,7 +93,7 @@ def write_build(
     with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
         write_plan_files(module, target, made_by)
-        _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
+        _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
         cut = _write_models(module, stages, folder, target, weights, progress)
         topology = module.first(Topology)
         if topology is not None and (settings := session_settings(stages, topology, ANNOTATED)) is not None:
@@ -109,15 +108,15 @@ def write_build(
     return manifest
 
 
-def write_plan(module: Module, out: Path, made_by: str = "", *, microbatches: int = 8) -> dict[str, Any]:
-    """Writes the plan alone: ``plan.json``, ``plan.ir`` and, where it is scheduled, ``trace.json`` of ``microbatches`` or of
-    its training step, with a manifest without stages, and returns that. Such a directory is replaced like a build but cannot
+def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
+    """Writes the plan alone: ``plan.json``, ``plan.ir`` and, where it is scheduled, ``trace.json``, with a manifest without
+    stages, and returns that. Such a directory is replaced like a build but cannot
     be run. Raises as ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         write_plan_files(module, target, made_by)
         if module.first(Schedule) is not None:
-            _write_json(target / TRACE, to_perfetto({"predicted": predicted(module, microbatches)}), compact=True)
+            _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
         manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""}, {})
         _write_json(target / MANIFEST, manifest)
     return manifest

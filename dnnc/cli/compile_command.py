@@ -261,7 +261,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
         "gap": plan.gap,
         "status": plan.status,
         "single": plan.single,
-        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.flushes else {}),
+        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.in_steps else {}),
         "stages": [
             {
                 "index": stage.index,

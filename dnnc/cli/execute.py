@@ -234,6 +234,7 @@ def simulate(
     from dnnc.report.gantt import gantt_svg, print_gantt
     from dnnc.scheduled import scheduled
     from ir.module import Schedule
+    from ir.rows import shown
     from passes.model.timeline.memory import memory_over_time
     from passes.model.timeline.simulate import simulate as simulated
 
@@ -250,17 +251,19 @@ def simulate(
         from passes.model.timeline.workload import workload as seconds_of
 
         write_whole(csv, schedule_csv(schedule, seconds_of(module).flow))
-    step = schedule.microbatches if schedule is not None and not schedule.periodic else None
-    if step is not None and microbatches not in (None, step):
-        message = f"the schedule is of a training step of {step} microbatches, and --microbatches is {microbatches}"
-        raise UsageError(message, where=str(subject), hint="leave it out, or compile with as many")
-    count = step or microbatches or 8
+    assert schedule is not None, "what is scheduled has a schedule"
+    step, endless = schedule.microbatches, schedule.periodic
+    if microbatches is not None and (microbatches % step or (microbatches > step and not endless)):
+        message = f"the schedule is of training steps of {step} microbatches, and --microbatches is {microbatches}"
+        hint = "give a multiple of that" if endless else "leave it out, or compile with as many"
+        raise UsageError(message, where=str(subject), hint=hint)
+    count = microbatches or shown(schedule)
     events = predicted(module, count)
     held = memory_over_time(module, simulated(module, count))
     summary = summarize_timeline(
         events,
         count,
-        period=schedule.period if schedule is not None and step is None else None,
+        period=schedule.period / step if endless else None,
         memory={device: one.peak for device, one in held.items()},
     )
     if svg is not None:

@@ -109,8 +109,10 @@ def _check(
         put(f"allowed more, for rounding alone changes them as much: {listing(found.noisy)}")
     if found.loose:
         put(f"not compared, for rounding alone changes them: {listing(found.loose)}")
+    when = f"each of {found.steps}" if not found.late else f"{found.steps}"
+    model = "the unsplit model" + (f" with weights up to {found.late} updates old" if found.late else "")
     put(
-        f"passed: {found.weights} weights after each of {found.steps} steps are those of the unsplit model; largest difference "
+        f"passed: {found.weights} weights after {when} steps are those of {model}; largest difference "
         f"{found.worst[0]:.1e} of a weight's range ({found.worst[1] or 'none'}), {found.loss:.1e} of a loss"
     )
 

@@ -68,7 +68,8 @@ Schedule = Annotated[
         "--schedule",
         metavar="NAME|auto",
         help="training: the order of passes: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2, zb-v, or auto, the "
-        "fastest that memory has space for, 1f1b with deeper stages included.",
+        "fastest that memory has space for, 1f1b with deeper stages included; pipedream and 2bw do not wait for a step to end "
+        "before the next begins, and train with weights that are some updates old.",
         show_default=False,
     ),
 ]

@@ -19,9 +19,10 @@ in several stages is listed in each.
 A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whether shards may differ in length, and ``"memory"``
 where there was another limit per device than the topology's (bytes; -1: none). One of training says how many ``"microbatches"``
 a step has, which ``value``, ``bound`` and ``single`` are seconds of (0: there are no steps but a stream, and they are seconds
-per microbatch), of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long
-gradients of weights are synchronised once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of
-the mesh row by row::
+per microbatch), and ``"flush": false`` where they are seconds from a step to the next, for which the pipeline is not emptied;
+of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of
+weights are synchronised once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row
+by row::
 
     "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
     "seconds": {..., "collectives": 0.0004},
@@ -34,12 +35,12 @@ leaves: ``S(d)`` a shard of dimension d, ``R`` replicated. Where members get une
 ``{"x": [3, 1], "y": [1, 1]}``. How all else lies follows; ``plan.ir`` shows it.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
-and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights`` and ``outputs``; ``bound`` is kept where
-``certificate.problem`` says that it was proven for the same model and topology, and on meshes for the same stages. To move an
-op, move its line; to move a stage, change its device; to split an op otherwise, change its strategy. A stage without ``device``
-is placed by the compiler, unless the plan splits tensors; a weight or result that is not listed lies as costs least. An empty
-stage is an error, as is an op that is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is read where
-no stage is on a mesh.
+``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights`` and ``outputs``; ``bound`` is kept
+where ``certificate.problem`` says that it was proven for the same model and topology, and on meshes for the same stages. To
+move an op, move its line; to move a stage, change its device; to split an op otherwise, change its strategy. A stage without
+``device`` is placed by the compiler, unless the plan splits tensors; a weight or result that is not listed lies as costs least.
+An empty stage is an error, as is an op that is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is
+read where no stage is on a mesh.
 """
 
 from __future__ import annotations
@@ -114,11 +115,12 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         "status": plan.status,
         "single": _number(plan.single),
         "stages": [
-            {**_stage(stage, members[stage.index], plan.flushes), **decisions.get(stage.index, {})} for stage in plan.stages
+            {**_stage(stage, members[stage.index], plan.in_steps), **decisions.get(stage.index, {})} for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
         "certificate": dict(plan.certificate),
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
+        **({"flush": False} if not plan.flush else {}),
     }
 
 
@@ -201,6 +203,7 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
         stages=tuple(stages),
         certificate=tuple(sorted((str(key), str(value)) for key, value in certificate.items())),
         microbatches=reader.microbatches(root),
+        flush=reader.flag({"flush": True, **root}, "flush", ""),
     )
 
 
@@ -283,6 +286,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
             proof=reader.text(certificate, "bound", "certificate", "stated by the plan") if problem else "",
             problem=problem,
             microbatches=reader.microbatches(root) if "microbatches" in root else 0,
+            flush=reader.flag({"flush": True, **root}, "flush", ""),
             source=where,
         )
     from passes.replay.meshes import ReplayPass

@@ -15,9 +15,11 @@ from ir.boxes import Box, members_along, placements_of
 from ir.boxes import box as box_of
 from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, UPDATE, phase_of
+from ir.grads import ASSIGN
 from ir.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
 from ir.opdefs import Dialects
 from ir.ops import Op
+from ir.rows import delay
 from ir.types import TensorType, Type, without_layout
 from passes.model.spmd import local_programs
 from passes.model.spmd.program import LocalProgram
@@ -105,6 +107,20 @@ class Step:
     def row(self, rank: int) -> tuple[Action, ...]:
         """What a rank does in a step, in order."""
         return dict(self.schedule.rows)[self.devices[rank]]
+
+    @cached_property
+    def delays(self) -> Mapping[str, int]:
+        """How many updates each trained weight lacks that its stage works with, by name, where rows have no flush; else
+        empty."""
+        if not self.schedule.periodic:
+            return {}
+        rows = dict(self.schedule.rows)
+        return {
+            op.operands[0]: delay(rows[stage.devices[0]], stage.index, self.microbatches)
+            for stage in self.stages
+            for op in stage.ops
+            if op.name == ASSIGN and phase_of(op.facets) == UPDATE
+        }
 
     def stages_of(self, rank: int) -> tuple[Stage, ...]:
         return tuple(stage for stage in self.stages if self.devices[rank] in stage.devices)

@@ -61,7 +61,7 @@ def plan_headline(plan: Plan) -> str:
     on = f" on {used} device{'s' if used != 1 else ''}" if 0 < used < count else ""
     stages = f"{count} stage{'s' if count != 1 else ''}{on}"
     lines = [f"{plan.objective}: {seconds_text(plan.value)} {plan.minimises.per}{rate}, {stages}"]
-    if plan.microbatches > 1 or (plan.flushes and count > 1):
+    if plan.microbatches > 1 or (plan.in_steps and count > 1):
         lines.append(f"  {_step_text(plan)}")
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"

@@ -24,7 +24,7 @@ def check_orders(findings: Findings) -> None:
 def flow_of(findings: Findings, schedule: Schedule) -> Flow:
     """What the schedule is about, by the stage programs of the module."""
     plan = findings.plan
-    training = plan is not None and plan.flushes
+    training = plan is not None and plan.in_steps
     sent = {op.get("channel"): phase_of(op.facets) for stage in findings.stages for op in stage.ops if op.name == "comm.send"}
     channels = {}
     for stage in findings.stages:

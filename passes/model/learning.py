@@ -157,10 +157,10 @@ def in_flight(microbatches: int, replicas: Sequence[int], stage: int) -> int:
     return math.ceil(min(microbatches, sum(replicas[stage:])) / replicas[stage])
 
 
-def step_seconds(period: float, microbatches: int, replicas: Sequence[int]) -> float:
+def step_seconds(period: float, microbatches: int, replicas: Sequence[int], *, flush: bool = True) -> float:
     """Seconds of a training step in stages of so many replicas, each device of which is busy ``period`` seconds per microbatch
-    at most: the pipeline fills, runs and drains."""
-    return (microbatches - 1 + sum(replicas)) * period
+    at most: the pipeline fills, runs and drains. Without a ``flush``, the seconds from a step to the next: it stays full."""
+    return (microbatches - 1 + sum(replicas) if flush else microbatches) * period
 
 
 def _gradients(func: Func, state: Mapping[str, int]) -> set[str]:

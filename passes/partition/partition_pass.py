@@ -40,7 +40,7 @@ from passes.model.stages.from_ir import problem_of
 from passes.model.stages.fusing import streamed_problem_of, with_borders
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
-from passes.model.stages.placement_from_ir import Flushed, stage_memory
+from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.chunks import check_chunks, chunked, on_devices
@@ -103,7 +103,8 @@ class PartitionPass(Pass):
     transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in
     different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most
     devices that a stage may run on, each handling every so-many-th sample (0: as many as there are, where the objective has a
-    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream). ``chunks``: stages on each
+    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream); ``flush``: whether the pipeline
+    is empty behind each, as rows of ``pipedream`` and ``2bw`` do not leave it. ``chunks``: stages on each
     device of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``:
     ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
     search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan
@@ -120,6 +121,7 @@ class PartitionPass(Pass):
     stages: int = 0
     replicas: int = 1
     microbatches: int = 0
+    flush: bool = True
     chunks: int = 1
     chunk_order: str = "loop"
     max_ideals: int = 5_000_000
@@ -154,7 +156,11 @@ class PartitionPass(Pass):
             raise UsageError(f"--comm {self.comm}: not an option of objective=training", where=self.name, hint="leave it out")
         if self.microbatches < 0:
             raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
-        steps = Steps(module, topology, context.analyses.get(network, topology), self.microbatches or MICROBATCHES)
+        if not self.flush and (self.replicas != 1 or self.chunks > 1 or self.split == ANY):
+            message = "without a flush behind each step, every stage has one device, and every device one stage"
+            raise UsageError(message, where=self.name, hint="leave --replicas, --chunks and --split out")
+        net = context.analyses.get(network, topology)
+        steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.flush)
 
         every, most = len(topology.devices), self.replicas or MOST_REPLICAS
 
@@ -171,7 +177,7 @@ class PartitionPass(Pass):
 
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
-        if self.stages or self.split == ANY:
+        if self.stages or self.split == ANY or not self.flush:
             return plan_of(self.stages)[0]
         return steps.quickest(plan_of, devices)
 
@@ -454,7 +460,7 @@ class PartitionPass(Pass):
             members = _ops_of(parts, groups)
             placed = _with_stages(module, members)
             shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
-            flushed = Flushed(steps.microbatches, shared) if steps is not None else None
+            flushed = steps.in_flight(shared) if steps is not None else None
             exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flushed)
             held = [0] * len(solution.stages)
             for (owner, _), needed in zip(parts, exact, strict=True):

@@ -4,7 +4,8 @@ quickest.
 A stage is busy with a microbatch forward and backward, with its part of the update, and with tensors and the gradients that
 come back. So the least largest load is that of throughput with these numbers. A step of M microbatches takes M - 1 and as many
 periods as there are devices to fill (``step_seconds``), so fewer stages may be better although each is slower: every number of
-stages below that of the least load is tried that may be.
+stages below that of the least load is tried that may be. Without a flush behind each step the pipeline stays full, and the
+least load is the best.
 
 What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts one; the
 exact memory of its plan is looked at afterwards, as for buffers.
@@ -28,6 +29,7 @@ from passes.model.liveness import resource_bytes
 from passes.model.network import Network
 from passes.model.stages.bounds import least_step, prices
 from passes.model.stages.from_ir import problem_of
+from passes.model.stages.placement_from_ir import Flushed
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
 from passes.partition.replicas import replicated_kinds
@@ -38,12 +40,13 @@ MOST_TRIED = 8
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps of so many ``microbatches`` of ``module``."""
+    """Steps of so many ``microbatches`` of ``module``; ``flush``: whether the pipeline is empty behind each."""
 
     module: Module
     topology: Topology
     network: Network
     microbatches: int
+    flush: bool = True
 
     @cached_property
     def learned(self) -> Learning:
@@ -106,6 +109,10 @@ class Steps:
                 row += 2 * (r - 1) * (summed / r / port.bandwidth + count * port.latency)
         return found
 
+    def in_flight(self, replicas: tuple[int, ...]) -> Flushed:
+        """What is in the pipeline of stages of so many ``replicas`` at most."""
+        return Flushed(self.microbatches if self.flush else sum(replicas), replicas)
+
     def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
         """The problem whose stages may run on up to ``most`` devices of a kind: these share the microbatches, but each updates
         all weights, and they add up their gradients."""
@@ -129,17 +136,20 @@ class Steps:
     def least(self, period: float, devices: range) -> float:
         """A lower bound on the step of all plans in contiguous stages on so many ``devices``; ``period``: one on their
         periods."""
+        if not self.flush:
+            return self.microbatches * period
         return least_step(*self._alone, self.microbatches, period, devices)
 
     def told(self, plan: Plan, devices: range | None) -> Plan:
         """The plan of a stream with these costs as that of a step; ``devices``: how many those plans have that it is compared
         with, None where stages share devices."""
         replicas = [stage.replicas for stage in plan.stages]
-        value = step_seconds(plan.value, self.microbatches, replicas)
+        value = step_seconds(plan.value, self.microbatches, replicas, flush=self.flush)
         return replace(
             plan,
             objective=TRAINING.name,
             microbatches=self.microbatches,
+            flush=self.flush,
             value=value,
             port_value=value,
             bound=min(value, self.microbatches * plan.bound if devices is None else self.least(plan.bound, devices)),

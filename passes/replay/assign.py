@@ -41,7 +41,8 @@ class AssignPass(StatedPass):
 
     ``ops``, ``devices``, ``objective``, ``bound``, ``source``: as of ``StatedPass``; a stage without a device is placed by
     ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was proven for
-    (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0.
+    (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0. ``flush``:
+    whether the pipeline is empty behind each step.
     """
 
     name: ClassVar[str] = "assign"
@@ -49,6 +50,7 @@ class AssignPass(StatedPass):
     proof: str = ""
     problem: str = ""
     microbatches: int = 0
+    flush: bool = True
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -81,7 +83,7 @@ class AssignPass(StatedPass):
         replicated = any(len(names) > 1 for names in devices.values())
         alone = len({name for names in devices.values() for name in names}) == sum(map(len, devices.values()))
         if steps:
-            bound, reason = step_bound(placed, topology, net, steps, alone)
+            bound, reason = step_bound(placed, topology, net, steps, alone and self.flush)
             single = single_step(placed, topology, steps)
         else:
             bound, single, reason = plan_bound(placed, topology, net, self.comm, replicated)
@@ -115,6 +117,7 @@ class AssignPass(StatedPass):
             ),
             certificate=tuple(sorted(certificate.items())),
             microbatches=steps if self.training else 1,
+            flush=self.flush,
         )
         context.count(self.name, ops=len(stages), stages=count)
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ir.module import Action, Schedule
 from ir.row_faults import faults
-from ir.rows import Channel, Flow, edge_slots, lanes, unrolled
+from ir.rows import BACKWARD, COMPUTE, INPUT_GRADIENT, Channel, Flow, Places, delay, edge_slots, lanes, unrolled
 
 LONG = 40
 """Microbatches of a run in which every small deadlock shows."""
@@ -177,3 +177,88 @@ def test_replicas_that_rarely_meet_are_followed_in_little_time() -> None:
 def test_an_edge_that_passes_over_stages_has_more_buffers() -> None:
     assert [edge_slots("sum", 0, target) for target in (1, 2, 4)] == [2, 3, 5]
     assert [edge_slots("duplex", 0, target) for target in (1, 2)] == [4, 7]
+
+
+@st.composite
+def endless(draw: st.DrawFn) -> tuple[Schedule, Flow]:
+    """Rows of training without a flush, of a chain of stages, some of which return no gradients: 1F1B of some depths, in which
+    some actions are moved, or come a period earlier or later."""
+    count, every = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    learns = [draw(st.integers(0, 3)) > 0 for _ in range(count - 1)]
+    channels = [Channel(s, s + 1) for s in range(count - 1)]
+    channels += [Channel(s + 1, s, INPUT_GRADIENT, INPUT_GRADIENT) for s in range(count - 1) if learns[s]]
+    comm = draw(st.sampled_from(["sum", "overlap", "duplex"]))
+    devices = tuple((f"d{s}",) for s in range(count))
+    flow = Flow(devices, dict(enumerate(channels)), comm, training=True, updates=frozenset(range(count)))
+    rows = []
+    for stage in range(count):
+        depth, row = draw(st.integers(1, 4)), list[Action]()
+        for number in range(every):
+            for kind, own in ((BACKWARD, number), (COMPUTE, number + depth)):
+                reads = [c for c in flow.received.get(stage, ()) if flow.does(flow.channels[c].read, stage) == kind]
+                makes = [c for c in flow.sent.get(stage, ()) if flow.does(flow.channels[c].made, stage) == kind]
+                row += [Action("recv", stage, own, c) for c in reads] + [Action(kind, stage, own)]
+                row += [Action("send", stage, own, c) for c in makes]
+        row.insert(len(row) - draw(st.integers(0, 1)), Action("U", stage, every - 1 + every * (draw(st.integers(0, 9)) // 9)))
+        for _ in range(draw(st.integers(0, 3)) // 3):
+            row.insert(draw(st.integers(0, len(row) - 1)), row.pop(draw(st.integers(0, len(row) - 1))))
+        for _ in range(draw(st.integers(0, 3)) // 3):
+            at = draw(st.integers(0, len(row) - 1))
+            row[at] = replace(row[at], microbatch=(row[at].microbatch or 0) + every * draw(st.sampled_from([-1, 1])))
+        rows.append((f"d{stage}", tuple(row)))
+    return Schedule("@s", "pipedream", tuple(rows), microbatches=every, periodic=True), flow
+
+
+@given(endless())
+@settings(deadline=None, max_examples=300)
+def test_rows_without_a_flush_are_followed_just_where_nothing_is_wrong_with_them(given: tuple[Schedule, Flow]) -> None:
+    schedule, flow = given
+    found, steps = faults(schedule, flow), 12
+    misplaced = False
+    for stage, (_, row) in enumerate(schedule.rows):
+        did = [(a.kind, (a.microbatch or 0) // schedule.microbatches) for a in done_of(schedule, flow, stage, steps)]
+        misplaced |= any(did[at + 1 :].count(("B", step)) for at, (kind, step) in enumerate(did) if kind == "U")
+        misplaced |= any(
+            step > did[:at].count(("U", step - 1)) * step for at, (kind, step) in enumerate(did) if kind == "B" and step
+        )
+        first = [did[: did.index(("F", step))] for step in range(steps)]
+        lacks = [step - sum(kind == "U" for kind, _ in before) for step, before in enumerate(first)]
+        assert max(0, lacks[steps // 2]) == delay(row, stage, schedule.microbatches)
+    event("misplaced" if misplaced else "circle" if found else "runs")
+    assert misplaced == any("wrong side" in fault for fault in found)
+    if not misplaced:
+        assert bool(left_over(schedule, flow, steps * schedule.microbatches)) == bool(found)
+
+
+def done_of(schedule: Schedule, flow: Flow, stage: int, steps: int) -> list[Action]:
+    """The row of a stage in so many steps."""
+    return unrolled(schedule, flow, steps * schedule.microbatches)[flow.devices[stage][0]]
+
+
+@given(endless())
+@settings(deadline=None, max_examples=50)
+def test_places_are_in_the_order_of_the_row(given: tuple[Schedule, Flow]) -> None:
+    schedule, flow = given
+    for stage, (_, row) in enumerate(schedule.rows):
+        places = [Places.in_row(row, schedule.microbatches).of(action) for action in done_of(schedule, flow, stage, 6)]
+        assert None not in places
+        assert places == sorted(places)  # type: ignore[type-var]
+        assert len({*places}) == len(places)
+
+
+def test_what_rows_without_a_flush_cannot_have_is_told() -> None:
+    chain = {0: Channel(0, 1), 1: Channel(1, 0, INPUT_GRADIENT, INPUT_GRADIENT)}
+    rows = tuple((name, ()) for name in ("a", "b", "c"))
+    schedule = Schedule("@s", "pipedream", rows, microbatches=2, periodic=True)
+    flow = Flow((("a", "b"), ("c",)), chain, training=True)
+    assert "stage 0 is on 2 devices; rows without a flush are of single ones" in faults(schedule, flow)
+    flow = Flow((("a",), ("a",)), chain, training=True)
+    assert "stages 0 and 1 share devices; rows without a flush are of one stage on each" in faults(schedule, flow)
+    flow = Flow((("a",), ("b",)), {**chain, 2: Channel(1, 0, "U", "U")}, training=True)
+    told = "stage 1 sends gradients of a weight that another stage updates; rows without a flush lack that"
+    assert told in faults(schedule, flow)
+    flow = Flow((("a",), ("b",)), {0: Channel(0, 1)})
+    assert "a period is of 2 microbatches; at inference it is of one" in faults(schedule, flow)
+    late = replace(schedule, rows=(("a", (Action("U", 0, 0),)),))
+    told = "the row of 'a' has U(0, 0), but an update has the number of the last microbatch of its step: U(0, 1)"
+    assert told in faults(late, Flow((("a",),), {}, training=True))

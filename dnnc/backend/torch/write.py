@@ -58,7 +58,7 @@ def write_training_build(
     with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
         write_plan_files(module, target, made_by)
-        trace = to_perfetto({"predicted": predicted(module, step.microbatches)})
+        trace = to_perfetto({"predicted": predicted(module)})
         (target / TRACE).write_text(json.dumps(trace, ensure_ascii=False) + "\n", encoding="utf-8")
         (target / "stages").mkdir()
         stages = []

@@ -9,11 +9,15 @@ Some weights follow rounding errors alone: Adam divides a gradient that should b
 attention). So where a weight differs by more, the oracle is run a second time from weights that differ in the last place, and
 what that changes, times ``NOISE``, is allowed too. A weight that changes so by over ``LOOSE`` of its range is not compared,
 and is named.
+
+Where rows have no flush, the oracle reads of each weight the version that its stage works with (``Step.delays``), and weights
+are compared after the last step: a checkpoint empties the pipeline, and steps after it would find newer weights.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -55,11 +59,13 @@ _OPTIMIZERS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was compared. ``worst``: the largest difference over its range of a weight that was, and its name; ``loose``:
-    weights that rounding alone changes too much; ``noisy``: those that were allowed more."""
+    """What was compared. ``late``: how many updates at most the weights lack that a stage works with. ``worst``: the largest
+    difference over its range of a weight that was, and its name; ``loose``: weights that rounding alone changes too much;
+    ``noisy``: those that were allowed more."""
 
     steps: int
     weights: int
+    late: int
     worst: tuple[float, str]
     loss: float
     noisy: tuple[str, ...]
@@ -69,6 +75,7 @@ class Verdict:
         return {
             "steps": self.steps,
             "weights": self.weights,
+            "late": self.late,
             "worst": {"difference": self.worst[0], "weight": self.worst[1]},
             "loss_difference": self.loss,
             "noisy": list(self.noisy),
@@ -95,22 +102,30 @@ class Oracle:
             weight.requires_grad_(True)
             key = (op.name.removeprefix("grad."), tuple(hyperparameters(op).items()))
             groups.setdefault(key, []).append(weight)
+        self.versions = {
+            name: deque([self.weights[name].detach().clone()], maxlen=1 + late)
+            for name, late in step.delays.items()
+            if name in self.trained
+        }
         self.optimizers = [_optimizer(name, dict(numbers), weights) for (name, numbers), weights in groups.items()]
 
     def advance(self) -> float:
         """Do a step, and return its loss."""
         count, total = self.step.microbatches, 0.0
-        trained = [self.weights[name] for name in self.trained]
+        read = {**self.weights, **{name: versions[0].requires_grad_(True) for name, versions in self.versions.items()}}
+        trained, weights = [read[name] for name in self.trained], [self.weights[name] for name in self.trained]
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         for number in range(count):
             arrays = self.data.microbatch(self.done * count + number)
             inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
-            loss = self.run({**self.weights, **inputs}, torch.device("cpu"))[0]
-            add_gradients(trained, torch.autograd.grad(loss / count, trained, allow_unused=True))
+            loss = self.run({**read, **inputs}, torch.device("cpu"))[0]
+            add_gradients(weights, torch.autograd.grad(loss / count, trained, allow_unused=True))
             total += loss.item()
         for optimizer in self.optimizers:
             optimizer.step()
+        for name, versions in self.versions.items():
+            versions.append(self.weights[name].detach().clone())
         self.done += 1
         return total / count
 
@@ -189,7 +204,7 @@ class Checker:
 
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
-        self.losses.append(self.oracle.advance())
+        self.advance()
         for name, op in self.oracle.trained.items():
             if name in self.loose:
                 continue
@@ -207,6 +222,10 @@ class Checker:
                 self.noisy[name] = None
             if difference / scale > self.worst[0]:
                 self.worst = (difference / scale, name[1:])
+
+    def advance(self) -> None:
+        """Do a step, whose loss can then be compared."""
+        self.losses.append(self.oracle.advance())
 
     def compare_loss(self, number: int, loss: float) -> None:
         """The loss of step ``number``, counted from 0. Raises CheckFailed."""
@@ -226,7 +245,8 @@ class Checker:
         compared = len(self.oracle.trained) - len(self.loose)
         if not compared or not self.losses:
             raise CheckFailed("no weight could be compared: rounding alone changes all of them", where=str(self.folder))
-        return Verdict(len(self.losses), compared, self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose))
+        late = max(self.step.delays.values(), default=0)
+        return Verdict(len(self.losses), compared, late, self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose))
 
     def _noise(self, name: str, mine: torch.Tensor) -> float:
         """How far rounding alone takes a weight."""
@@ -294,15 +314,16 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
             path.unlink()
 
         seen: list[float] = []
+        flush = not step.schedule.periodic
 
         def step_done(progressed: Progressed) -> None:
             told(progressed)
             seen.append(progressed.loss)
             if progressed.step > 1:  # rank 0 tells of a step before it writes it
-                written(progressed.step - 1)
+                written(progressed.step - 1) if flush else checker.advance()
                 checker.compare_loss(progressed.step - 2, seen[-2])
 
-        train(build, replace(options, checkpoint=folder, every=1, resume=None), step_done)
+        train(build, replace(options, checkpoint=folder, every=int(flush), resume=None), step_done)
         written(options.steps)
         checker.compare_loss(options.steps - 1, seen[-1])
     return checker.verdict()

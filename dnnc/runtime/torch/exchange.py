@@ -10,7 +10,6 @@ parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from dnnc.program.training import Channel, Step, tensor_type
 from ir.diagnostics import InvalidInput
 from ir.module import Action, Stage
 from ir.ops import Op
-from ir.rows import RECEIVE, SEND
+from ir.rows import RECEIVE, SEND, Places
 from ir.types import DType
 
 
@@ -42,12 +41,12 @@ _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 @dataclass(slots=True)
 class Pending:
     """A message under way; ``tensor`` is kept alive. ``peer``: the rank at the other end; ``place``: that of its action in the
-    row of that rank, infinity for one of an update."""
+    row of that rank, None for one of an update."""
 
     tensor: torch.Tensor
     work: Any
     peer: int
-    place: float
+    place: tuple[int, int] | None
 
     def wait(self) -> torch.Tensor:
         self.work.wait()
@@ -57,7 +56,8 @@ class Pending:
 @dataclass(slots=True)
 class Network:
     """The connections of a rank: process groups by their ranks, messages that were sent and may not have arrived, and tensors
-    for a stage of this rank, by channel and microbatch (``here``)."""
+    for a stage of this rank, by channel and microbatch (``here``). ``most``: messages under way at most, more than valid rows
+    need: a stage that waits for no gradients would run far ahead of the next."""
 
     step: Step
     rank: int
@@ -65,7 +65,13 @@ class Network:
     groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
     outgoing: list[Pending] = field(default_factory=list)
     here: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
-    rows: dict[int, dict[Action, int]] = field(default_factory=dict)
+    rows: dict[int, Places] = field(default_factory=dict)
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        row = self.step.row(self.rank)
+        deepest = max((action.microbatch or 0 for action in row), default=0)
+        self.most = len(self.step.devices) * len(row) * (2 + deepest // self.step.microbatches)
 
     def connect(self) -> None:
         """Make the groups of all collectives. All ranks call this."""
@@ -73,7 +79,8 @@ class Network:
             self.groups[ranks] = dist.new_group(list(ranks))
 
     def tag(self, channel: Channel, microbatch: int) -> int:
-        return 1 + channel.number * self.step.microbatches + microbatch
+        """Messages of a channel with the same tag arrive in the order in which they were sent."""
+        return 1 + channel.number * self.step.microbatches + microbatch % self.step.microbatches
 
     def send(self, tensor: torch.Tensor, channel: Channel, microbatch: int) -> None:
         """Hand a tensor to the ranks that read it from this one."""
@@ -86,12 +93,14 @@ class Network:
             work = dist.isend(tensor, reader, tag=tag)
             place = self.place(reader, Action(RECEIVE, channel.target.index, microbatch, channel.number))
             self.outgoing.append(Pending(tensor, work, reader, place))
+        while len(self.outgoing) > self.most:
+            self.outgoing.pop(0).wait()
 
-    def place(self, rank: int, action: Action) -> float:
-        """Where an action stands in the row of a rank; infinity for one that is part of an update."""
+    def place(self, rank: int, action: Action) -> tuple[int, int] | None:
+        """Where an action stands in the row of a rank; None for one that is part of an update."""
         if rank not in self.rows:
-            self.rows[rank] = {action: place for place, action in enumerate(self.step.row(rank))}
-        return self.rows[rank].get(action, math.inf)
+            self.rows[rank] = Places.in_row(self.step.row(rank), self.step.microbatches)
+        return self.rows[rank].of(action)
 
     def stays(self, channel: Channel, microbatch: int) -> bool:
         """Whether this rank makes the tensor of a microbatch that it reads."""
@@ -102,7 +111,8 @@ class Network:
         tensor = pending.wait()
         kept = []
         for sent in self.outgoing:
-            if sent.peer == pending.peer and sent.place < pending.place < math.inf:
+            known = sent.place is not None and pending.place is not None
+            if sent.peer == pending.peer and known and sent.place < pending.place:  # type: ignore[operator]
                 sent.wait()
             else:
                 kept.append(sent)

@@ -38,8 +38,8 @@ from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
 from dnnc.runtime.torch.failures import FAILURES, STARTING, Marks, is_lost, report
-from dnnc.runtime.torch.record import Losses, tell, write_trace
-from dnnc.runtime.torch.trainer import Span, Trainer
+from dnnc.runtime.torch.record import Curve, write_trace
+from dnnc.runtime.torch.trainer import Trainer
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput
 from ir.facets import OptimizerState
 from ir.grads import STATE
@@ -134,23 +134,19 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
     weights = load_weights(step, rank, folder / INITIAL, options.resume)
     data = open_data(options.data, step.module, begin.seed, step.microbatches)
     trainer = Trainer(step, rank, folder, weights, network, mark)
-    losses = Losses.open(options.out, begin.step) if options.out and rank == 0 else None
-    spans: list[Span] = []
-    began = time.perf_counter()
-    for number in range(begin.step, begin.step + options.steps):
-        sums, spans = trainer.run(number, data)
-        loss, done = _loss(step, sums, world), number + 1
-        if rank == 0:
-            tell(step, done, loss, time.perf_counter() - began)
-            began = time.perf_counter()
-        if losses is not None:
-            losses.add(done, loss)
-        last = done == begin.step + options.steps
-        if options.checkpoint and (last or (options.every and done % options.every == 0)):
+    curve = Curve.open(step, rank, options.out, begin.step)
+    number, end = begin.step, begin.step + options.steps
+    while number < end:
+        until = min(end, number + options.every - number % options.every) if options.checkpoint and options.every else end
+        for done, part in trainer.run(number, until - number, data):
+            curve.add(done, part)
+        curve.settle()
+        number = until
+        if options.checkpoint:
             mark("writing a checkpoint")
-            save(step, trainer, world, options.checkpoint / f"step{done}.safetensors", Position(done, begin.seed))
+            save(step, trainer, world, options.checkpoint / f"step{number}.safetensors", Position(number, begin.seed))
     if options.out:
-        write_trace(step, options.out, folder, spans, rank, world)
+        write_trace(step, options.out, folder, trainer.spans, rank, world)
     dist.barrier()
     dist.destroy_process_group()
     return 0
@@ -258,14 +254,6 @@ def _received(
     part = torch.empty([length for _, length in box], dtype=torch_dtype(tensor_type(step.resources[name].type).dtype))
     dist.recv(part, rank)
     return part
-
-
-def _loss(step: Step, sums: Mapping[str, float], world: int) -> float:
-    """The mean of the step's loss over the microbatches, which every rank learns."""
-    total = torch.tensor([sum(sums.values())], dtype=torch.float64)
-    if world > 1:
-        dist.all_reduce(total)
-    return float(total) / step.microbatches
 
 
 __all__ = ["arguments", "main", "read_step"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from dnnc.backend.write import TRACE
@@ -21,6 +24,10 @@ from ir.scratch import whole_file
 
 LOSSES = "losses.json"
 _END = b"\n]\n"
+_TAG = 1 << 30
+"""Of messages of losses; those of channels are less."""
+_AHEAD = 64
+"""Losses that a rank sends at most before rank 0 has them, beside those that rank 0 waits for."""
 
 
 @dataclass(slots=True)
@@ -74,6 +81,72 @@ def _refused(path: Path, error: OSError) -> InvalidInput:
     return InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(path))
 
 
+@dataclass(slots=True)
+class Curve:
+    """The losses of steps, of which each rank gives the sum over the microbatches that it computes. Rank 0 tells and writes the
+    mean. Where there is no flush it lets ``behind`` steps pass first, for the last stage is as far behind.
+
+    ``parts``: on rank 0 its own of steps that are not told yet; ``sent``: on others, what is on its way."""
+
+    step: Step
+    rank: int
+    losses: Losses | None
+    ranks: tuple[int, ...]
+    behind: int
+    parts: deque[tuple[int, float]] = field(default_factory=deque)
+    sent: deque[tuple[torch.Tensor, Any]] = field(default_factory=deque)
+    began: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def open(cls, step: Step, rank: int, folder: Path | None, done: int) -> Curve:
+        """The curve of a training that goes on after step ``done``, written to ``folder`` where there is one. Raises
+        InvalidInput where the disk refuses."""
+        losses = Losses.open(folder, done) if folder is not None and rank == 0 else None
+        behind = -(-len(step.stages) // step.microbatches) if step.schedule.periodic else 0
+        return cls(step, rank, losses, tuple(other for other in range(1, len(step.devices)) if _computes(step, other)), behind)
+
+    def add(self, number: int, part: float) -> None:
+        """What this rank computes of step ``number``, counted from 0."""
+        if self.rank == 0:
+            self.parts.append((number, part))
+            self._tell(self.behind)
+        elif self.rank in self.ranks:
+            tensor = torch.tensor([part], dtype=torch.float64)
+            self.sent.append((tensor, dist.isend(tensor, 0, tag=_TAG)))
+            self._send(_AHEAD + self.behind)
+
+    def settle(self) -> None:
+        """Tell of all steps."""
+        self._tell(0)
+        self._send(0)
+
+    def _tell(self, left: int) -> None:
+        while len(self.parts) > left:
+            number, total = self.parts.popleft()
+            for other in self.ranks:
+                part = torch.empty(1, dtype=torch.float64)
+                dist.recv(part, other, tag=_TAG)
+                total += float(part)
+            loss, now = total / self.step.microbatches, time.perf_counter()
+            tell(self.step, number + 1, loss, now - self.began)
+            if self.losses is not None:
+                self.losses.add(number + 1, loss)
+            self.began = now
+
+    def _send(self, left: int) -> None:
+        while len(self.sent) > left:
+            self.sent.popleft()[1].wait()
+
+
+def _computes(step: Step, rank: int) -> bool:
+    """Whether a rank is the first to compute a result of the model, of some microbatches."""
+    return any(
+        step.program(stage, rank)[0].results
+        and any(step.takers(stage, number)[0] == rank for number in range(step.microbatches))
+        for stage in step.stages_of(rank)
+    )
+
+
 def tell(step: Step, number: int, loss: float, seconds: float) -> None:
     """Print the line of a step, which ``dnnc train`` reads."""
     shapes = [tensor_type(value.type).shape for value in step.module.entry.args]
@@ -82,9 +155,9 @@ def tell(step: Step, number: int, loss: float, seconds: float) -> None:
     print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s", flush=True)
 
 
-def write_trace(step: Step, out: Path, folder: Path, spans: Sequence[Span], rank: int, world: int) -> None:
-    """Rank 0 writes the timeline of a step on all ranks, beside the predicted one of the build in ``folder``. All ranks call
-    this. Raises InvalidInput where the disk refuses."""
+def write_trace(step: Step, out: Path, folder: Path, spans: Iterable[Span], rank: int, world: int) -> None:
+    """Rank 0 writes the timeline of the last step, or steps, on all ranks, beside the predicted one of the build in ``folder``.
+    All ranks call this. Raises InvalidInput where the disk refuses."""
     mine = [
         (span.action.kind, span.action.stage, span.action.microbatch, span.action.channel, span.start, span.end)
         for span in spans

@@ -1,4 +1,4 @@
-"""The interpreter of rows: what one rank does in a training step.
+"""The interpreter of rows: what one rank does in training.
 
 ``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls both of the backward pass, ``U`` the update. ``recv``
 waits for a tensor that was asked for ``AHEAD`` receives before; ``send`` does not wait. A value that a phase keeps for a later
@@ -7,6 +7,9 @@ one lives in ``saved`` of its stage and microbatch, until that phase takes it.
 Updates that read tensors of other stages run when all others of the rank have: each goes on when its tensor is there, the one
 that waits for the lowest channel first. Channels are numbered in the order of the program, so the lowest for which any rank
 waits has a maker that waits for none.
+
+Rows without a flush (``ir/rows.py``, rule 7) go on from step to step. A stage keeps the tensors of weights with which a step
+began until its update; an update that would write into tensors that steps still use puts copies in their place first.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import importlib.util
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +33,9 @@ from dnnc.runtime.torch.data import Data
 from dnnc.runtime.torch.exchange import Exchange, Network, Pending, torch_dtype
 from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
-from ir.grads import ACCUMULATE
+from ir.grads import ACCUMULATE, ASSIGN
 from ir.module import Action, Program, Stage
+from ir.rows import SHOWN_STEPS, Places, stream
 
 AHEAD = 2
 """Tensors that a rank asks for before it needs them, so that they arrive while it computes."""
@@ -39,7 +44,7 @@ _PHASES = {"F": (FORWARD,), "I": (INPUT_GRADIENT,), "W": (WEIGHT_GRADIENT,), "B"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One action of a step as it was measured: seconds since the step began."""
+    """One action as it was measured: seconds since the step began, or the first step where there is no flush."""
 
     action: Action
     start: float
@@ -48,8 +53,9 @@ class Span:
 
 @dataclass(slots=True)
 class _Running:
-    """A stage on this rank: its functions and what is alive within the step. ``sent``: the last channel of each tensor that it
-    sends; ``reads``: what each phase is the first to read of what arrives."""
+    """A stage on this rank: its functions and what is alive. ``sent``: the last channel of each tensor that it sends;
+    ``reads``: what each phase is the first to read of what arrives; ``replaced``: weights that its update writes; ``versions``:
+    the weights of each step under way, of rows without a flush."""
 
     stage: Stage
     functions: Mapping[str, Callable[..., Any]]
@@ -58,21 +64,24 @@ class _Running:
     results: tuple[str, ...]
     sent: Mapping[str, int]
     reads: Mapping[str, tuple[str, ...]]
+    replaced: tuple[str, ...]
     received: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     saved: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     outputs: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    versions: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
-    def clear(self) -> None:
-        """Forget the step."""
-        self.gradients.clear()
-        self.outputs.clear()
-        self.saved.clear()
+    def renew(self, weights: dict[str, torch.Tensor], step: int) -> None:
+        """End a step's use of its weights, and put copies in the place of those that the update writes and other steps use."""
+        self.versions.pop(step, None)
+        for name in self.replaced:
+            if any(version[name] is weights[name] for version in self.versions.values()):
+                weights[name] = weights[name].clone()
 
 
 class Trainer:
-    """One rank of a training step. ``weights``: what it holds of each resource, by name; stages that share a weight on this
-    rank share its tensor."""
+    """One rank of a training. ``weights``: what it holds of each resource, by name; stages that share a weight on this rank
+    share its tensor. ``spans``: what was measured of the last step, or the last few where there is no flush."""
 
     def __init__(
         self,
@@ -85,7 +94,9 @@ class Trainer:
     ) -> None:
         """``mark`` is told what the rank does, before it does it."""
         self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
-        self.row = step.row(rank)
+        self.row, self.flush, self.microbatches = step.row(rank), not step.schedule.periodic, step.microbatches
+        self.spans: deque[Span] = deque(maxlen=SHOWN_STEPS * max(1, len(self.row)))
+        self.sums: dict[int, float] = {}
         self.updating: dict[int, tuple[_Running, Generator[int, Any, None]]] = {}  # by the channel that each waits for
         self.stages: dict[int, _Running] = {}
         for stage in step.stages_of(rank):
@@ -98,40 +109,57 @@ class Trainer:
             arrives = [(phase_of(op.facets), op.results[0].name[1:]) for op in program.ops if op.name == "comm.recv"]
             reads = {phase: tuple(name for at, name in arrives if at == phase) for phase in FUNCTIONS}
             comm = Exchange.of(network, stage)
-            self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads)
-        self.receives = [action for action in self.row if action.kind == "recv" and not self._stays(action)]
-        self.asking = frozenset(self.receives)
+            updates = [op for op in program.ops if op.name == ASSIGN and phase_of(op.facets) == UPDATE]
+            replaced = tuple(op.operands[0][1:] for op in updates)
+            self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads, replaced)
 
-    def run(self, number: int, data: Data) -> tuple[dict[str, float], list[Span]]:
-        """Do step ``number``, counted from 0, of all microbatches of ``data``. Returns the sum of each result of the model that
-        this rank computes first, over the microbatches, and what was measured."""
-        spans: list[Span] = []
-        sums: dict[str, float] = {}
+    def run(self, first: int, count: int, data: Data) -> Iterator[tuple[int, float]]:
+        """Do ``count`` steps from number ``first`` on, counted from 0, on microbatches of ``data``. Yields the number of each
+        step when this rank has done its part, with the sum over the microbatches of the results that it computes first. Behind
+        the last one nothing is under way."""
+        if not self.row:  # one of more replicas than microbatches, of weights that are frozen
+            yield from ((number, 0.0) for number in range(first, first + count))
+            return
+        receives = (action for action, _ in self._actions(first, count) if action.kind == "recv" and not self._stays(action))
         asked: deque[Pending] = deque()
-        next_receive = 0
-        updates = [action for action in self.row if action.kind == "U"]
-        began = time.perf_counter()
-        for action in self.row:
+        last, ended, began = self._last(), True, 0.0
+        for action, base in self._actions(first, count):
+            number = (base + (action.microbatch or 0)) // self.microbatches
             start = time.perf_counter()
+            if ended and (self.flush or not began):
+                self.spans.clear()
+                began = start
             self.mark(_words(action, number + 1))
-            if action.kind == "recv" and action not in self.asking:
+            if action.kind == "recv" and self._stays(action):
                 self._arrive(action, self.network.here.pop((action.channel or 0, action.microbatch or 0)))
             elif action.kind == "recv":
-                while next_receive < len(self.receives) and len(asked) < AHEAD + 1:
-                    asked.append(self._ask(self.receives[next_receive]))
-                    next_receive += 1
+                asked.extend(self._ask(one) for one in islice(receives, AHEAD + 1 - len(asked)))
                 self._arrive(action, self.network.arrived(asked.popleft()))
             elif action.kind == "send":
                 self._send(action)
             elif action.kind == "U":
                 self._update(self.stages[action.stage], number)
-                if action is updates[-1]:
-                    self._finish()
             else:
-                self._compute(action, number, data, sums)
-            spans.append(Span(action, start - began, time.perf_counter() - began))
-        self.network.settle()
-        return sums, spans
+                self._compute(action, base, data)
+            ended = (action.kind, action.stage, action.channel, (action.microbatch or 0) % self.microbatches) == last
+            if ended and (self.flush or number == first + count - 1):
+                self._finish()
+            self.spans.append(Span(action, start - began, time.perf_counter() - began))
+            if ended:
+                yield number, self.sums.pop(number, 0.0)
+
+    def _actions(self, first: int, count: int) -> Iterator[tuple[Action, int]]:
+        """What the rank does in these steps, each with the number, in the data, of the microbatch that its row calls 0."""
+        if self.flush:
+            return ((action, number * self.microbatches) for number in range(first, first + count) for action in self.row)
+        actions = stream(self.row, 0, count * self.microbatches, self.microbatches)
+        return ((replace(action, microbatch=number), first * self.microbatches) for action, number in actions)
+
+    def _last(self) -> tuple[str, int, int | None, int]:
+        """Kind, stage, channel and microbatch of the last action of a step."""
+        places = Places.in_row(self.row, self.microbatches)
+        action, _ = max(places.at.items(), key=itemgetter(1))
+        return action.kind, action.stage, action.channel, action.microbatch or 0
 
     def _stays(self, action: Action) -> bool:
         """Whether the tensor of a receive is made on this rank."""
@@ -155,10 +183,15 @@ class Trainer:
         outputs = running.outputs[action.microbatch or 0]
         last = action.channel == running.sent[name]
         self.network.send(outputs.pop(name) if last else outputs[name], channel, action.microbatch or 0)
+        if not outputs:
+            del running.outputs[action.microbatch or 0]
 
-    def _compute(self, action: Action, number: int, data: Data, sums: dict[str, float]) -> None:
+    def _compute(self, action: Action, base: int, data: Data) -> None:
         """A phase of a microbatch, or the two of its backward pass."""
         running, microbatch = self.stages[action.stage], action.microbatch or 0
+        number, weights = (base + microbatch) // self.microbatches, self.weights
+        if not self.flush and running.replaced:
+            weights = running.versions.setdefault(number, {**self.weights})
         for phase in _PHASES[action.kind]:
             function = running.functions.get(FUNCTIONS[phase])
             if function is None:
@@ -166,18 +199,20 @@ class Trainer:
             arrived = running.received.get(microbatch, {})
             inputs = {name: arrived.pop(name) for name in running.reads[phase]}
             if phase == FORWARD and running.arguments:
-                arrays = data.microbatch(number * self.step.microbatches + microbatch)
+                arrays = data.microbatch(base + microbatch)
                 inputs.update((name, from_array(arrays[name]).to(self.network.device)) for name in running.arguments)
-            outputs, gradients, saved = function(self.weights, inputs, running.saved.pop(microbatch, {}), running.comm)
+            outputs, gradients, saved = function(weights, inputs, running.saved.pop(microbatch, {}), running.comm)
             held = (*outputs.values(), *saved.values(), *inputs.values())
             accumulate(running.gradients, gradients, chain(held, self._held()))
             for name in running.results:
                 if name in outputs and self.step.takers(running.stage, microbatch)[0] == self.rank:
-                    sums[name] = sums.get(name, 0.0) + float(outputs[name])
+                    self.sums[number] = self.sums.get(number, 0.0) + float(outputs[name])
             if saved:
                 running.saved[microbatch] = saved
-            sent = {name: value for name, value in outputs.items() if name in running.sent}
-            running.outputs.setdefault(microbatch, {}).update(sent)
+            if sent := {name: value for name, value in outputs.items() if name in running.sent}:
+                running.outputs.setdefault(microbatch, {}).update(sent)
+            if not arrived:
+                running.received.pop(microbatch, None)
 
     def _held(self) -> Iterator[torch.Tensor]:
         """Tensors that this rank reads, sends or adds to later. A phase may hand on what it was given, or a view of it, so
@@ -186,22 +221,24 @@ class Trainer:
         yield from self.network.held()
         for running in self.stages.values():
             yield from running.gradients.values()
-            for tensors in chain(running.received.values(), running.saved.values(), running.outputs.values()):
-                yield from tensors.values()
+            for kept in (running.received, running.saved, running.outputs, running.versions):
+                for tensors in kept.values():
+                    yield from tensors.values()
 
     def _update(self, running: _Running, number: int) -> None:
         """Do the update of a stage, or begin with it where it reads tensors of others."""
         function = running.functions.get(FUNCTIONS[UPDATE])
+        running.renew(self.weights, number)
         if not self.step.turns(running.stage, self.rank):  # of more replicas than microbatches
             running.gradients.update(_zeros(self.step.program(running.stage, self.rank)[0], self.network.device))
         waiting = function(self.weights, running.gradients, number + 1, running.comm) if function is not None else None
         if waiting is None:
-            running.clear()
+            running.gradients.clear()
         else:
             self._go_on(running, waiting, None)
 
     def _finish(self) -> None:
-        """Let all updates of this rank go on to their ends."""
+        """Let all updates of this rank go on to their ends, and wait until all that was sent has arrived."""
         while self.updating:
             channel = min(self.updating)
             running, waiting = self.updating.pop(channel)
@@ -210,13 +247,14 @@ class Trainer:
             self._go_on(
                 running, waiting, self.network.here.pop((channel, 0)) if stays else self.network.receive(found, 0).wait()
             )
+        self.network.settle()
 
     def _go_on(self, running: _Running, waiting: Generator[int, Any, None], tensor: torch.Tensor | None) -> None:
         """Hand an update what it waits for, None to begin with."""
         try:
             self.updating[waiting.send(tensor)] = running, waiting
         except StopIteration:
-            running.clear()
+            running.gradients.clear()
 
 
 def _words(action: Action, step: int) -> str:

@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """A training step of so many ``microbatches`` through stages of so many ``replicas``."""
+    """A training step through stages of so many ``replicas``, with at most so many ``microbatches`` in the pipeline."""
 
     microbatches: int
     replicas: tuple[int, ...]
@@ -57,7 +57,8 @@ class Flushed:
     @classmethod
     def of(cls, plan: Plan) -> Flushed | None:
         """None of a plan that is of no step."""
-        return cls(plan.microbatches, tuple(stage.replicas for stage in plan.stages)) if plan.flushes else None
+        replicas = tuple(stage.replicas for stage in plan.stages)
+        return cls(plan.microbatches if plan.flush else sum(replicas), replicas) if plan.in_steps else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +105,13 @@ def placement_problem(
     ]
     by_type = {}
     for type_ in topology.types:
-        if plan.flushes:
+        if plan.in_steps:
             works = learning_seconds(module, type_)
             by_type[type_.name] = [math.fsum(works[i].both for i in ops) for ops in own]
             continue
         handover = type_.handover if len(own) > 1 else 0.0
         by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, leaving)) for ops, leaving in bodies]
-    updated = updates(module, own) if plan.flushes else ()
+    updated = updates(module, own) if plan.in_steps else ()
     compute = []
     problems: list[Diagnostic] = []
     for stage, needed in enumerate(memory):
@@ -120,7 +121,7 @@ def placement_problem(
             allowed = i in fixed[stage] if fixed[stage] else plan.stages[stage].device_type in ("", device.type)
             fits = limit is None or least[stage] <= limit
             later = 0.0
-            if plan.flushes:
+            if plan.in_steps:
                 shared = plan.stages[stage].replicas
                 once = updated[stage].seconds(topology.type(device.type), net.port(device.name), shared)
                 later = once * shared / plan.microbatches  # a replica handles so many fewer microbatches
@@ -135,7 +136,7 @@ def placement_problem(
     if problems:
         raise Infeasible(problems)
     replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
-    learned = learning(module).values if plan.flushes else frozenset()
+    learned = learning(module).values if plan.in_steps else frozenset()
     messages = messages_of(entry, cuts_of(entry), learned)
     return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas)
 

@@ -6,6 +6,9 @@ later phase of the same stage reads is *saved* for its microbatch: from the star
 the end of the last that reads it. Where the backward ops are not written out, that is what the facts of the forward ops say
 (``passes.model.learning``), until the end of the backward pass.
 
+Of asynchronous rows a stage holds, beside the newest weights, every older version that a step under way works with
+(``ir/rows.py``, rule 7): a copy is made by the update that replaces it, and freed by the last step that works with it.
+
 Bytes are those of the largest part where a stage is a mesh. A workload of opaque units states bytes of whole nodes: it holds
 the same all the time.
 """
@@ -18,14 +21,14 @@ from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, in_phase, phase_of
-from ir.module import Func, Mesh, Module, Plan, Stage
+from ir.module import Action, Func, Mesh, Module, Plan, Schedule, Stage
 from ir.ops import Op, Value
-from ir.rows import BACKWARD, COMPUTE
+from ir.rows import BACKWARD, COMPUTE, UPDATE
 from ir.topology import Topology
 from ir.types import BytesType, TensorType, Type, type_bytes
 from passes.model.graph import cuts_of, reads, stage_members
-from passes.model.learning import Learning, learning, recomputes, saved_values
-from passes.model.liveness import live_bytes, states_bytes
+from passes.model.learning import Learning, learning, recomputes, saved_values, trained
+from passes.model.liveness import live_bytes, resource_bytes, states_bytes
 from passes.model.spmd.cross_mesh import Party, part_bytes, parties
 from passes.model.timeline.simulate import Event
 from passes.model.timeline.workload import Workload
@@ -53,11 +56,12 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class StageMemory:
     """Bytes of a stage on each of its devices: ``constant``; ``saved[made, read]`` of a microbatch, by the phases that make and
-    last read it; ``working[phase]``: what else is alive in a pass."""
+    last read it; ``working[phase]``: what else is alive in a pass; ``version``: the weights that an update replaces."""
 
     constant: int
     saved: Mapping[tuple[str, str], int] = field(default_factory=dict)
     working: Mapping[str, int] = field(default_factory=dict)
+    version: int = 0
 
     def kept(self, phases: Sequence[str]) -> int:
         """What passes of these phases make for later ones."""
@@ -87,13 +91,19 @@ def memory_over_time(module: Module, events: Iterable[Event]) -> dict[str, Held]
         for device in row.devices:
             constant[device] += of_stage[row.index].constant
     level, steps = dict(constant), defaultdict[str, list[tuple[float, int]]](list)
+    stashes = _stashes(module, of_stage)
     for event in events:
         phases, device = BEHIND.get(event.action.kind, ()), event.device
+        stash = stashes.get(event.action.stage)
+        old = stash.see(event.action) if stash is not None else 0
         if phases:
             stage = of_stage[event.action.stage]
             during = level[device] + stage.kept(phases) + stage.busy(phases)
             level[device] += stage.kept(phases) - stage.freed(phases)
             steps[device] += [(event.start, during), (event.end, level[device])]
+        elif old:
+            level[device] += old
+            steps[device].append((event.start, level[device]))
     return {device: Held(bytes_, ((0.0, bytes_), *steps[device])) for device, bytes_ in constant.items()}
 
 
@@ -106,14 +116,50 @@ def stage_peaks(module: Module, events: Iterable[Event]) -> tuple[int, ...]:
         for device in row.devices:
             level[device][row.index] = of_stage[row.index].constant
     most = {device: dict(held) for device, held in level.items()}
+    stashes = _stashes(module, of_stage)
     for event in events:
         phases, device, number = BEHIND.get(event.action.kind, ()), event.device, event.action.stage
+        if number in stashes:
+            level[device][number] += stashes[number].see(event.action)
         if phases:
             stage, held = of_stage[number], level[device]
             during = {**held, number: held[number] + stage.kept(phases) + stage.busy(phases)}
             most[device] = max(most[device], during, key=lambda one: sum(one.values()))
             held[number] += stage.kept(phases) - stage.freed(phases)
     return tuple(max(held[number] for held in most.values() if number in held) for number in range(len(of_stage)))
+
+
+@dataclass(slots=True)
+class _Stash:
+    """The versions of weights of a stage, ``size`` bytes each, in rows without a flush whose steps have ``every``
+    microbatches. ``uses``: the version of each step under way; ``newest``: how many updates were done."""
+
+    every: int
+    size: int
+    uses: dict[int, int] = field(default_factory=dict)
+    newest: int = 0
+
+    def see(self, action: Action) -> int:
+        """How many bytes more, or fewer, the old versions take once the action is done."""
+        step = (action.microbatch or 0) // self.every
+        before = self._old()
+        if action.kind == COMPUTE:
+            self.uses.setdefault(step, self.newest)
+        elif action.kind == UPDATE:
+            self.uses.pop(step, None)
+            self.newest += 1
+        return (self._old() - before) * self.size
+
+    def _old(self) -> int:
+        return len({*self.uses.values()} - {self.newest})
+
+
+def _stashes(module: Module, of_stage: Sequence[StageMemory]) -> dict[int, _Stash]:
+    """Of each stage whose rows have no flush."""
+    schedule, plan = module.first(Schedule), module.first(Plan)
+    if schedule is None or plan is None or not (schedule.periodic and plan.in_steps):
+        return {}
+    return {number: _Stash(schedule.microbatches, stage.version) for number, stage in enumerate(of_stage)}
 
 
 def stage_memory(module: Module) -> tuple[StageMemory, ...]:
@@ -127,7 +173,8 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     if states_bytes(module.entry):
         return tuple(StageMemory(row.memory) for row in plan.stages)
     written = any(phase_of(op.facets) != FORWARD for _, ops in bodies for op in ops)
-    learned = learning(module) if plan.flushes and not written else None
+    learned = learning(module) if plan.in_steps and not written else None
+    trains, sizes = trained(module.resources) if plan.in_steps else {}, resource_bytes(module)
     found = []
     for row, (args, ops), side in zip(plan.stages, bodies, sides, strict=True):
         values = {value.name: value.type for value in (*args, *(value for op in ops for value in op.results))}
@@ -141,7 +188,8 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
                 working = {phase: alive + kept * (phase != FORWARD) for phase, alive in working.items()}
                 kept = sum(size[value.name] for op in ops if op.name == "comm.recv" for value in op.results)
             saved = {(FORWARD, WEIGHT_GRADIENT): kept}
-        found.append(StageMemory(row.weights + row.buffers, saved, working))
+        version = sum(sizes[name] for name in {name for op in ops for name in reads(op)} if name in trains)
+        found.append(StageMemory(row.weights + row.buffers, saved, working, version))
     return tuple(found)
 
 

@@ -50,12 +50,13 @@ def stream(load: Workload, period: float) -> Schedule:
 
 
 def steady_period(load: Workload, schedule: Schedule) -> float:
-    """Seconds between two samples in the middle of a long stream, filling and draining left out."""
-    depth = len(load.compute)
-    first, last = 4 * depth, 4 * depth + 40
+    """Seconds from one period of the rows to the next in the middle of a long stream, filling and draining left out."""
+    depth, every = len(load.compute), schedule.microbatches
+    warm, periods = -(-4 * depth // every), -(-40 // every)
+    first, last = warm * every, (warm + periods) * every
     ends = {
         event.action.microbatch: event.end
         for event in run_rows(load, unrolled(schedule, load.flow, last + 4 * depth))
         if event.action.kind == COMPUTE and event.action.stage == depth - 1
     }
-    return (ends[last] - ends[first]) / (last - first)
+    return (ends[last] - ends[first]) / periods

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ir.diagnostics import InvalidInput, UsageError
 from ir.limits import LIMITS
 from ir.module import Action, Module, Plan, Schedule
-from ir.rows import unrolled
+from ir.rows import shown, unrolled
 from passes.model.timeline.workload import Workload, workload
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class DeadlockError(Exception):
         super().__init__("the schedule cannot go on: " + "; ".join(waiting))
 
 
-def simulate(module: Module, microbatches: int = 8) -> list[Event]:
-    """The timeline of ``microbatches`` samples through the module's schedule, or of the training step that it is of: by stage's
-    device, then by start.
+def simulate(module: Module, microbatches: int = 0) -> list[Event]:
+    """The timeline of ``microbatches`` samples (0: as many as ``ir.rows.shown``) through the module's schedule, or of the
+    training step that it is of: by stage's device, then by start.
 
     Raises InvalidInput when the module has no plan, no schedule, or its schedule deadlocks, UsageError for so many samples that
     there are more actions than ``LIMITS`` say."""
@@ -58,6 +58,7 @@ def simulate(module: Module, microbatches: int = 8) -> list[Event]:
             where=module.name,
             hint="run the pass schedule, behind partition and place or shard",
         )
+    microbatches = microbatches or shown(schedule)
     _check_actions(schedule, microbatches)
     load = replace(workload(module), slots=schedule.slots)
     try:
@@ -68,11 +69,12 @@ def simulate(module: Module, microbatches: int = 8) -> list[Event]:
 
 def _check_actions(schedule: Schedule, microbatches: int) -> None:
     """Raises UsageError where a stream has more actions than ``LIMITS`` say."""
+    every = schedule.microbatches
     period = sum(len(actions) for _, actions in schedule.rows) if schedule.periodic else 0
     most = LIMITS.simulated_actions
-    if microbatches * period > most:
-        message = f"{microbatches} microbatches have {microbatches * period} actions; at most {most} are followed"
-        hint = f"follow up to {most // period} microbatches: a stream soon repeats itself"
+    if microbatches * period > most * every:
+        message = f"{microbatches} microbatches have {microbatches * period // every} actions; at most {most} are followed"
+        hint = f"follow up to {most * every // period} microbatches: a stream soon repeats itself"
         raise UsageError(message, where=schedule.name, hint=hint)
 
 

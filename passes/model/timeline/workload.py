@@ -93,7 +93,7 @@ def workload(module: Module) -> Workload:
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
         raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
-    if plan.flushes or any(stage.mesh for stage in plan.stages):
+    if plan.in_steps or any(stage.mesh for stage in plan.stages):
         return sharded_workload(module, plan, topology)
     cuts = cuts_of(module.entry)
     chosen = fixed_devices(plan, topology, len(plan.stages))
@@ -143,7 +143,7 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
     """What the simulator runs of a plan in which stages are meshes, or of a training step (``workload`` for any)."""
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     crossing = Crossing(topology, network(topology))
-    training = plan.flushes
+    training = plan.in_steps
     later = [stage.backward + stage.sync * stage.replicas / max(1, plan.microbatches) for stage in plan.stages]
     cuts = cuts_of(module.entry)
     wires = [_wire(crossing, cut, sides) for cut in cuts]
@@ -170,7 +170,7 @@ def differentiated(entry: Func) -> bool:
 def learned_channels(module: Module, plan: Plan) -> list[int]:
     """The channels whose tensor has a gradient, of a training step whose backward ops are not written out. The gradients have
     channels behind all others, in this order (``ir.rows.with_gradients``)."""
-    if not plan.flushes or differentiated(module.entry):
+    if not plan.in_steps or differentiated(module.entry):
         return []
     return [c for c, cut in enumerate(cuts_of(module.entry)) if cut.name in plan.stages[cut.target].learning]
 

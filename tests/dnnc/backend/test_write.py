@@ -107,10 +107,10 @@ def test_plan_ir_is_the_whole_module_and_parses(tmp_path: Path) -> None:
 
 
 def test_the_trace_has_a_track_per_device(tmp_path: Path) -> None:
-    write_build(lowered(model(), (0, 0, 1, 1, 2, 2)), tmp_path, "zoo:small", tmp_path / "out", microbatches=3)
+    write_build(lowered(model(), (0, 0, 1, 1, 2, 2)), tmp_path, "zoo:small", tmp_path / "out")
     events = json.loads((tmp_path / "out/trace.json").read_text())["traceEvents"]
     assert [e["args"]["name"] for e in events if e["name"] == "thread_name"] == ["d0", "d1", "d2"]
-    assert sum(e["ph"] == "X" and e["cat"] == "F" for e in events) == 9
+    assert sum(e["ph"] == "X" and e["cat"] == "F" for e in events) == 3 * 8
 
 
 @pytest.mark.parametrize(("comm", "lanes"), [("overlap", ["", " transfers"]), ("duplex", ["", " in", " out"])])

@@ -1,5 +1,6 @@
-"""Orders of work of a training step of M microbatches, which ends when all are done and the weights are updated: a *family* for
-each way to order the passes of S stages, in a file of its own, which says how it goes.
+"""Orders of work of training steps of M microbatches: a *family* for each way to order the passes of S stages, in a file of its
+own, which says how it goes. A step ends when all are done and the weights are updated, and then the next begins; but the two
+families of ``ASYNCHRONOUS`` repeat their rows without end.
 
 | family | in flight on the device of stage s | bubble, of equal stages without transfers | stages |
 |---|---|---|---|
@@ -9,6 +10,8 @@ each way to order the passes of S stages, in a file of its own, which says how i
 | ``zb-h1`` | S | (S-1)(F+I-W) | on any devices |
 | ``zb-h2`` | 2 S - 1 | (S-1)(F+I-2W) | on any devices |
 | ``zb-v`` | p | 0 where F = I = W | 2 on each of p devices: s and 2p-1-s on device s |
+| ``pipedream`` | S - s | 0, with old weights | one on each device |
+| ``2bw`` | S - s | 0, with weights of the step before | one on each device |
 | ``auto`` | what memory has space for | the least that there is | on any devices |
 
 ``B`` is ``I``, the gradients of values, then ``W``, those of weights alone, which nobody waits for. What is in flight counts a
@@ -17,7 +20,8 @@ all others are of the step too. Several stages on one device without a family of
 
 Invariants: each row holds, for each microbatch, every ``recv``, ``F``, ``B`` (or ``I`` and ``W``) and ``send`` of its stages
 once, in an order that ``simulate`` completes, and one ``U`` of each stage, last, where there is an update. ``period`` and
-``latency`` are both the seconds that the simulated step takes.
+``latency`` are both the seconds that the simulated step takes; of asynchronous steps the former is the time from one to the
+next.
 """
 
 from __future__ import annotations
@@ -25,14 +29,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ir.module import Schedule
+from ir.rows import unrolled
 from passes.model.liveness import SLOTS
 from passes.model.timeline.families.auto import auto, derived_depths
 from passes.model.timeline.families.base import Family, rows_of
 from passes.model.timeline.families.gpipe import gpipe
 from passes.model.timeline.families.interleaved import interleaved
 from passes.model.timeline.families.one_f_one_b import one_f_one_b
+from passes.model.timeline.families.pipedream import pipedream, two_buffers
 from passes.model.timeline.families.zb_v import zb_v
 from passes.model.timeline.families.zero_bubble import zb_h1, zb_h2
+from passes.model.timeline.orders import steady_period
 from passes.model.timeline.simulate import makespan
 from passes.model.timeline.workload import Workload
 
@@ -43,19 +50,24 @@ FAMILIES: dict[str, Family] = {
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
     "zb-v": zb_v,
+    "pipedream": pipedream,
+    "2bw": two_buffers,
     "auto": auto,
 }
 """The orders of work of a training step, by the names that ``--schedule`` takes."""
 DEFAULT = "1f1b"
+ASYNCHRONOUS = ("pipedream", "2bw")
+"""Families without a flush."""
 
 
 def step(load: Workload, microbatches: int, family: str = DEFAULT) -> Schedule:
     """The schedule of a training step; see the module. ``load.backward`` and ``load.sync`` are given; ``family`` is one of
     ``FAMILIES``. Raises UsageError where the stages do not lie on the devices as the family needs them."""
     rows = rows_of(load, FAMILIES[family](load, microbatches))
-    schedule = Schedule("@schedule", family, tuple(rows.items()), microbatches=microbatches, slots=SLOTS)
-    ends = makespan(load, rows)
-    return replace(schedule, period=ends, latency=ends)
+    endless = family in ASYNCHRONOUS
+    schedule = Schedule("@schedule", family, tuple(rows.items()), microbatches=microbatches, periodic=endless, slots=SLOTS)
+    ends = makespan(load, unrolled(schedule, load.flow, microbatches))
+    return replace(schedule, period=steady_period(load, schedule) if endless else ends, latency=ends)
 
 
-__all__ = ["DEFAULT", "FAMILIES", "derived_depths", "step"]
+__all__ = ["ASYNCHRONOUS", "DEFAULT", "FAMILIES", "derived_depths", "step"]

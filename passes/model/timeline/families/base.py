@@ -19,14 +19,14 @@ from ir.rows import INPUT_GRADIENT, RECEIVE, SEND, UPDATE, WEIGHT_GRADIENT, Flow
 from passes.model.timeline.workload import Workload
 
 Pass: TypeAlias = tuple[str, int, int]
-"""Kind, stage, microbatch."""
+"""Kind, stage, microbatch. Orders that repeat have ``U`` among their passes."""
 
 Orders: TypeAlias = Mapping[str, Sequence[Pass]]
 """The passes of each device, in order."""
 
 Family: TypeAlias = Callable[[Workload, int], Orders]
-"""The orders of a workload's devices for so many microbatches of a step. Raises UsageError where its stages do not lie on the
-devices as the family needs them."""
+"""The orders of a workload's devices for so many microbatches of a step, or of one period. Raises UsageError where its stages
+do not lie on the devices as the family needs them."""
 
 
 def rows_of(load: Workload, orders: Orders) -> dict[str, tuple[Action, ...]]:
@@ -36,11 +36,16 @@ def rows_of(load: Workload, orders: Orders) -> dict[str, tuple[Action, ...]]:
     flow = replace(load.flow, split=split)
     rows = {}
     for device, order in orders.items():
-        actions = [action for kind, stage, number in order for action in _with_transfers(flow, kind, stage, number)]
-        of_device = [stage for stage, on in enumerate(load.replicas) if device in on]
-        updates = [Action(UPDATE, stage) for stage in of_device if load.sync[stage] or stage in load.updates]
-        rows[device] = (*actions, *updates)
+        done = [one for one in order if one[0] != UPDATE or _updates(load, one[1])]
+        actions = [action for kind, stage, number in done for action in _with_transfers(flow, kind, stage, number)]
+        of_device = [stage for stage, on in enumerate(load.replicas) if device in on and _updates(load, stage)]
+        once = [] if any(kind == UPDATE for kind, _, _ in order) else [Action(UPDATE, stage) for stage in of_device]
+        rows[device] = (*actions, *once)
     return rows
+
+
+def _updates(load: Workload, stage: int) -> bool:
+    return load.sync[stage] > 0 or stage in load.updates
 
 
 def _with_transfers(flow: Flow, kind: str, stage: int, number: int) -> list[Action]:

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from ir.diagnostics import UsageError
 from ir.module import Action, Schedule
 from ir.row_faults import faults
-from passes.model.timeline.families import FAMILIES, derived_depths, step
+from ir.rows import delay as updates_behind
+from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, derived_depths, step
 from passes.model.timeline.families.base import rows_of
 from passes.model.timeline.families.zero_bubble import split_turns
 from passes.model.timeline.simulate import Event, makespan, run_rows
 from passes.model.timeline.workload import Wire, Workload
+
+FLUSHED = sorted({*FAMILIES} - {*ASYNCHRONOUS})
 
 
 def chain(forward: list[float], inputs: list[float], weights: list[float], delay: float = 0.0, comm: str = "sum") -> Workload:
@@ -108,7 +111,7 @@ def test_a_v_wastes_little_at_the_memory_of_1f1b() -> None:
 @given(
     st.integers(1, 4),
     st.integers(1, 9),
-    st.sampled_from(sorted(FAMILIES)),
+    st.sampled_from(FLUSHED),
     st.sampled_from(["sum", "overlap", "duplex"]),
     st.floats(0.0, 2.0),
     st.data(),
@@ -224,10 +227,51 @@ def test_replicas_take_the_microbatches_in_turn() -> None:
         sync=(0.5, 0.0),
         weights=(1.0, 0.5),
     )
-    for family in sorted(set(FAMILIES) - {"interleaved", "zb-v"}):
+    for family in sorted({*FLUSHED} - {"interleaved", "zb-v"}):
         schedule = step(load, 6, family)
         assert faults(schedule, load.flow) == []
         rows = dict(schedule.rows)
         assert [a.microbatch for a in rows["a"] if a.kind == "F"] == [0, 2, 4]
         assert [a.microbatch for a in rows["b"] if a.kind == "F"] == [1, 3, 5]
         assert rows["a"][-1] == rows["b"][-1] == Action("U", 0)
+
+
+@given(
+    st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=1, max_size=5),
+    st.integers(1, 6),
+    st.sampled_from(["sum", "overlap", "duplex"]),
+    st.sampled_from([0.0, 0.5, 2.0]),
+    st.sampled_from(ASYNCHRONOUS),
+)
+@settings(deadline=None, max_examples=100)
+def test_steps_without_a_flush_do_everything_once_and_keep_the_pace(
+    forward: list[float], microbatches: int, comm: str, delay: float, family: str
+) -> None:
+    """Two versions at most of ``2bw``, all one update late; of ``pipedream`` as many as are in flight; the last stage none."""
+    count = len(forward)
+    load = chain(forward, forward, forward, delay, comm)
+    load = replace(load, sync=(0.25,) * count, updates=frozenset(range(count)))
+    try:
+        schedule = step(load, microbatches, family)
+    except UsageError:
+        assert family == "2bw"
+        assert max(derived_depths(replace(load, weights=()), 1000)) > microbatches
+        return
+    assert faults(schedule, load.flow) == []
+    lacks = [updates_behind(row, stage, microbatches) for stage, (_, row) in enumerate(schedule.rows)]
+    depths = derived_depths(replace(load, weights=()), 1000)
+    assert lacks == ([1] * count if family == "2bw" else [-(-(depth - 1) // microbatches) for depth in depths])
+    own = [3 * seconds * microbatches + 0.25 for seconds in forward]
+    if comm == "sum" and not delay:
+        assert schedule.period == pytest.approx(max(own))
+    assert schedule.period >= max(own) * (1 - 1e-9)
+    assert schedule.latency >= sum(3 * seconds for seconds in forward)
+
+
+def test_the_pipeline_stays_full() -> None:
+    """4 equal stages, a microbatch a step: 3.5 s a step with the update, where 1F1B with a flush needs 12.5."""
+    load = replace(equal(4), sync=(0.5,) * 4)
+    assert step(load, 1, "pipedream").period == 3.5
+    assert step(load, 1).period == 12.5
+    assert step(load, 4, "2bw").period == 12.5
+    assert step(load, 4).period == 21.5
