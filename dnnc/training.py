@@ -95,7 +95,7 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
             "replicas": 1,
         }
     if not options.flush:
-        changes["partition"] = {"flush": False, "replicas": 1}
+        changes["partition"] = {**changes.get("partition", {}), "flush": False, "replicas": 1}
     there = {step.name for step in pipeline}
     for name, given in changes.items():
         if given and name not in there and not plan_only:

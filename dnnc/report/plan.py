@@ -86,6 +86,9 @@ def plan_headline(plan: Plan) -> str:
 def _step_text(plan: Plan) -> str:
     """Of what microbatches a training step is made."""
     count, period = plan.microbatches, seconds_text(step_period(plan))
+    if not plan.flush:
+        many = f"{count} microbatch{'es' if count > 1 else ''} a step, without a flush"
+        return f"{many}: {period} each on the slowest device; stages work with weights that lack the newest updates"
     if len(plan.stages) > 1:
         more = sum(stage.replicas for stage in plan.stages) - 1
         if math.isclose((count + more) * step_period(plan), plan.value, rel_tol=EVEN):

@@ -12,14 +12,17 @@ from dnnc.scheduled import scheduled
 from ir import parse_module
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.module import Module, Plan, Program, Stage
+from ir.rows import unrolled
 from ir.topology import Topology
 from ir.types import DType, Layout, Shard, TensorType
 from passes.framework.base import PassContext
 from passes.model.spmd.cross_mesh import Party
-from passes.model.timeline.memory import Held, _local_bytes, memory_over_time, stage_memory
-from passes.model.timeline.simulate import simulate
+from passes.model.timeline.families import step
+from passes.model.timeline.memory import Held, _local_bytes, _Stash, memory_over_time, stage_memory
+from passes.model.timeline.simulate import run_rows, simulate
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
+from tests.passes.model.timeline.test_families import equal
 from tests.passes.shard.test_stages import SMALL, sharded
 from tests.passes.staging import chain, devices, planned
 
@@ -182,3 +185,18 @@ def test_auto_has_no_more_in_flight_than_devices_have_memory_for(plan_alone: Mod
         return max(held[device].peak for device in plan.stages[0].devices)
 
     assert peak(plan_alone.replace(topology, small)) <= limit < peak(plan_alone)
+
+
+@pytest.mark.parametrize(("family", "microbatches", "versions"), [("pipedream", 1, [3, 2, 1, 0]), ("2bw", 4, [1, 1, 1, 1])])
+def test_old_versions_of_weights_are_held(family: str, microbatches: int, versions: list[int]) -> None:
+    """4 equal stages: the first has 4 microbatches in flight."""
+    load = replace(equal(4), sync=(0.5,) * 4)
+    schedule = step(load, microbatches, family)
+    stashes = [_Stash(microbatches, 10) for _ in versions]
+    held, most = [0] * 4, [0] * 4
+    for event in run_rows(load, unrolled(schedule, load.flow, 8 * microbatches)):
+        stage = event.action.stage
+        held[stage] += stashes[stage].see(event.action)
+        most[stage] = max(most[stage], held[stage])
+    assert most == [10 * count for count in versions]
+    assert held == [0] * 4  # nothing is under way
