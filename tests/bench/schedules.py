@@ -2,8 +2,9 @@
 
 Run: ``python -m tests.bench.schedules``. A step is synchronous: 128 microbatches, each the minibatch of the profile, then the
 update; stages are those of PipeDream's programme (``passes.partition.pipedream``), with its replicas or one machine each, and
-transfers have lanes beside compute. Every number is of the simulated step: how many times as fast as one machine. *ideal*: what
-the slowest stage would allow. Beside them what Ju et al. 2024 measured of theirs, on machines of their own.
+transfers have lanes beside compute. Every number is of the simulated step: how many times as fast as one machine; of
+``pipedream``, which has no flush and no replicas, of the time from a step to the next. *ideal*: what the slowest stage would
+allow. Beside them what Ju et al. 2024 measured of theirs, on machines of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from passes.model.timeline.families import FAMILIES, step
+from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, step
 from passes.model.timeline.workload import Wire, Workload
 from passes.partition.pipedream import Machines, Profile, solve_pipedream
 from passes.partition.pipedream.problem import cut_bytes
@@ -68,18 +69,20 @@ def planned(path: Path, count: int, *, straight: bool) -> tuple[Workload, float]
 
 
 def predicted() -> None:
-    shown = " ".join(f"{family:>8}" for family in FAMILIES_OF_CHAINS)
+    families = (*FAMILIES_OF_CHAINS, *ASYNCHRONOUS[:1])
+    shown = " ".join(f"{family:>9}" for family in families)
     print(f"{'profile':14} {'machines':>8} {'plan':12} {'replicas':18} {'ideal':>8} {shown} {'Ju et al.':>9}")
     for name in PROFILES:
         for count in (4, 8):
             for straight in (True, False):
                 load, ideal = planned(FOLDER / f"{name}.txt", count, straight=straight)
                 alone = MICROBATCHES * sum(f + b for f, b in zip(load.compute, load.backward, strict=True))
-                times = [alone / step(load, MICROBATCHES, family).period for family in FAMILIES_OF_CHAINS]
+                possible = families if straight else FAMILIES_OF_CHAINS
+                times = " ".join(f"{alone / step(load, MICROBATCHES, family).period:9.3f}" for family in possible)
                 told = f"{MEASURED[name]:9.2f}" if name in MEASURED else ""
                 plan = "straight" if straight else "replicated"
                 replicas = "-".join(str(len(on)) for on in load.replicas)
-                print(f"{name:14} {count:8} {plan:12} {replicas:18} {ideal:8.3f} {' '.join(f'{t:8.3f}' for t in times)} {told}")
+                print(f"{name:14} {count:8} {plan:12} {replicas:18} {ideal:8.3f} {times:{len(shown)}} {told}")
 
 
 def bubbles(devices: int = 8, microbatches: int = 32) -> None:
@@ -87,6 +90,8 @@ def bubbles(devices: int = 8, microbatches: int = 32) -> None:
     print(f"{devices} devices, {microbatches} microbatches, F = I = W")
     print(f"{'family':14} {'of the step':>12} {'of the span':>12} {'most in flight':>15}")
     for family in FAMILIES:
+        if family in ASYNCHRONOUS:  # they wait for nothing
+            continue
         load = placed(family, devices)
         schedule = step(load, microbatches, family)
         work = 3.0 * microbatches

@@ -26,10 +26,12 @@ next.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ir.module import Schedule
-from ir.rows import unrolled
+from ir.module import Action, Schedule
+from ir.rows import RECEIVE, SEND, lane_of, unrolled
 from passes.model.liveness import SLOTS
 from passes.model.timeline.families.auto import auto, derived_depths
 from passes.model.timeline.families.base import Family, rows_of
@@ -67,7 +69,20 @@ def step(load: Workload, microbatches: int, family: str = DEFAULT) -> Schedule:
     endless = family in ASYNCHRONOUS
     schedule = Schedule("@schedule", family, tuple(rows.items()), microbatches=microbatches, periodic=endless, slots=SLOTS)
     ends = makespan(load, unrolled(schedule, load.flow, microbatches))
-    return replace(schedule, period=steady_period(load, schedule) if endless else ends, latency=ends)
+    period = max(steady_period(load, schedule), _busiest(load, rows)) if endless else ends
+    return replace(schedule, period=period, latency=ends)
+
+
+def _busiest(load: Workload, rows: Mapping[str, Sequence[Action]]) -> float:
+    """Seconds of the actions of one device in one lane, at most."""
+    spent: dict[tuple[str, str], float] = defaultdict(float)
+    for device, row in rows.items():
+        for action in row:
+            wire = load.wires[action.channel] if action.channel is not None else None
+            ends = {RECEIVE: wire.receive, SEND: wire.send} if wire is not None else {}
+            own = ends[action.kind] if ends else load.seconds(action.kind, action.stage)
+            spent[device, lane_of(action.kind, load.comm)] += own
+    return max(spent.values(), default=0.0)
 
 
 __all__ = ["ASYNCHRONOUS", "DEFAULT", "FAMILIES", "derived_depths", "step"]
