@@ -63,6 +63,8 @@ _OF_PASS = {
     "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "sync", "recompute"),
     "differentiate": ("learning_rate", "momentum", "weight_decay"),
     "schedule": ("family",),
+    "partition": ("family",),
+    "shard": ("family",),
 }
 """The options that a pass has, by its name."""
 CHUNKED = {"interleaved": "loop", "zb-v": "v"}
@@ -89,18 +91,16 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         given = {key: getattr(options, "schedule" if key == "family" else key) for key in keys}
         changes[name] = {key: value for key, value in given.items() if value not in ("", None, ())}
     if options.stages_each > 1:
-        changes["partition"] = {
-            "chunks": options.stages_each,
-            "chunk_order": CHUNKED.get(options.schedule, "loop"),
-            "replicas": 1,
-        }
-    if not options.flush:
-        changes["partition"] = {**changes.get("partition", {}), "flush": False, "replicas": 1}
+        chunks = {"chunks": options.stages_each, "chunk_order": CHUNKED.get(options.schedule, "loop"), "replicas": 1}
+        changes["partition"].update(chunks)
     there = {step.name for step in pipeline}
     for name, given in changes.items():
-        if given and name not in there and not plan_only:
-            flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
+        own = [key for key in given if key != "family" or name == "schedule"]
+        if own and name not in there and not plan_only:
+            flags = ", ".join(f"--{key.replace('_', '-')}" for key in own)
             raise UsageError(f"{flags}: the pipeline has no pass '{name}'", where="--passes", hint="add it, or leave this out")
+    if not options.flush:
+        changes["partition"]["replicas"] = 1
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
 
 

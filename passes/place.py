@@ -45,11 +45,11 @@ from ir.topology import Device, Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import cuts_of, listing, stage_members
-from passes.model.learning import learning_seconds, step_seconds
+from passes.model.learning import InFlight, learning_seconds, step_seconds
 from passes.model.network import network
 from passes.model.sizes import assessed
 from passes.model.stages.placement import Placement, PlacementProblem
-from passes.model.stages.placement_from_ir import Flushed, Memory, placement_problem, stage_memory, updates
+from passes.model.stages.placement_from_ir import Memory, placement_problem, stage_memory, updates
 from passes.model.stages.placement_search import search
 
 TIGHT = 1e-9
@@ -79,7 +79,9 @@ class PlacePass(Pass):
         if any(stage.mesh for stage in plan.stages):
             return module  # 'shard' chose the devices, and counted their links
         own = stage_ops(module, plan)
-        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, Flushed.of(plan))
+        replicas = [stage.replicas for stage in plan.stages]
+        flight = InFlight.of(plan.microbatches, replicas, "" if plan.flush else "pipedream") if plan.in_steps else None
+        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)
         problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
         ends = time.perf_counter() + self.time_limit
 

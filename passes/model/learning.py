@@ -35,6 +35,8 @@ RECOMPUTE = "recompute"
 """The attribute of an entry function that says what runs again for the backward pass: ``stage``."""
 STATES = 2
 """32-bit numbers that an optimizer keeps of each element where nothing says which it is: Adam's."""
+ASYNCHRONOUS = ("pipedream", "2bw")
+"""Orders of work without a flush behind each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +153,27 @@ def step_text(module: Module, microbatches: int) -> str:
     return f" training of {microbatches}{again}: {state}"
 
 
-def in_flight(microbatches: int, replicas: Sequence[int], stage: int) -> int:
-    """Microbatches that a device of ``stage`` has before their backward pass at most, as 1F1B has it: one for each device of
-    the stages from it on, shared among its replicas."""
-    return math.ceil(min(microbatches, sum(replicas[stage:])) / replicas[stage])
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """What a device of each stage has at most in a training step: ``microbatches`` before the end of their backward pass, and
+    old ``versions`` of weights beside the newest."""
+
+    microbatches: tuple[int, ...]
+    versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, microbatches: int, replicas: Sequence[int], family: str = "") -> InFlight:
+        """Of steps of so many ``microbatches`` in stages of so many ``replicas``, ordered as ``family`` does
+        (``passes.model.timeline.families``); of an order that follows from seconds and memory, and of stages that share
+        devices, as 1F1B: one for each device of the stages from it on, shared among its replicas."""
+        every, ahead = sum(replicas), [sum(replicas[stage:]) for stage in range(len(replicas))]
+        if family == "pipedream":
+            return cls(tuple(ahead), tuple(-(-(count - 1) // microbatches) for count in ahead))
+        if family == "2bw":
+            return cls(tuple(ahead), (1,) * len(ahead))
+        most = {"gpipe": microbatches, "zb-h1": every, "zb-h2": 2 * every - 1}
+        held = (min(microbatches, most.get(family, count)) for count in ahead)
+        return cls(tuple(-(-count // own) for count, own in zip(held, replicas, strict=True)), (0,) * len(ahead))
 
 
 def step_seconds(period: float, microbatches: int, replicas: Sequence[int], *, flush: bool = True) -> float:
@@ -172,10 +191,11 @@ def _gradients(func: Func, state: Mapping[str, int]) -> set[str]:
 
 
 __all__ = [
+    "ASYNCHRONOUS",
+    "InFlight",
     "Learning",
     "all_reduce_seconds",
     "backward_seconds",
-    "in_flight",
     "is_float",
     "learning",
     "learning_seconds",

@@ -41,7 +41,7 @@ from passes.model.stages.fusing import streamed_problem_of, with_borders
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
 from passes.model.stages.placement_from_ir import stage_memory
-from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools
+from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.chunks import check_chunks, chunked, on_devices
 from passes.partition.control import read_cuts, read_pins
@@ -103,12 +103,12 @@ class PartitionPass(Pass):
     transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in
     different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most
     devices that a stage may run on, each handling every so-many-th sample (0: as many as there are, where the objective has a
-    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream); ``flush``: whether the pipeline
-    is empty behind each, as rows of ``pipedream`` and ``2bw`` do not leave it. ``chunks``: stages on each
-    device of a training step, put there in ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``:
-    ideals walked over and pairs of them tested before the search turns to those near a good order. ``memory``: MiB that the
-    search may hold. ``time_limit``: seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan
-    instead of the run. ``hosts``: look for plans that are better where links between hosts are slower than inside.
+    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream), ordered as ``family`` does
+    (empty: as 1F1B; ``passes.model.timeline.families``). ``chunks``: stages on each device of a training step, put there in
+    ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them
+    tested before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``:
+    seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run. ``hosts``: look
+    for plans that are better where links between hosts are slower than inside.
     """
 
     name: ClassVar[str] = "partition"
@@ -121,7 +121,7 @@ class PartitionPass(Pass):
     stages: int = 0
     replicas: int = 1
     microbatches: int = 0
-    flush: bool = True
+    family: str = ""
     chunks: int = 1
     chunk_order: str = "loop"
     max_ideals: int = 5_000_000
@@ -156,11 +156,10 @@ class PartitionPass(Pass):
             raise UsageError(f"--comm {self.comm}: not an option of objective=training", where=self.name, hint="leave it out")
         if self.microbatches < 0:
             raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
-        if not self.flush and (self.replicas != 1 or self.chunks > 1 or self.split == ANY):
+        steps = Steps(module, topology, context.analyses.get(network, topology), self.microbatches or MICROBATCHES, self.family)
+        if not steps.flush and (self.replicas != 1 or self.chunks > 1 or self.split == ANY):
             message = "without a flush behind each step, every stage has one device, and every device one stage"
             raise UsageError(message, where=self.name, hint="leave --replicas, --chunks and --split out")
-        net = context.analyses.get(network, topology)
-        steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.flush)
 
         every, most = len(topology.devices), self.replicas or MOST_REPLICAS
 
@@ -177,7 +176,7 @@ class PartitionPass(Pass):
 
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
-        if self.stages or self.split == ANY or not self.flush:
+        if self.stages or self.split == ANY or not steps.flush:
             return plan_of(self.stages)[0]
         return steps.quickest(plan_of, devices)
 
@@ -208,7 +207,7 @@ class PartitionPass(Pass):
         if self.chunks > 1:
             fine = chunked(fine, self.chunks, self.stages)
         if steps is not None:
-            fine = steps.problem(fine)
+            fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
@@ -447,9 +446,10 @@ class PartitionPass(Pass):
     ) -> Solution:
         """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
 
-        Planner and exact count differ in one place: an edge over several stages needs more buffers, which no
-        function of a stage alone can say. So the limits are lowered by what is missing and the search runs again; the bound
-        of the first search stays."""
+        Planner and exact count differ in what no function of a stage alone can say: buffers of an edge over several stages, and
+        in training how many microbatches are in flight, which depends on the stages behind. So the limits are lowered, by what
+        is missing and to the same part of what the planner counts, and the search runs again; the bound of the first search
+        stays."""
 
         if states_bytes(module.entry) or self._minimises.alone:
             return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
@@ -460,22 +460,21 @@ class PartitionPass(Pass):
             members = _ops_of(parts, groups)
             placed = _with_stages(module, members)
             shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
-            flushed = steps.in_flight(shared) if steps is not None else None
-            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flushed)
+            flight = steps.in_flight(shared) if steps is not None else None
+            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
             held = [0] * len(solution.stages)
             for (owner, _), needed in zip(parts, exact, strict=True):
                 held[owner] += needed.total
-            excess: dict[int, int] = {}
-            for (kind, _), total in zip(solution.stages, held, strict=True):
+            lower: dict[int, int] = {}
+            for (kind, nodes), total in zip(solution.stages, held, strict=True):
                 limit = problem.kinds[kind].memory
                 if limit is not None and total > limit:
-                    excess[kind] = max(excess.get(kind, 0), total - limit)
-            if not excess:
+                    counted = stage_cost(problem, nodes, kind).memory if steps is not None else total
+                    wanted = min((tightened.kinds[kind].memory or 0) - (total - limit), counted * limit // total)
+                    lower[kind] = max(0, min(wanted, lower.get(kind, wanted)))
+            if not lower:
                 break
-            kinds = tuple(
-                replace(kind, memory=max(0, (kind.memory or 0) - excess[k])) if k in excess else kind
-                for k, kind in enumerate(tightened.kinds)
-            )
+            kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
             tightened = replace(tightened, kinds=kinds)
             left = replace(budget, seconds=max(0.5, deadline - time.perf_counter()))
             again = search(tightened, left, context.progress)

@@ -7,8 +7,8 @@ periods as there are devices to fill (``step_seconds``), so fewer stages may be 
 stages below that of the least load is tried that may be. Without a flush behind each step the pipeline stays full, and the
 least load is the best.
 
-What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts one; the
-exact memory of its plan is looked at afterwards, as for buffers.
+What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts as many as
+every stage holds (``InFlight``); the exact memory of its plan is looked at afterwards, as for buffers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,20 @@ from ir.module import Module, Plan
 from ir.objectives import TRAINING
 from ir.topology import Topology
 from passes.model.graph import reads
-from passes.model.learning import Learning, learning, learning_seconds, saved_values, step_seconds
+from passes.model.learning import (
+    ASYNCHRONOUS,
+    InFlight,
+    Learning,
+    learning,
+    learning_seconds,
+    recomputes,
+    saved_values,
+    step_seconds,
+)
 from passes.model.liveness import resource_bytes
 from passes.model.network import Network
 from passes.model.stages.bounds import least_step, prices
 from passes.model.stages.from_ir import problem_of
-from passes.model.stages.placement_from_ir import Flushed
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
 from passes.partition.replicas import replicated_kinds
@@ -40,13 +48,18 @@ MOST_TRIED = 8
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps of so many ``microbatches`` of ``module``; ``flush``: whether the pipeline is empty behind each."""
+    """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does."""
 
     module: Module
     topology: Topology
     network: Network
     microbatches: int
-    flush: bool = True
+    family: str = ""
+
+    @property
+    def flush(self) -> bool:
+        """Whether the pipeline is empty behind each step."""
+        return self.family not in ASYNCHRONOUS
 
     @cached_property
     def learned(self) -> Learning:
@@ -65,8 +78,8 @@ class Steps:
                     found[:, i] += (self.learned.update[name], sizes[name], 1)
         return found
 
-    def problem(self, stream: Problem) -> Problem:
-        """The problem of a stream, one node per op, with the costs of a step."""
+    def problem(self, stream: Problem, replicas: int = 1) -> Problem:
+        """The problem of a stream, one node per op, with the costs of a step in stages of up to so many ``replicas``."""
         func, kinds = self.module.entry, stream.kinds
         rows = {type_.name: [one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types}
         both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
@@ -88,7 +101,9 @@ class Steps:
         for i, op in enumerate(func.ops):
             for name, size in saved_values(op, self.learned).items():
                 kept.setdefault(name, (size, []))[1].append(i)
-        held += [(size, tuple(who)) for size, who in kept.values() if size]
+        flight = min(InFlight.of(self.microbatches, [1] * (stream.stages or 1), self.family).microbatches)
+        flight = 1 if recomputes(self.module) else -(-flight // replicas)
+        held += [(flight * size, tuple(who)) for size, who in kept.values() if size]
         return replace(
             stream,
             seconds=np.ascontiguousarray(seconds),
@@ -109,9 +124,9 @@ class Steps:
                 row += 2 * (r - 1) * (summed / r / port.bandwidth + count * port.latency)
         return found
 
-    def in_flight(self, replicas: tuple[int, ...]) -> Flushed:
-        """What is in the pipeline of stages of so many ``replicas`` at most."""
-        return Flushed(self.microbatches if self.flush else sum(replicas), replicas)
+    def in_flight(self, replicas: Sequence[int]) -> InFlight:
+        """What stages of so many ``replicas`` hold at most."""
+        return InFlight.of(self.microbatches, replicas, self.family)
 
     def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
         """The problem whose stages may run on up to ``most`` devices of a kind: these share the microbatches, but each updates

@@ -170,11 +170,11 @@ class AssignPass(StatedPass):
 
 def single_step(module: Module, topology: Topology, microbatches: int) -> float:
     """Seconds of a training step of the whole model on the best single device that holds it; inf where none does."""
-    from passes.model.learning import learning_seconds
-    from passes.model.stages.placement_from_ir import Flushed, stage_memory, updates
+    from passes.model.learning import InFlight, learning_seconds
+    from passes.model.stages.placement_from_ir import stage_memory, updates
 
     whole = [range(len(module.entry.ops))]
-    (needed,) = stage_memory(module, whole, (), "sum", Flushed(microbatches, (1,)))
+    (needed,) = stage_memory(module, whole, (), "sum", InFlight.of(microbatches, (1,)))
     (update,) = updates(module, whole)
     best = math.inf
     for device in topology.devices:

@@ -33,7 +33,7 @@ from ir.verifier.machines import MOST_SHARE
 from passes.framework.base import PassContext
 from passes.model.folding import expand, folding
 from passes.model.graph import listing, reads, stage_members
-from passes.model.learning import recomputes
+from passes.model.learning import InFlight, recomputes
 from passes.model.network import Network, network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.footprint import overfull
@@ -41,7 +41,7 @@ from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.model.spmd.notation import read_placements
 from passes.model.spmd.price import price
-from passes.model.spmd.staged import Staged, in_flight
+from passes.model.spmd.staged import Staged
 from passes.model.spmd.undecided import undecided
 from passes.replay.stated import SHOWN, StatedPass, shortened
 from passes.shard.borders import Border, Cutter
@@ -482,7 +482,7 @@ class _Line:
     def in_flight(self, number: int) -> int:
         if not self.training or recomputes(self.module):
             return 1
-        return in_flight(self.asked.microbatches, len(self.stated), number)
+        return InFlight.of(self.asked.microbatches, [1] * len(self.stated)).microbatches[number]
 
     def alike(self, one: int, other: int) -> bool:
         """Whether values cross between two stages as they lie."""

@@ -97,6 +97,7 @@ class Bounding:
         uneven: bool = False,
         training: bool = False,
         microbatches: int = 1,
+        family: str = "",
         strategy: str = "",
         progress: Progress = lambda label, fraction: None,
     ) -> None:
@@ -106,7 +107,7 @@ class Bounding:
         self.strategy = strategy
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory, self.spare = memory, spare
-        self.training, self.microbatches = training, microbatches
+        self.training, self.microbatches, self.family = training, microbatches, family
         self.links = Links(topology, net)
         self.solved = 0
         self.took: dict[int, float] = {}

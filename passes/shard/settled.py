@@ -18,13 +18,13 @@ import numpy as np
 
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
-from passes.model.learning import recomputes
+from passes.model.learning import InFlight, recomputes
 from passes.model.network import Network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.price import Decisions, price
-from passes.model.spmd.staged import Staged, in_flight
+from passes.model.spmd.staged import Staged
 from passes.shard.borders import Border, Cutter, StageInput
 from passes.shard.bounding import Bounding, Form
 from passes.shard.chains import Chain
@@ -113,7 +113,8 @@ class Settler:
     def in_flight(self, line: _Line, number: int) -> int:
         if not self.bounding.training or recomputes(self.bounding.module):
             return 1
-        return in_flight(self.bounding.microbatches, len(line.runs), number)
+        stages = [1] * len(line.runs)
+        return InFlight.of(self.bounding.microbatches, stages, self.bounding.family).microbatches[number]
 
     def cut(self, line: _Line, number: int, border: Border) -> StageInput:
         stage = self.bounding.cutter(self.form(line, number)).cut(line.own[number], border)

@@ -75,7 +75,8 @@ class ShardPass(Pass):
     function, and cut where the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound,
     at which a search ends; 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
     shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: runs of the
-    function that make a training step, whose gradients are added up and synchronised once; 0: 8 in stages, 1 on one mesh."""
+    function that make a training step, whose gradients are added up and synchronised once; 0: 8 in stages, 1 on one mesh.
+    ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``), by which memory counts."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""
@@ -89,6 +90,7 @@ class ShardPass(Pass):
     strategy: str = ""
     stages: int = 1
     microbatches: int = 0
+    family: str = ""
 
     @property
     def flushed(self) -> int:
@@ -213,6 +215,7 @@ class ShardPass(Pass):
                 uneven=self.uneven,
                 training=self.training,
                 microbatches=self.flushed,
+                family=self.family,
                 strategy=strategy,
                 gap=self.gap,
                 incumbent=worth_finding(context),

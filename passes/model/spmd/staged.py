@@ -1,4 +1,4 @@
-"""``Staged``: one stage of a sharded plan as it was decided, and how many microbatches it holds."""
+"""``Staged``: one stage of a sharded plan as it was decided."""
 
 from __future__ import annotations
 
@@ -18,10 +18,4 @@ class Staged:
     bill: Bill
 
 
-def in_flight(microbatches: int, stages: int, number: int) -> int:
-    """Microbatches whose backward passes stage ``number`` has before it at most, as 1F1B has it: one for each stage from it
-    on."""
-    return min(microbatches, stages - number)
-
-
-__all__ = ["Staged", "in_flight"]
+__all__ = ["Staged"]

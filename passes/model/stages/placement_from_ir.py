@@ -13,8 +13,8 @@ from ir.rows import edge_slots
 from ir.topology import DeviceType, Topology
 from passes.model.graph import Cut, cuts_of, listing, reads
 from passes.model.learning import (
+    InFlight,
     all_reduce_seconds,
-    in_flight,
     learning,
     learning_seconds,
     recomputes,
@@ -45,20 +45,6 @@ class Memory:
     def least(self) -> int:
         """Bytes without which the stage cannot run at all."""
         return self.total - self.spare
-
-
-@dataclass(frozen=True, slots=True)
-class Flushed:
-    """A training step through stages of so many ``replicas``, with at most so many ``microbatches`` in the pipeline."""
-
-    microbatches: int
-    replicas: tuple[int, ...]
-
-    @classmethod
-    def of(cls, plan: Plan) -> Flushed | None:
-        """None of a plan that is of no step."""
-        replicas = tuple(stage.replicas for stage in plan.stages)
-        return cls(plan.microbatches if plan.flush else sum(replicas), replicas) if plan.in_steps else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +153,17 @@ def messages_of(entry: Func, cuts: Sequence[Cut], learned: Container[str] = ()) 
 
 
 def stage_memory(
-    module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str, flushed: Flushed | None = None
+    module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str, flight: InFlight | None = None
 ) -> tuple[Memory, ...]:
     """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
-    of them for each tensor. In a training step (``flushed``) a weight has its gradient and the optimizer's state beside it, the
-    workspace holds what is saved of the microbatches in flight, and gradients that come back have buffers too."""
+    of them for each tensor. In a training step (``flight``) a weight has its gradient, the optimizer's state and older versions
+    beside it, the workspace holds what is saved of the microbatches in flight, and gradients that come back have buffers
+    too."""
     entry, sizes = module.entry, resource_bytes(module)
     stated = stated_bytes(entry)
     if stated is not None:
         return tuple(Memory(sum(stated[i] for i in positions), 0, 0, 0) for positions in own)
-    learned = learning(module) if flushed is not None else None
+    learned = learning(module) if flight is not None else None
     found = []
     for stage, positions in enumerate(own):
         names = {name for i in positions for name in reads(entry.ops[i]) if name in sizes}
@@ -187,10 +174,11 @@ def stage_memory(
         least = sum(edge_slots(comm, stage - 1, stage, SLOTS) * (cut.nbytes or 0) for cut in arriving)
         weights = sum(sizes[name] for name in names)
         workspace = stage_workspace(entry, positions)
-        if learned is not None and flushed is not None:
-            weights += sum(sizes[name] + learned.state[name] for name in names if name in learned.state)
+        if learned is not None and flight is not None:
+            versions = 1 + flight.versions[stage]
+            weights += sum(versions * sizes[name] + learned.state[name] for name in names if name in learned.state)
             saved = {name: size for i in positions for name, size in saved_values(entry.ops[i], learned).items()}
-            held = in_flight(flushed.microbatches, flushed.replicas, stage)
+            held = flight.microbatches[stage]
             if recomputes(module):
                 workspace += sum(saved.values()) + held * sum(cut.nbytes or 0 for cut in arriving)
             else:

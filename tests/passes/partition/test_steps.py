@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from passes.model.op_time import op_seconds
 from passes.partition import PartitionPass
 from passes.partition.steps import Steps
 from passes.place import PlacePass
+from passes.schedule import SchedulePass
 
 BATCH = 16
 BANDWIDTH, LATENCY = 1e9, 1e-6
@@ -62,7 +64,7 @@ def chain(widths: list[int], devices: int, memory: int | None = None, optimizer:
     return CostPass().run(ir.load_module(text, dialects=DIALECTS), PassContext(dialects=DIALECTS))
 
 
-def planned(module: Module, **options: int) -> Plan:
+def planned(module: Module, **options: Any) -> Plan:
     context = PassContext(dialects=DIALECTS)
     found = PartitionPass(objective="training", **options).run(module, context)
     assert ir.verify(found, dialects=DIALECTS) == []
@@ -213,6 +215,41 @@ def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
     saved = [sum(sizes.values()) for sizes in kept]
     grown = [a.workspace - b.workspace for a, b in zip(many.stages, one.stages, strict=True)]
     assert grown == [2 * saved[0], saved[1], 0]
+
+
+def test_a_split_is_found_that_the_order_of_work_has_memory_for() -> None:
+    """GPipe holds all microbatches on every stage: where that does not fit, a split that 1F1B would not choose does."""
+    widths, context = [16, 16, 256, 256, 16, 16, 512, 16], PassContext(dialects=DIALECTS)
+
+    def ordered(limit: int | None, family: str) -> Plan:
+        found = PartitionPass(objective="training", microbatches=64, stages=2, family=family).run(
+            chain(widths, 2, limit), context
+        )
+        plan = SchedulePass(family="gpipe").run(PlacePass().run(found, context), context).first(Plan)
+        assert plan is not None
+        return plan
+
+    free = ordered(None, "")
+    limit = int(0.96 * max(stage.memory for stage in free.stages))
+    with pytest.raises(Infeasible, match="in the order gpipe it holds"):
+        ordered(limit, "")
+    fits = ordered(limit, "gpipe")
+    assert max(stage.memory for stage in fits.stages) <= limit
+    assert fits.value > free.value
+
+
+def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() -> None:
+    module = chain([64, 64, 64, 64], 3)
+    one = planned(module, microbatches=1, stages=3)
+    endless = planned(module, microbatches=1, stages=3, family="pipedream")
+    assert (one.flush, endless.flush) == (True, False)
+    assert one.value == pytest.approx(3 * endless.value)
+    weights = [stage.weights // 4 for stage in one.stages]  # with gradients and two moments
+    assert [a.weights - b.weights for a, b in zip(endless.stages, one.stages, strict=True)] == [2 * weights[0], weights[1], 0]
+    free = planned(module, microbatches=1, family="pipedream")
+    assert len(free.stages) == 3  # nothing has to fill
+    assert free.value == pytest.approx(endless.value)
+    assert free.status == "optimal"
 
 
 def test_a_limit_that_cannot_be_met_names_device_and_bytes() -> None:

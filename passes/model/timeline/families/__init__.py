@@ -32,6 +32,7 @@ from dataclasses import replace
 
 from ir.module import Action, Schedule
 from ir.rows import RECEIVE, SEND, lane_of, unrolled
+from passes.model.learning import ASYNCHRONOUS
 from passes.model.liveness import SLOTS
 from passes.model.timeline.families.auto import auto, derived_depths
 from passes.model.timeline.families.base import Family, rows_of
@@ -58,8 +59,6 @@ FAMILIES: dict[str, Family] = {
 }
 """The orders of work of a training step, by the names that ``--schedule`` takes."""
 DEFAULT = "1f1b"
-ASYNCHRONOUS = ("pipedream", "2bw")
-"""Families without a flush."""
 
 
 def step(load: Workload, microbatches: int, family: str = DEFAULT) -> Schedule:

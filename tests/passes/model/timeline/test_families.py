@@ -13,6 +13,8 @@ from ir.diagnostics import UsageError
 from ir.module import Action, Schedule
 from ir.row_faults import faults
 from ir.rows import delay as updates_behind
+from ir.rows import shown, unrolled
+from passes.model.learning import InFlight
 from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, derived_depths, step
 from passes.model.timeline.families.base import rows_of
 from passes.model.timeline.families.zero_bubble import split_turns
@@ -275,3 +277,21 @@ def test_the_pipeline_stays_full() -> None:
     assert step(load, 1).period == 12.5
     assert step(load, 4, "2bw").period == 12.5
     assert step(load, 4).period == 21.5
+
+
+@pytest.mark.parametrize("family", ["1f1b", "gpipe", "zb-h1", "zb-h2", *ASYNCHRONOUS])
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 4), (3, 2), (4, 4), (4, 9)])
+def test_what_the_search_counts_in_flight_is_what_the_rows_have(family: str, stages: int, microbatches: int) -> None:
+    if family == "2bw" and microbatches < stages:
+        return
+    load = equal(stages)
+    schedule = step(load, microbatches, family)
+    assert peaks(unrolled(schedule, load.flow, shown(schedule))) == [
+        *InFlight.of(microbatches, [1] * stages, family).microbatches
+    ]
+
+
+def test_what_replicas_have_in_flight() -> None:
+    assert InFlight.of(9, [2, 1]).microbatches == (2, 1)
+    assert InFlight.of(9, [2, 1], "gpipe").microbatches == (5, 9)
+    assert InFlight.of(9, [2, 1], "zb-h1").microbatches == (2, 3)
