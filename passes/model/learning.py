@@ -167,9 +167,9 @@ class InFlight:
         (``passes.model.timeline.families``); of an order that follows from seconds and memory, and of stages that share
         devices, as 1F1B: one for each device of the stages from it on, shared among its replicas."""
         every, ahead = sum(replicas), [sum(replicas[stage:]) for stage in range(len(replicas))]
-        if family == "pipedream":
+        if family == ASYNCHRONOUS[0]:
             return cls(tuple(ahead), tuple(-(-(count - 1) // microbatches) for count in ahead))
-        if family == "2bw":
+        if family in ASYNCHRONOUS:
             return cls(tuple(ahead), (1,) * len(ahead))
         most = {"gpipe": microbatches, "zb-h1": every, "zb-h2": 2 * every - 1}
         held = (min(microbatches, most.get(family, count)) for count in ahead)
