@@ -43,6 +43,7 @@ def dnnc(environment: dict[str, str], *arguments: str, **options: object) -> sub
     )
 
 
+@pytest.mark.slow
 def test_no_socket_is_opened_and_the_user_s_folders_stay_empty(tmp_path: Path) -> None:
     """The commands and their stage processes; where the system allows it with every call of ``socket`` ending its process."""
     guard = {"preexec_fn": refuse_sockets} if sockets_refused() else {}

@@ -77,6 +77,7 @@ sys.exit(main(["run", {str(build)!r}, "--quiet"]))
     assert "Too many open files" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [

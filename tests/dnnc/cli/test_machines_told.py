@@ -29,6 +29,7 @@ def test_workers_that_share_cores_promise_no_more_than_the_cores(tmp_path: Path,
     assert "cores" not in json.loads((out / "plan.json").read_text())["certificate"]
 
 
+@pytest.mark.slow
 def test_a_run_says_that_its_predictions_are_of_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     for preset, names in (("h100x2", ["h100"]), ("cpu-1", [])):

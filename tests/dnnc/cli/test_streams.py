@@ -57,6 +57,7 @@ def test_a_build_is_written_whoever_listens(tmp_path: Path) -> None:
     assert code == 0, seen
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_build_stands_though_nothing_could_be_said(tmp_path: Path) -> None:
     build = tmp_path / "build"

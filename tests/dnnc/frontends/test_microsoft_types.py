@@ -75,6 +75,7 @@ def test_operators_of_the_runtime_grow() -> None:
         import_proto(node_model("MatMulNBits", "com.microsoft", N=3, block_size=16), where="m")
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(case=st.sampled_from(CASES), data=st.data())
 def test_rules_raise_nothing(case: NodeCase, data: st.DataObject) -> None:

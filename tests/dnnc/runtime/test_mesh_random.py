@@ -40,6 +40,7 @@ def small(sizes: list[tuple[int, ...]]) -> bool:
     return sum(map(math.prod, sizes)) <= 6
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     st.integers(0, 10**6),

@@ -59,6 +59,7 @@ def test_compiled_and_checked(make: Callable[[], onnx.ModelProto], gap: float, t
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_search_leaves_nothing(tmp_path: Path) -> None:
     onnx.save(experts(32, hidden=32, length=8), tmp_path / "model.onnx")
     arguments = ["compile", str(tmp_path / "model.onnx"), "-t", "preset:cpu-4", "-o", str(tmp_path / "out")]

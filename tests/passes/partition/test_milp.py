@@ -83,6 +83,7 @@ def test_a_cap_below_the_optimum_is_infeasible(seed: int, part: float) -> None:
     assert result.status == ("infeasible" if part < 1 else "optimal")
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_the_start_is_renumbered_for_the_symmetry_rows(seed: int) -> None:
     """Whatever devices a plan's stages lie on, the solver has its value before the first node."""
@@ -142,7 +143,7 @@ def test_heaviest_first_and_ties_by_index() -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_two_sides_equal_brute_force(seed: int) -> None:
     problem, sides = random_sides(seed)
     expected = brute_force_sided(problem, sides)

@@ -175,7 +175,7 @@ def brute_force(profile: Profile, machines: Machines) -> float:
     return best
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=125, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_answer_is_that_of_brute_force(seed: int) -> None:
     rng = random.Random(seed)
@@ -195,7 +195,7 @@ def test_the_answer_is_that_of_brute_force(seed: int) -> None:
     assert solution.times == stage_times(profile, machines, plan)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.integers(0, 2**32))
 def test_reductions_keep_the_optimum(seed: int) -> None:
     rng = random.Random(seed)
@@ -352,6 +352,7 @@ def test_inception_has_the_lattice_that_was_published() -> None:
     assert count_ideals(Tables(objective.problem, objective.price), BIG, 10**6) == 221_564 + 1  # and the empty one
 
 
+@pytest.mark.slow
 @with_profiles
 def test_a_lattice_too_large_still_gets_a_plan_and_a_bound() -> None:
     profile, machines = read(FOLDER / "nasnetamobile.txt"), Machines(8, 10e9)

@@ -35,6 +35,7 @@ def optimum(problem: Problem) -> float:
     return solve_family(tables, family, BIG).value
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(st.integers(0, 10**9), st.booleans(), EFFORTS)
 @example(33639, False, Effort(0.0, 0.0, 0.3))  # pieces of no seconds, whose weights fit no device together
@@ -50,7 +51,7 @@ def test_relaxed_optimum_is_no_larger(seed: int, chains: bool, effort: Effort) -
     assert optimum(relaxed.problem) <= best * (1 + 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from(COMM))
 def test_hub_bound_is_no_larger(seed: int, chains: bool, comm: str) -> None:
     problem = random_chains(seed, comm=comm) if chains else random_problem(seed, nodes=6, comm=comm)
@@ -79,7 +80,7 @@ def test_hub_bound_is_the_minimum_cut(seed: int) -> None:
         assert hub_bound(problem, 0.0)[0] == pytest.approx(max(least), rel=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(COMM), st.randoms(use_true_random=False))
 def test_part_is_no_dearer(seed: int, comm: str, rng) -> None:  # type: ignore[no-untyped-def]
     problem = random_problem(seed, nodes=6, comm=comm)
@@ -91,7 +92,7 @@ def test_part_is_no_dearer(seed: int, comm: str, rng) -> None:  # type: ignore[n
 
 @pytest.mark.parametrize(
     "problem",
-    [pytest.param(encoder_decoder(6), marks=pytest.mark.slow), experts(16, layers=2)],
+    [pytest.param(encoder_decoder(6), marks=pytest.mark.slow), pytest.param(experts(16, layers=2), marks=pytest.mark.slow)],
     ids=["encoder-decoder", "experts"],
 )
 def test_contractions_bound_what_cannot_be_walked(problem: Problem) -> None:

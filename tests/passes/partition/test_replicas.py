@@ -156,7 +156,7 @@ def best_training(graph: TrainingGraph, replication: Replication) -> dict[str, f
     return best
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from((None, 2, 8)), st.sampled_from((0.5, 4.0, 100.0)), st.integers(1, 3))
 def test_training_with_replicas_equals_brute_force(seed: int, flush: int | None, bandwidth: float, most: int) -> None:
     """Unequal kinds, one of which may synchronise for nothing; with and without flushes; limits, orphans and colours."""

@@ -132,7 +132,7 @@ def brute_force(graph: TrainingGraph) -> dict[str, float]:
     return best
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_answer_is_that_of_brute_force(seed: int) -> None:
     graph = random_graph(random.Random(seed))
@@ -167,7 +167,7 @@ def test_numbers_that_mean_never_drown_no_others() -> None:
             assert solve_training(graph, objective).value == pytest.approx(best[objective], rel=1e-9)
 
 
-@pytest.mark.parametrize("examples", [30, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [15, pytest.param(150, marks=pytest.mark.slow)])
 def test_reductions_keep_the_optimum(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(st.integers(0, 2**32))

@@ -234,7 +234,9 @@ def test_values_cross_in_parts_to_a_mesh_of_the_same_shape() -> None:
     assert one.send == two.receive == pytest.approx(2048e-9)
 
 
-@pytest.mark.parametrize(("strategy", "stages"), [("data", 2), ("megatron", 3), ("replicate", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "stages"), [("data", 2), pytest.param("megatron", 3, marks=pytest.mark.slow), ("replicate", 2)]
+)
 def test_a_plan_by_name_is_cut_where_its_slowest_stage_is_quickest(strategy: str, stages: int) -> None:
     """No other cut of the chain, with ops split as in the plan of the whole and weights kept as costs least, is quicker."""
     module = parse_module(chain(2 * stages))

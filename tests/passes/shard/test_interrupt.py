@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 CHILD = """
 import json, os, signal, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,6 +40,7 @@ print(json.dumps(rows), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_with_the_plan_and_its_bound() -> None:
     done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

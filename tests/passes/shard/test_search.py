@@ -143,6 +143,7 @@ def proven(problem: ShardProblem) -> bool:
     return plan.gap < 1e-3
 
 
+@pytest.mark.slow
 def test_shares_move_to_where_they_bind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without moving, fewer plans are proven."""
     monkeypatch.setattr(charges, "JOINT", 1)

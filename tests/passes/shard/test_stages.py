@@ -272,7 +272,7 @@ def assert_between(best: float, bound: float, value: float) -> None:
 
 
 @given(modules(), st.sampled_from([0, 0, 1, 2]))
-@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value(module: Module, stages: int) -> None:
     meshes = blocks_of(module)
     best = Oracle(module, meshes).best(stages)
@@ -290,6 +290,7 @@ def test_brute_force_lies_between_bound_and_value_where_ops_are_fused(module: Mo
     assert_between(best, bound, value)
 
 
+@pytest.mark.slow
 @given(modules(), st.sampled_from([0, 2]), st.sampled_from([1, 4]))
 @settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value_in_training(module: Module, stages: int, microbatches: int) -> None:
@@ -299,6 +300,7 @@ def test_brute_force_lies_between_bound_and_value_in_training(module: Module, st
     assert_between(best, bound, value)
 
 
+@pytest.mark.slow
 @given(modules(), st.sampled_from([0, 4]), st.sampled_from([0.3, 0.5, 0.8]))
 @settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value_with_little_memory(module: Module, microbatches: int, share: float) -> None:
