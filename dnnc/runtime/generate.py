@@ -136,7 +136,7 @@ def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resou
     """What ``op`` demands of its operand number ``index``, when ``wanted`` is demanded of its results."""
     name = op.name.removeprefix("onnx.")
     demand = Demand()
-    table = _table(op, name, index, types)
+    table = table_size(op, index, types)
     if table is not None:
         demand |= Demand(limit=table)
     if name == "com.microsoft.GroupQueryAttention" and index in (5, 6):
@@ -179,8 +179,9 @@ def _to_float_or_bool(op: Op) -> bool:
     return isinstance(result, TensorType) and (result.dtype.is_float or result.dtype is DType.BOOL)
 
 
-def _table(op: Op, name: str, index: int, types: Mapping[str, Type]) -> int | None:
-    """Size of the axis that operand ``index`` of ``op`` indexes, when it does."""
+def table_size(op: Op, index: int, types: Mapping[str, Type]) -> int | None:
+    """Size of the axis that operand ``index`` of ``op`` indexes, when it does; the number of classes where it holds labels."""
+    name = op.name.removeprefix("onnx.")
 
     def axis_size(operand: int, axis: int) -> int | None:
         shape = _shape(op, operand, types)
@@ -192,6 +193,8 @@ def _table(op: Op, name: str, index: int, types: Mapping[str, Type]) -> int | No
     match name, index:
         case ("Gather" | "GatherElements" | "ScatterElements" | "Scatter", 1):
             return axis_size(0, op.get("axis", 0))
+        case ("SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss", 1):
+            return axis_size(0, 1)
         case ("com.microsoft.GatherBlockQuantized", 1):
             return axis_size(0, op.get("gather_axis", 0))
         case ("com.microsoft.TorchEmbedding", 1):

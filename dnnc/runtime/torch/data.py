@@ -22,6 +22,7 @@ from dnnc.program.elements import user_dtype
 from dnnc.runtime.generate import Demand, input_demands, random_microbatch
 from dnnc.runtime.inputs import same_width
 from dnnc.runtime.npz import Header, read_npz
+from dnnc.runtime.torch.ranges import Range, index_ranges
 from ir.diagnostics import InvalidInput, UsageError
 from ir.module import Module
 
@@ -47,9 +48,9 @@ def open_data(source: str, module: Module, seed: int, window: int = 1) -> Data:
     if source == SYNTHETIC:
         return _Synthetic(ports, input_demands(module), seed)
     if source.endswith(".npz"):
-        return _Samples(ports, _samples(Path(source), ports), seed)
+        return _Samples(ports, _samples(Path(source), ports, index_ranges(module)), seed)
     if ":" in source:
-        return _Function(ports, source, seed, window)
+        return _Function(ports, index_ranges(module), source, seed, window)
     raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
 
 
@@ -107,9 +108,11 @@ def _rows(port: Port) -> int:
     return rows
 
 
-def _samples(path: Path, ports: list[Port]) -> dict[str, Any]:
-    """The arrays of a file. What is wrong with them is told before any is read."""
+def _samples(path: Path, ports: list[Port], ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """The arrays of a file. What is wrong with their shapes is told before any is read."""
     arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
+    for name, allowed in ranges.items():
+        allowed.check(name, arrays[name], str(path))
     return {port.name: arrays[port.name].view(user_dtype(port.dtype)) for port in ports}  # bfloat16 comes back as raw bytes
 
 
@@ -138,6 +141,7 @@ class _Function:
     function is called again."""
 
     ports: list[Port]
+    ranges: Mapping[str, Range]
     source: str
     seed: int
     window: int
@@ -207,6 +211,8 @@ class _Function:
             if array.shape != tuple(port.shape or ()) or str(array.dtype) != port.dtype:
                 got = f"{array.dtype}{list(array.shape)}"
                 raise InvalidInput(f"'{port.name}' is {got}; expected {port.dtype}{list(port.shape or ())}", where=self.source)
+            if port.name in self.ranges:
+                self.ranges[port.name].check(port.name, array, self.source)
             found[port.name] = array
         return found
 

@@ -23,6 +23,22 @@ module @m {
 }
 """
 )
+INDICES = parse_module(
+    """
+module @m {opset.onnx = 20} {
+  resource @table : tensor<6x2xf32> = splat(0.0)
+  func @main(%ids : tensor<2x2xi64>, %scores : tensor<4x3xf32>, %labels : tensor<2x2xi64>) -> () {
+    %rows = onnx.Gather(@table, %ids) : tensor<2x2x2xf32>
+    %flat = onnx.Flatten(%labels) {axis = 0} : tensor<1x4xi64>
+    %each = onnx.Squeeze(%flat) : tensor<4xi64>
+    %part = onnx.Slice(%each, @rows, @rows) : tensor<0xi64>
+    %some = onnx.Gather(@table, %part) : tensor<0x2xf32>
+    %loss = onnx.SoftmaxCrossEntropyLoss(%scores, %each) {ignore_index = -100, reduction = "none"} : tensor<4xf32>
+  }
+  resource @rows : tensor<1xi64> = inline([1])
+}
+"""
+)
 SOURCE = """
 import numpy as np
 
@@ -54,6 +70,10 @@ def lacks(seed): yield {"x": np.zeros((4, 3), np.float32)}
 def doubles(seed): return good(seed, x=np.zeros((4, 3)))
 def large(seed): return good(seed, labels=np.zeros(5, np.int64))
 def ragged(seed): return good(seed, mask=[[1], [1, 2]])
+
+def indices(seed):
+    for label in (-100, 2, seed):
+        yield {"ids": np.full((2, 2), -6), "scores": np.zeros((4, 3), np.float32), "labels": np.full((2, 2), label)}
 
 constant = 7
 """
@@ -177,6 +197,46 @@ def test_arrays_that_do_not_fit_the_model(changed: dict[str, Any], told: str, tm
     path = written(tmp_path, **changed)
     error = refused(path)
     assert (type(error), str(error)) == (InvalidInput, f"{path}: error: {told}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("labels", 3, "'labels' holds 3; the model takes 0 to 2, or -100, which is ignored"),
+        ("labels", -1, "'labels' holds -1; the model takes 0 to 2, or -100, which is ignored"),
+        ("ids", 6, "'ids' holds 6; the model takes -6 to 5"),
+        ("ids", -100, "'ids' holds -100; the model takes -6 to 5"),
+    ],
+)
+def test_indices_that_are_out_of_range(name: str, value: int, told: str, tmp_path: Path) -> None:
+    """In a file and in what a function yields; what is in range, ends and the ignored label included, passes."""
+    arrays = {
+        "ids": np.array([[-6, 5]] * 4),
+        "scores": np.zeros((8, 3), np.float32),
+        "labels": np.array([[0, 2], [-100, 1]] * 2),
+    }
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays)
+    assert open_data(str(path), INDICES, 0).microbatch(0)["labels"].shape == (2, 2)
+    arrays[name][3, 1] = value
+    np.savez(path, **arrays)
+    with pytest.raises(InvalidInput) as caught:
+        open_data(str(path), INDICES, 0)
+    assert str(caught.value) == f"{path}: error: {told}"
+
+
+@pytest.mark.usefixtures("source")
+def test_a_label_of_a_function_that_is_out_of_range() -> None:
+    data = open_data("source:indices", INDICES, 7)
+    assert data.microbatch(1)["labels"].tolist() == [[2, 2], [2, 2]]
+    with pytest.raises(InvalidInput, match=r"^source:indices: error: 'labels' holds 7; the model takes 0 to 2, or -100"):
+        data.microbatch(2)
+
+
+def test_synthetic_labels_are_all_classes() -> None:
+    drawn = [open_data("synthetic", INDICES, 0).microbatch(number) for number in range(POOL)]
+    assert {label for one in drawn for label in one["labels"].ravel().tolist()} == {0, 1, 2}
+    assert {row for one in drawn for row in one["ids"].ravel().tolist()} == set(range(6))
 
 
 def test_files_that_are_no_samples(tmp_path: Path) -> None:
