@@ -94,6 +94,20 @@ def names_with(trait: str) -> frozenset[str]:
     return frozenset(name for name, traits in TRAITS.items() if trait in traits)
 
 
+def padded_places(mode: str, length: int, before: int, after: int) -> list[int] | None:
+    """Where along a dimension of ``length`` each element of Pad's result lies in its operand; None for a mode that makes
+    elements of its own, or that ONNX has not."""
+    places = range(-before, length + after)
+    if mode == "edge":
+        return [min(max(place, 0), length - 1) for place in places]
+    if mode == "wrap":
+        return [place % length for place in places]
+    if mode == "reflect":
+        period = max(1, 2 * (length - 1))
+        return [min(place % period, period - place % period) if length > 1 else 0 for place in places]
+    return None
+
+
 __all__ = [
     "DEQUANTISES",
     "ELEMENTWISE",
@@ -109,4 +123,5 @@ __all__ = [
     "TRAITS",
     "has",
     "names_with",
+    "padded_places",
 ]

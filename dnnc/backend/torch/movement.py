@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dnnc.backend.torch.call import Call, Emitter, listed, number_text
 from ir.attributes import Dense
 from ir.layout_rules import numbers_of
+from ir.operators import padded_places
 from ir.types import DType
 
 
@@ -121,16 +122,8 @@ def _backwards(sides: Sequence[tuple[int, int]]) -> tuple[int, ...]:
 
 def _padded_places(call: Call, mode: str, before: int, after: int, axis: int) -> str:
     """Where along the axis each element of the padded tensor lies in the unpadded one."""
-    length = call.shape(0)[axis]
-    places = range(-before, length + after)
-    if mode == "edge":
-        found = [min(max(place, 0), length - 1) for place in places]
-    elif mode == "wrap":
-        found = [place % length for place in places]
-    elif mode == "reflect":
-        period = max(1, 2 * (length - 1))
-        found = [min(place % period, period - place % period) if length > 1 else 0 for place in places]
-    else:
+    found = padded_places(mode, call.shape(0)[axis], before, after)
+    if found is None:
         raise call.fault(f"there is no padding of mode '{mode}'")
     return f"torch.tensor({found}, device={call.arg(0)}.device)"
 

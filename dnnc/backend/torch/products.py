@@ -119,7 +119,7 @@ def max_pool_input(place: Windows, x: str) -> tuple[str, str]:
 
 def _max_pool(call: Call) -> str:
     if any(call.wanted[1:]):
-        raise call.fault("the indices of its maxima are not written for torch")
+        raise call.fault("the indices of its maxima are not written for torch", "export the model without return_indices")
     place = pool_windows(call)
     x, padding = max_pool_input(place, call.arg(0))
     numbers = f"{place.numbers('kernel')}, {place.numbers('strides')}, {padding}, {place.numbers('dilations')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ir.types import TensorType
+from ir.types import DType, TensorType
 from passes.differentiate.rules.moves import scattered, zeros
 from passes.differentiate.site import Rule, Site
 
@@ -48,11 +48,17 @@ def gather_elements(site: Site) -> Gradients:
 
 
 def gather_nd(site: Site) -> Gradients:
-    """ScatterND that adds; batch dimensions have no rule."""
-    if site.op.get("batch_dims", 0):
-        raise site.fault("batch dimensions have no rule")
+    """ScatterND that adds. It has no batch dimensions: their coordinates stand before the indices."""
     _adds(site)
-    operands = (zeros(site, site.shape(0), site.type(0).dtype), site.operand(1), site.given)
+    batch, shape, indices = int(site.op.get("batch_dims", 0)), site.shape(1), site.operand(1)
+    if batch:
+        column = (*shape[:-1], 1)
+        along = [tuple(shape[dim] if i == dim else 1 for i in range(len(shape))) for dim in range(batch)]
+        ahead = [site.program.constant(DType.I64, one, range(max(one))) for one in along]
+        columns = [site.expand(one, column) for one in ahead]
+        type_ = TensorType(DType.I64, (*shape[:-1], shape[-1] + batch))
+        indices = site.emit("onnx.Concat", (*columns, indices), type_, axis=len(shape) - 1)
+    operands = (zeros(site, site.shape(0), site.type(0).dtype), indices, site.given)
     return [site.emit("onnx.ScatterND", operands, site.type(0), reduction="add")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ir.operators import padded_places
 from ir.types import DType, TensorType
 from passes.differentiate.site import Rule, Site
 
@@ -119,14 +120,20 @@ def scattered(site: Site, name: str, axis: int, length: int, places: Sequence[in
 
 
 def pad(site: Site) -> Gradients:
-    """The part that was not padding; a repeated edge or a reflection adds to it, which only zeros do not."""
+    """The part that was not padding; the gradient of a repeated edge, of a reflection or of a turn adds to it."""
     shape = site.shape(0)
-    if site.op.get("mode", "constant") != "constant":
-        raise site.fault(f"padding of mode '{site.op.get('mode')}' has no rule", "pad with a constant")
     pads = site.integers(1, "pads")
     assert pads is not None
     axes = site.integers(3) or tuple(range(len(shape)))
-    given = site.given
+    given, mode = site.given, site.op.get("mode", "constant")
+    if mode != "constant":
+        for i, axis in enumerate(axes):
+            axis %= len(shape)
+            places = padded_places(mode, shape[axis], pads[i], pads[i + len(axes)])
+            if places is None:
+                raise site.fault(f"padding of mode '{mode}' has no rule", "pad by constant, edge, reflect or wrap")
+            given = gathered(site, given, axis, shape[axis], places)
+        return [given, None, None]
     for i, axis in enumerate(axes):
         axis %= len(shape)
         before, after = pads[i], pads[i + len(axes)]
@@ -143,6 +150,32 @@ def pad(site: Site) -> Gradients:
         inside = site.sum(given, tuple(range(len(shape))))
         second = site.reshape(site.sub(everything, inside), site.shape(2))
     return [given, None, second]
+
+
+def gathered(site: Site, name: str, axis: int, length: int, places: Sequence[int]) -> str:
+    """The gradient of an operand of ``length`` along ``axis``, whose elements ``places`` the result has: the sum of the runs of
+    places that go up, go down or stay, each where it lies."""
+    shape, parts, start = site.shape_of(name), list[str](), 0
+    while start < len(places):
+        step = places[start + 1] - places[start] if start + 1 < len(places) else 1
+        step, end = step if abs(step) <= 1 else 1, start + 1
+        while end < len(places) and places[end] - places[end - 1] == step:
+            end += 1
+        low, count = min(places[start:end]), end - start if step else 1
+        if step < 0:
+            indices = site.ints(range(end - 1, start - 1, -1))
+            type_ = TensorType(site.type_of(name).dtype, (*shape[:axis], count, *shape[axis + 1 :]))
+            part = site.emit("onnx.Gather", (name, indices), type_, axis=axis)
+        else:
+            part = slice_of(site, name, axis, start, end)
+            part = part if step else site.sum(part, (axis,), keep=True)
+        before, after = [0] * len(shape), [0] * len(shape)
+        before[axis], after[axis] = low, length - low - count
+        parts.append(padded(site, part, before, after))
+        start = end
+    if len(parts) < 2:
+        return parts[0] if parts else zeros(site, (*shape[:axis], length, *shape[axis + 1 :]), site.type_of(name).dtype)
+    return site.emit("onnx.Sum", parts, site.type_of(parts[0]))
 
 
 def tile(site: Site) -> Gradients:
