@@ -5,7 +5,9 @@ batch normalisation into convolutions and fold transposes into weights, and the 
 
 Invariants of the file: a parameter that requires a gradient is an initializer under its name in ``state_dict``, of tied ones
 under one of their names; the running averages of batch normalisation are initializers too. Everything else that the
-module holds, buffers and parameters that require no gradient, is an ``onnx.Constant``: training does not change it.
+module holds, other buffers, tensors that are plain attributes and parameters that require no gradient, is an
+``onnx.Constant``: training does not change it. No other value is called like a weight: where ``forward`` has an argument of
+such a name, the input of the model is called otherwise (``x_1``).
 """
 
 from __future__ import annotations
@@ -23,10 +25,14 @@ import onnx_ir
 import torch
 
 from ir.diagnostics import InvalidInput, UsageError
+from ir.grads import STATE
+from ir.names import unique
 
 IN_ONE_FILE = 1 << 30
 """Bytes of weights from which these lie in a file of their own beside the model: protobuf ends at 2 GiB."""
 _RUNNING = ("running_mean", "running_var")
+_STATES = frozenset(state for states in STATE.values() for state in states)
+_OTHER = "is it of another module?"
 
 
 def from_torch(
@@ -38,26 +44,30 @@ def from_torch(
 ) -> Path:
     """Write ``module`` as the ONNX file ``path``, which ``dnnc compile`` reads; returns the path.
 
-    ``example_inputs``: one tensor per argument of ``module.forward``, of the sizes of one microbatch. ``dynamic_shapes`` names
-    dimensions that ``dnnc compile --dim`` binds later, as ``torch.export`` spells it. The module is exported as it
-    infers and is left in the mode in which it was; ``dnnc compile --objective training`` brings batch normalisation back.
+    ``example_inputs``: the arguments of ``module.forward``, or the only one, of the sizes of one microbatch.
+    ``dynamic_shapes`` names dimensions that ``dnnc compile --dim`` binds later, as ``torch.export`` spells it. The module is
+    exported as it infers and is left in the mode in which it was; ``dnnc compile --objective training`` brings batch
+    normalisation back.
 
     Raises UsageError where a package of the extra ``train`` is missing, InvalidInput where the module cannot be exported."""
     target = Path(path)
     with _inferring(module):
-        program = _exported(module, tuple(example_inputs), dynamic_shapes)
+        inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+        program = _exported(module, inputs, dynamic_shapes)
     model = program.model
-    _fix(model, _fixed_names(module))
+    _tell_apart(model)
+    _fix(model, _trained_names(module))
     model.producer_name = model.producer_name or "pytorch"
     _write(model, target)
     return target
 
 
-def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> None:
+def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ...]:
     """Load the weights of a checkpoint that ``dnnc train`` wrote into ``module``, whose model ``from_torch`` exported.
 
-    Buffers that training does not change keep what they hold. Raises InvalidInput, and leaves the module as it was, for a
-    parameter that the checkpoint lacks, one of another shape, and a file that is no checkpoint."""
+    What training did not change keeps what it holds: buffers, frozen weights, those that the loss does not depend on. Returns
+    the names of the parameters and running averages among them. Raises InvalidInput, and leaves the module as it was, for a
+    weight that the module lacks, one of another shape, and a file that is no checkpoint."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -66,20 +76,27 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> None:
         stored = load_file(where)
     except (OSError, SafetensorError) as error:
         raise InvalidInput(f"it cannot be read as safetensors: {error}", where=where) from error
-    wanted = {name: value for name, value in module.state_dict(keep_vars=True).items() if not _is_fixed(name, value)}
+    wanted = module.state_dict(keep_vars=True)
+    for source in sorted(stored):
+        weight, _, state = source.rpartition(".")
+        if source not in wanted and not (weight in wanted and state in _STATES):
+            raise InvalidInput(f"it holds a weight '{source}', which the module lacks", where=where, hint=_OTHER)
     tied = _aliases(wanted)
     found: dict[str, torch.Tensor] = {}
     for name, value in wanted.items():
-        source = next((alias for alias in tied[value.data_ptr(), value.shape] if alias in stored), None)
-        if source is None:
-            raise InvalidInput(f"it holds no weight '{name}'", where=where, hint="is it of another module?")
+        source = next((alias for alias in tied[value.data_ptr(), value.shape] if alias in stored), "")
+        if not source:
+            continue
         if stored[source].shape != value.shape:
             sizes = f"{tuple(stored[source].shape)}, that of the module {tuple(value.shape)}"
-            raise InvalidInput(f"its weight '{source}' has the shape {sizes}", where=where, hint="is it of another module?")
+            raise InvalidInput(f"its weight '{source}' has the shape {sizes}", where=where, hint=_OTHER)
         found[name] = stored[source]
+    if not found:
+        raise InvalidInput("it holds no weight of the module", where=where, hint=_OTHER)
     with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(found[name])
+        for name, value in found.items():
+            wanted[name].copy_(value)
+    return tuple(name for name, value in wanted.items() if name not in found and not _is_fixed(name, value))
 
 
 def _exported(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: Any) -> Any:
@@ -121,9 +138,9 @@ def _is_fixed(name: str, value: torch.Tensor) -> bool:
     return not (isinstance(value, torch.nn.Parameter) and value.requires_grad)
 
 
-def _fixed_names(module: torch.nn.Module) -> set[str]:
+def _trained_names(module: torch.nn.Module) -> set[str]:
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {name for name, value in named if _is_fixed(name, value)}
+    return {name for name, value in named if not _is_fixed(name, value)}
 
 
 def _aliases(values: Mapping[str, torch.Tensor]) -> dict[tuple[int, torch.Size], list[str]]:
@@ -134,10 +151,20 @@ def _aliases(values: Mapping[str, torch.Tensor]) -> dict[tuple[int, torch.Size],
     return found
 
 
-def _fix(model: onnx_ir.Model, names: set[str]) -> None:
-    """Make constants of the initializers of these names."""
+def _tell_apart(model: onnx_ir.Model) -> None:
+    """Give inputs and results of nodes that are called like an initializer names of their own: a file has names alone."""
     graph = model.graph
-    for name in [name for name in graph.initializers if name in names]:
+    results = [value for node in onnx_ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
+    taken = {value.name for value in (*graph.inputs, *results, *graph.initializers.values()) if value.name}
+    for value in (*graph.inputs, *results):
+        if value.name in graph.initializers and value is not graph.initializers[value.name]:
+            value.name = unique(value.name, taken)
+
+
+def _fix(model: onnx_ir.Model, trained: set[str]) -> None:
+    """Make constants of all initializers but those of these names."""
+    graph = model.graph
+    for name in [name for name in graph.initializers if name not in trained]:
         value = graph.initializers.pop(name)
         if value.const_value is None:
             continue

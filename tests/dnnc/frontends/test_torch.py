@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow  # torch.export takes seconds
 
 
 class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
-    """Tied weights, a frozen one, a buffer, batch normalisation, a scalar parameter, dropout."""
+    """Tied weights, a frozen one, a buffer, a plain tensor, batch normalisation, a scalar parameter, dropout; parameters called
+    like the input and like a value of the exporter, and some that nothing reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,9 +38,15 @@ class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
         self.frozen = torch.nn.Parameter(torch.randn(10), requires_grad=False)
         self.scale = torch.nn.Parameter(torch.tensor(1.0))
         self.register_buffer("table", torch.randn(10))
+        self.plain = torch.linspace(1.0, 2.0, 8).reshape(8, 1, 1)
+        self.image_1 = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]).reshape(3, 1, 1))
+        self.conv2d = torch.nn.Parameter(torch.ones(8, 1, 1))
+        self.image = torch.nn.Parameter(torch.tensor(0.5))
+        self.unused = torch.nn.Linear(2, 2)
 
     def forward(self, image):  # type: ignore[no-untyped-def]
-        hidden = torch.relu(self.norm(self.conv(image)))
+        hidden = self.conv(image * self.image + self.image_1) * self.conv2d * self.plain
+        hidden = torch.relu(self.norm(hidden))
         hidden = torch.nn.functional.avg_pool2d(hidden, 2).flatten(1)
         hidden = self.tied(self.drop(self.fc(hidden)) * self.frozen)
         return self.again(torch.tanh(hidden)) * self.scale + self.table
@@ -58,9 +65,9 @@ def test_initializers_are_what_is_trained_under_the_names_of_state_dict(exported
     module, path = exported
     names = {tensor.name for tensor in onnx.load(path).graph.initializer}
     weights = {"conv.weight", "conv.bias", "norm.weight", "norm.bias", "fc.weight", "fc.bias", "scale"}
-    assert weights | {"norm.running_mean", "norm.running_var"} <= names
+    weights |= {"image", "image_1", "conv2d", "norm.running_mean", "norm.running_var"}
+    assert names - {"tied.weight", "again.weight"} == weights
     assert len(names & {"tied.weight", "again.weight"}) == 1
-    assert not names & {"frozen", "table"}
     assert module.training
     assert module.drop.training
 
@@ -68,7 +75,7 @@ def test_initializers_are_what_is_trained_under_the_names_of_state_dict(exported
 def test_the_file_computes_what_the_module_infers_and_stands_alone(exported: tuple[torch.nn.Module, Path]) -> None:
     module, path = exported
     image = np.random.default_rng(0).standard_normal((4, 3, 8, 8), np.float32)
-    (found,) = onnxruntime.InferenceSession(path).run(None, {"image": image})
+    (found,) = onnxruntime.InferenceSession(path).run(None, {"image_2": image})
     with torch.no_grad():
         wanted = module.eval()(torch.from_numpy(image)).numpy()
     module.train()
@@ -83,11 +90,14 @@ def test_weights_come_back_into_the_module(exported: tuple[torch.nn.Module, Path
         for tensor in onnx.load(path).graph.initializer
         if tensor.data_type == onnx.TensorProto.FLOAT
     }
-    safetensors.save_file(trained, str(tmp_path / "step3.safetensors"))
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    dnnc.into_torch(module, tmp_path / "step3.safetensors")
+    trained["fc.weight.exp_avg"] = torch.zeros(10, 128)
+    del trained["norm.running_var"]
+    safetensors.save_file(trained, str(tmp_path / "step3.safetensors"))
+    kept = dnnc.into_torch(module, tmp_path / "step3.safetensors")
+    assert kept == ("norm.running_var", "unused.weight", "unused.bias")
     for name, value in module.state_dict().items():
-        moved = 0 if name in ("frozen", "table", "norm.num_batches_tracked") else 1
+        moved = 0 if name in (*kept, "frozen", "table", "norm.num_batches_tracked") else 1
         torch.testing.assert_close(value, before[name] + moved)
     assert module.again.weight is module.tied.weight
 
@@ -100,9 +110,13 @@ def test_a_foreign_checkpoint_changes_nothing(exported: tuple[torch.nn.Module, P
     safetensors.save_file(held, str(tmp_path / "other.safetensors"))
     with pytest.raises(InvalidInput, match=r"'fc.weight' has the shape \(3, 3\), that of the module \(10, 128\)"):
         dnnc.into_torch(module, tmp_path / "other.safetensors")
-    del held["conv.bias"]
-    safetensors.save_file(held, str(tmp_path / "other.safetensors"))
-    with pytest.raises(InvalidInput, match=r"no weight 'conv.bias'"):
+    safetensors.save_file(
+        {"fc.weight": before["fc.weight"], "head.weight": torch.zeros(3)}, str(tmp_path / "other.safetensors")
+    )
+    with pytest.raises(InvalidInput, match=r"a weight 'head.weight', which the module lacks"):
+        dnnc.into_torch(module, tmp_path / "other.safetensors")
+    safetensors.save_file({}, str(tmp_path / "other.safetensors"))
+    with pytest.raises(InvalidInput, match="no weight of the module"):
         dnnc.into_torch(module, tmp_path / "other.safetensors")
     (tmp_path / "text").write_text("no tensors")
     with pytest.raises(InvalidInput, match="cannot be read as safetensors"):
@@ -111,6 +125,11 @@ def test_a_foreign_checkpoint_changes_nothing(exported: tuple[torch.nn.Module, P
         dnnc.into_torch(module, tmp_path / "missing")
     for name, value in module.state_dict().items():
         torch.testing.assert_close(value, before[name])
+
+
+def test_one_argument_needs_no_tuple(tmp_path: Path) -> None:
+    path = dnnc.from_torch(torch.nn.Linear(3, 2), torch.zeros(4, 3), tmp_path / "linear.onnx")
+    assert [dim.dim_value for dim in onnx.load(path).graph.input[0].type.tensor_type.shape.dim] == [4, 3]
 
 
 def test_what_cannot_be_exported_is_told_in_a_line(tmp_path: Path) -> None:
