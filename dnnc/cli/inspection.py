@@ -133,11 +133,12 @@ def _plan_json(module: Module) -> dict[str, Any]:
 
 
 def _inspect_build(folder: Path, json: bool) -> None:
-    from dnnc.program.build import Build
+    from dnnc.program.build import TORCH, Build
     from dnnc.program.snapshot import read_manifest
     from dnnc.report import plan_headline, print_table, stages_table
 
-    if read_manifest(folder).get("stages") == []:  # --plan-only: what there is to know is in the plan
+    manifest = read_manifest(folder)
+    if manifest.get("stages") == [] or manifest.get("engine") == TORCH:  # --plan-only, or training: the plan tells all
         _print_module(_load_plan(folder, DiagnosticSink()), None, json)
         return
     build = Build.open(folder)

@@ -87,6 +87,13 @@ def test_simulate_tells_the_timeline_of_a_training_build(build: Path, capsys: py
     assert "4 microbatches in" in capsys.readouterr().out
 
 
+def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(build)]) == 0
+    told = capsys.readouterr().out
+    assert "grad.adam" in told
+    assert "4 microbatches a step" in told
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
