@@ -68,11 +68,6 @@ class Network:
     rows: dict[int, Places] = field(default_factory=dict)
     most: int = 0
 
-    def __post_init__(self) -> None:
-        row = self.step.row(self.rank)
-        deepest = max((action.microbatch or 0 for action in row), default=0)
-        self.most = len(self.step.devices) * len(row) * (2 + deepest // self.step.microbatches)
-
     def connect(self) -> None:
         """Make the groups of all collectives. All ranks call this."""
         for ranks in self.step.groups():
@@ -93,6 +88,10 @@ class Network:
             work = dist.isend(tensor, reader, tag=tag)
             place = self.place(reader, Action(RECEIVE, channel.target.index, microbatch, channel.number))
             self.outgoing.append(Pending(tensor, work, reader, place))
+        if not self.most:
+            row = self.step.row(self.rank)
+            deepest = max(action.microbatch or 0 for action in row)
+            self.most = len(self.step.devices) * len(row) * (2 + deepest // self.step.microbatches)
         while len(self.outgoing) > self.most:
             self.outgoing.pop(0).wait()
 
