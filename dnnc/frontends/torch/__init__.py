@@ -41,17 +41,19 @@ def from_torch(
     path: str | Path = "model.onnx",
     *,
     dynamic_shapes: Mapping[str, Any] | Sequence[Any] | None = None,
+    dropout: bool = False,
 ) -> Path:
     """Write ``module`` as the ONNX file ``path``, which ``dnnc compile`` reads; returns the path.
 
     ``example_inputs``: the arguments of ``module.forward``, or the only one, of the sizes of one microbatch.
     ``dynamic_shapes`` names dimensions that ``dnnc compile --dim`` binds later, as ``torch.export`` spells it. The module is
     exported as it infers and is left in the mode in which it was; ``dnnc compile --objective training`` brings batch
-    normalisation back.
+    normalisation back. With ``dropout`` each ``torch.nn.Dropout`` stays in the model, where ``dnnc compile --dropout on`` finds
+    it; what drops elements otherwise (``Dropout2d``, the weights of ``MultiheadAttention``) does not.
 
     Raises UsageError where a package of the extra ``train`` is missing, InvalidInput where the module cannot be exported."""
     target = Path(path)
-    with _inferring(module):
+    with _inferring(module, dropout):
         inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
         program = _exported(module, inputs, dynamic_shapes)
     model = program.model
@@ -120,15 +122,21 @@ def _exported(module: torch.nn.Module, inputs: tuple[Any, ...], dynamic_shapes: 
 
 
 @contextlib.contextmanager
-def _inferring(module: torch.nn.Module) -> Iterator[None]:
-    """Every part of the module in the mode of inference, and back in its own afterwards."""
+def _inferring(module: torch.nn.Module, dropout: bool) -> Iterator[None]:
+    """Every part of the module in the mode of inference, but for its dropouts where ``dropout`` keeps them; and back as it was
+    afterwards."""
     modes = [(part, part.training) for part in module.modules()]
+    kept = [(part, part.inplace) for part in module.modules() if dropout and isinstance(part, torch.nn.Dropout)]
     module.eval()
+    for drop, _ in kept:
+        drop.training, drop.inplace = True, False  # one in place would be exported as random numbers
     try:
         yield
     finally:
         for part, training in modes:
             part.training = training
+        for drop, inplace in kept:
+            drop.inplace = inplace
 
 
 def _is_fixed(name: str, value: torch.Tensor) -> bool:

@@ -83,6 +83,23 @@ def test_the_file_computes_what_the_module_infers_and_stands_alone(exported: tup
     assert [entry.name for entry in path.parent.iterdir()] == ["net.onnx"]
 
 
+def test_dropouts_stay_where_they_are_asked_for(exported: tuple[torch.nn.Module, Path], tmp_path: Path) -> None:
+    """Those in place too; all else as it infers, and the module as it was."""
+    module, path = exported
+    assert not any(node.op_type == "Dropout" for node in onnx.load(path).graph.node)
+    module.drop.inplace = True
+    modes = {name: part.training for name, part in module.named_modules()}
+    kept = onnx.load(dnnc.from_torch(module, (torch.randn(4, 3, 8, 8),), tmp_path / "kept.onnx", dropout=True)).graph
+    assert modes == {name: part.training for name, part in module.named_modules()}
+    assert module.drop.inplace
+    module.drop.inplace = False
+    (drop,) = [node for node in kept.node if node.op_type == "Dropout"]
+    ratio = next(node.attribute[0].t for node in kept.node if drop.input[1] in node.output)
+    assert onnx.numpy_helper.to_array(ratio) == np.float32(0.5)
+    (norm,) = [node for node in kept.node if node.op_type == "BatchNormalization"]
+    assert not any(attribute.name == "training_mode" and attribute.i for attribute in norm.attribute)
+
+
 def test_weights_come_back_into_the_module(exported: tuple[torch.nn.Module, Path], tmp_path: Path) -> None:
     module, path = exported
     trained = {
