@@ -28,7 +28,7 @@ class TrainingOptions:
     and ``weight_decay`` (None: torch's). ``schedule``: the order of work by its name, or ``auto``. ``chunks``: stages on each
     device (None: as many as the schedule needs). ``recompute``: what runs again in place of being saved. ``trainable`` and
     ``frozen``: globs of weights. ``batchnorm``: by the batch's statistics (``train``) or by the running ones (``frozen``).
-    ``sync``: how members of a mesh add up gradients. Empty or None: the default."""
+    ``dropout``: ``on`` or ``off``. ``sync``: how members of a mesh add up gradients. Empty or None: the default."""
 
     loss: str = ""
     optimizer: str = ""
@@ -41,6 +41,7 @@ class TrainingOptions:
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
     batchnorm: str = ""
+    dropout: str = ""
     sync: str = ""
 
     @property
@@ -60,7 +61,7 @@ class TrainingOptions:
 
 
 _OF_PASS = {
-    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "sync", "recompute"),
+    "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "dropout", "sync", "recompute"),
     "differentiate": ("learning_rate", "momentum", "weight_decay"),
     "schedule": ("family",),
     "partition": ("family",),

@@ -1,8 +1,8 @@
 """The dialect ``grad``: what a training step holds beside ONNX's operators.
 
-Two kinds of ops. The step's own (``accumulate``, the optimizers, ``step``, ``assign``) are defined here first. *Kernels*, in
-CamelCase, are backward passes that a runtime computes in one go: each is named after the operator of ONNX and the operand that
-it is the gradient of (``grad.ConvWeight``), and its operands begin with the gradients of the operator's results.
+Two kinds of ops. The step's own (``accumulate``, the optimizers, ``step``, ``assign``, ``mask``) are defined here first.
+*Kernels*, in CamelCase, are backward passes that a runtime computes in one go: each is named after the operator of ONNX and the
+operand that it is the gradient of (``grad.ConvWeight``), and its operands begin with the gradients of the operator's results.
 
 ``grad.assign`` is the one op with an effect: ``EFFECT`` is among its traits, and whatever drops, merges or moves ops keeps it.
 
@@ -22,6 +22,7 @@ from ir.types import DType, TensorType, Type
 
 ACCUMULATE = "grad.accumulate"
 ASSIGN = "grad.assign"
+MASK = "grad.mask"
 STEP = "grad.step"
 BATCH_NORMALIZATION = "onnx.BatchNormalization"
 
@@ -82,6 +83,21 @@ def _positive(op: Op) -> Iterable[str]:
         yield f"a step has at least 1 microbatch, not {op.get('microbatches')}"
 
 
+def _masks(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
+    if tensor(types[0]) not in (None, TensorType(DType.I64, ())):
+        yield f"{op.name} takes its seed as tensor<i64>, not {op.operands[0]} of {types[0]}"
+    made = tensor(op.results[0].type)
+    if made is None or not made.dtype.is_float:
+        yield f"{op.name} gives a tensor of floats, not {op.results[0].type}"
+
+
+def _drops(op: Op) -> Iterable[str]:
+    if not 0 < op.get("ratio") < 1:
+        yield f"a mask drops a ratio between 0 and 1 of the elements, not {op.get('ratio')}"
+    if op.get("number") < 0:
+        yield f"masks are numbered from 0, not {op.get('number')}"
+
+
 def _optimizer(name: str) -> OpDef:
     states, counted = len(STATE[name]), int(name in COUNTS)
     return OpDef(
@@ -117,6 +133,17 @@ _STEP_OPS = (
         typed=_assigns,
         doc="The first operand, a resource, holds the second one from now on: for the next step (phase U), or the next "
         "microbatch (phase F).",
+    ),
+    OpDef(
+        MASK,
+        (1, 1),
+        (1, 1),
+        (("number", AttrDef(AttrKind.INT, True)), ("ratio", AttrDef(AttrKind.FLOAT, True))),
+        traits=frozenset({PURE}),
+        check=_drops,
+        typed=_masks,
+        doc="What dropout `number` multiplies by: 0 for a random `ratio` of the elements, 1 / (1 - ratio) for the others. The "
+        "operand is the seed of the microbatch; equal seeds, numbers, ratios and shapes give equal masks.",
     ),
 )
 
@@ -157,6 +184,7 @@ __all__ = [
     "DIALECTS",
     "GRAD",
     "GRAD_OPS",
+    "MASK",
     "STATE",
     "STEP",
     "hyperparameters",

@@ -101,6 +101,7 @@ def compile_(
     trainable: train.Trainable = None,
     frozen: train.Frozen = None,
     batchnorm: train.BatchNorm = None,
+    dropout: train.Dropout = None,
     explain: Annotated[
         bool,
         typer.Option(
@@ -216,6 +217,7 @@ def compile_(
             trainable=tuple(trainable or ()),
             frozen=tuple(frozen or ()),
             batchnorm=batchnorm or "",
+            dropout=dropout or "",
         ),
         explain=explain,
         load_test=load_test,

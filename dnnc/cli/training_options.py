@@ -39,6 +39,13 @@ class BatchNormName(StrEnum):
     FROZEN = "frozen"
 
 
+class DropoutName(StrEnum):
+    """Whether dropouts of the model drop anything."""
+
+    OFF = "off"
+    ON = "on"
+
+
 Loss = Annotated[
     str,
     typer.Option(
@@ -107,6 +114,15 @@ BatchNorm = Annotated[
         show_default=False,
     ),
 ]
+Dropout = Annotated[
+    DropoutName | None,
+    typer.Option(
+        "--dropout",
+        help="training: dropouts of the model drop nothing (default), or elements at random, by the --seed of dnnc train "
+        "and the same ones on any plan.",
+        show_default=False,
+    ),
+]
 Synchronisation = Annotated[
     SyncName | None,
     typer.Option(
@@ -120,6 +136,7 @@ Synchronisation = Annotated[
 __all__ = [
     "BatchNorm",
     "Chunks",
+    "Dropout",
     "Frozen",
     "LearningRate",
     "Loss",

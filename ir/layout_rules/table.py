@@ -127,8 +127,8 @@ class Surroundings:
         """Notes the results of ``op``, and its value where it is an ``onnx.Constant``."""
         self.types.update((value.name, value.type) for value in op.results)
         if op.name == "onnx.Constant":
-            value = op.get("value", op.get("value_ints", op.get("value_int")))
-            numbers = numbers_of(value) if isinstance(value, Dense) else (value,) if isinstance(value, int) else value
+            value = op.get("value", op.get("value_ints", op.get("value_int", op.get("value_float"))))
+            numbers = numbers_of(value) if isinstance(value, Dense) else (value,) if isinstance(value, int | float) else value
             if isinstance(numbers, tuple) and len(numbers) <= MOST_NUMBERS:
                 self.numbers[op.results[0].name] = numbers
 

@@ -1,11 +1,11 @@
-"""Layout rules of the ops of an update: element by element, each tensor as the weight lies.
+"""Layout rules of the training step's own ops: those of an update go element by element, each tensor as the weight lies.
 
 Means of microbatches are means of terms as well: a gradient stays ``P(sum)`` until it is reduced once a step.
 """
 
 from __future__ import annotations
 
-from ir.grads import ACCUMULATE, ASSIGN, COUNTS, STATE
+from ir.grads import ACCUMULATE, ASSIGN, COUNTS, MASK, STATE
 from ir.layout_rules.draft import Draft, Draw
 
 
@@ -20,6 +20,10 @@ def assign(draft: Draft) -> None:
     draft.tie_same((0, 1))
 
 
+def mask(draft: Draft) -> None:
+    """Whole on every member, which then takes its part: so the mask is the same however its reader is split."""
+
+
 def _optimizer(name: str) -> Draw:
     def draw(draft: Draft) -> None:
         operands = len(draft.operands) - int(name in COUNTS)
@@ -31,6 +35,7 @@ def _optimizer(name: str) -> Draw:
 RULES: dict[str, Draw] = {
     ACCUMULATE: accumulate,
     ASSIGN: assign,
+    MASK: mask,
     **{f"grad.{name}": _optimizer(name) for name in STATE},
 }
 """By the op's full name."""

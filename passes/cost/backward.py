@@ -1,14 +1,15 @@
-"""Cost of the backward kernels of ``grad``: what the facts ``input_grad`` and ``weight_grad`` of the forward op say, counted on
-the op that does it."""
+"""Cost of the ops of ``grad`` in a microbatch: masks of dropouts, and the backward kernels, of which it is what the facts
+``input_grad`` and ``weight_grad`` of the forward op say, counted on the op that does it."""
 
 from __future__ import annotations
 
 import math
 
+from ir.grads import MASK
 from passes.cost.contractions import attention_gradient, conv_kind
 from passes.cost.facts import TRANSCENDENTAL as T
 from passes.cost.facts import Formula, OpFacts, Work
-from passes.cost.pointwise import CROSS_ENTROPY, interpolated
+from passes.cost.pointwise import CROSS_ENTROPY, generated, interpolated
 
 
 def _per_element(kind: str, flops: int, of: int = 0) -> Formula:
@@ -63,6 +64,7 @@ FORMULAS: dict[str, Formula] = {
     "grad.RMSNormalizationWeight": _per_element("norm", 2),
     "grad.Resize": resize,
     "grad.Softmax": _per_element("softmax", 4),
+    MASK: generated(T),
     "grad.SoftmaxCrossEntropyLoss": _per_element("softmax", CROSS_ENTROPY, 1),
 }
 """By the op's full name."""

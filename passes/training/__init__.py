@@ -1,7 +1,8 @@
 """Training: an inference model becomes the forward pass of a training step, whose one result is the loss.
 
 Runs before ``canonicalize``, which makes resources of constants: only before it the model's own initializers can be told apart.
-``losses`` writes the ops of the loss; this file decides what is trained and how layers that differ in training behave.
+``losses`` writes the ops of the loss, ``dropout`` those of dropouts; this file decides what is trained and how batch
+normalisation trains.
 
 - The entry function returns ``%loss``, a scalar, alone; ops and resources that only other results need are dropped. Labels or
   targets are further arguments.
@@ -9,7 +10,8 @@ Runs before ``canonicalize``, which makes resources of constants: only before it
   all floating-point initializers from which a path of floats leads to the loss, unless globs say otherwise: neither the running
   averages of batch normalisation, nor single numbers to which an exporter gave a name.
 - BatchNormalization takes the statistics of its batch and names its new running averages, which ``differentiate`` keeps;
-  with ``batchnorm = frozen`` it stays as it is. Dropout drops nothing.
+  with ``batchnorm = frozen`` it stays as it is. Dropout drops nothing, or with ``dropout = on`` what the seed of the microbatch
+  says, which is a further argument.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import describe, listing, reads
 from passes.model.learning import RECOMPUTE
+from passes.training.dropout import with_masks
 from passes.training.losses import with_loss
 
 _MADE_BY_EXPORTERS = re.compile(
@@ -53,7 +56,8 @@ class TrainingPass(Pass):
 
     ``loss``: ``cross-entropy:OUTPUT`` (an input ``labels`` of integers, -100 is ignored), ``mse:OUTPUT`` (an input
     ``target``), or ``output:NAME``, a scalar of the model's own. ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
-    ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``.
+    ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``, or
+    ``on``: elements are dropped at random, the same ones on any plan.
     ``sync``: how members of a mesh that hold the same weight add up its gradient: ``all_reduce``, and each updates it whole, or
     ``reduce_scatter``, and each updates a part, with its part of the optimizer's state (ZeRO-1: Rajbhandari et al., SC 2020).
     ``recompute``: ``stage``: the forward ops of each stage run again for its gradients, so that it keeps only what it received.
@@ -73,7 +77,7 @@ class TrainingPass(Pass):
         for what, value, allowed in (
             ("optimizer", self.optimizer, tuple(STATE)),
             ("batchnorm", self.batchnorm, ("train", "frozen")),
-            ("dropout", self.dropout, ("off",)),
+            ("dropout", self.dropout, ("off", "on")),
             ("sync", self.sync, SYNCS),
             ("recompute", self.recompute, RECOMPUTES),
         ):
@@ -85,6 +89,8 @@ class TrainingPass(Pass):
         """Raises UsageError for a loss or a glob that the model does not fit, InvalidInput for a model that cannot train."""
         module = with_loss(module, self.loss)
         module = _without_unread(module)
+        if self.dropout == "on":
+            module = with_masks(module, context)
         func, opset = module.entry, module_opsets(module).get("onnx", 0)
         names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
         ops = tuple(self._layer(op, opset, names) for op in func.ops)

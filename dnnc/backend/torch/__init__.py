@@ -41,6 +41,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "onnx.RotaryEmbedding": ("rotary",),
     "grad.adam": ("adam",),
     "grad.adamw": ("adam", "adamw"),
+    "grad.mask": ("dropout_mask",),
     "grad.momentum": ("momentum",),
     "grad.sgd": ("sgd",),
     **kernels.HELPERS,

@@ -11,6 +11,19 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 
+def dropout_mask(seed: Tensor, number: int, ratio: float, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """What dropout ``number`` of a microbatch of this seed multiplies by: 0, or 1 / (1 - ratio).
+
+    It is drawn on the CPU, so that it is the same on every kind of device, from a generator whose seed is the microbatch's and
+    the number, mixed as in SplitMix64 (Steele, Lea, Flood 2014)."""
+    mixed = (int(seed) + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
+    generator = torch.Generator().manual_seed((mixed ^ mixed >> 31) >> 1)
+    kept = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") >= ratio
+    return kept.to(seed.device, dtype).div_(1.0 - ratio)
+
+
 def batch_norm_train(
     x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:

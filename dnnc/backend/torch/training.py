@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnc.backend.torch.call import Call, Emitter
+from dnnc.backend.torch.call import Call, Emitter, listed
 from ir.grads import DEFAULTS, STATE, hyperparameters
 
 
@@ -70,12 +70,18 @@ def _optimizer(call: Call) -> str:
     return f"{name}({', '.join(operands)}, {written})"
 
 
+def _mask(call: Call) -> str:
+    number, ratio = int(call.get("number")), call.float("ratio", 0.0)
+    return f"dropout_mask({call.arg(0)}, {number}, {ratio}, {listed(call.shape(-1))}, {call.dtype(-1)})"
+
+
 EMITTERS: dict[str, Emitter] = {
     "onnx.Attention": _attention,
     "onnx.NegativeLogLikelihoodLoss": _likelihood,
     "onnx.RotaryEmbedding": _rotary,
     "onnx.SoftmaxCrossEntropyLoss": _cross_entropy,
     "grad.accumulate": _accumulate,
+    "grad.mask": _mask,
     **{f"grad.{name}": _optimizer for name in STATE},
 }
 """By the op's full name."""

@@ -2,7 +2,8 @@
 
 Sources: ``synthetic`` (a pool of random microbatches in the ranges that the model needs, over and over, so that a model can
 learn it), an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an
-importable function that is called with the seed and yields a dict of arrays for each microbatch.
+importable function that is called with the seed and yields a dict of arrays for each microbatch. None of them gives the seed
+of a microbatch's dropouts, an argument that ``grad.mask`` alone reads: it is drawn from the seed and the number.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from dnnc.runtime.inputs import same_width
 from dnnc.runtime.npz import Header, read_npz
 from dnnc.runtime.torch.ranges import Range, index_ranges
 from ir.diagnostics import InvalidInput, UsageError
+from ir.grads import MASK
 from ir.module import Module
+from passes.model.graph import reads
 
 POOL = 16
 """Random microbatches that training goes through over and over."""
@@ -44,14 +47,38 @@ class Data(Protocol):
 def open_data(source: str, module: Module, seed: int, window: int = 1) -> Data:
     """The source that a person named, for the inputs of the model. ``window``: how many microbatches are in work at a time.
     Raises UsageError, InvalidInput."""
-    ports = [Port.of(value.name[1:], value.type) for value in module.entry.args]
+    seeds = _seeds(module)
+    ports = [Port.of(value.name[1:], value.type) for value in module.entry.args if value.name not in seeds]
+    data: Data
     if source == SYNTHETIC:
-        return _Synthetic(ports, input_demands(module), seed)
-    if source.endswith(".npz"):
-        return _Samples(ports, _samples(Path(source), ports, index_ranges(module)), seed)
-    if ":" in source:
-        return _Function(ports, index_ranges(module), source, seed, window)
-    raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
+        data = _Synthetic(ports, input_demands(module), seed)
+    elif source.endswith(".npz"):
+        data = _Samples(ports, _samples(Path(source), ports, index_ranges(module)), seed)
+    elif ":" in source:
+        data = _Function(ports, index_ranges(module), source, seed, window)
+    else:
+        raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
+    return _Seeded(data, tuple(name[1:] for name in seeds), seed) if seeds else data
+
+
+def _seeds(module: Module) -> list[str]:
+    """Arguments of the entry function that masks alone read."""
+    masks = {name for op in module.entry.ops if op.name == MASK for name in op.operands}
+    others = {name for op in module.entry.ops if op.name != MASK for name in reads(op)}
+    return [value.name for value in module.entry.args if value.name in masks - others]
+
+
+@dataclass(frozen=True)
+class _Seeded:
+    """The microbatches of ``data``, each with a seed of its own for its dropouts, 63 bits, under ``names``."""
+
+    data: Data
+    names: tuple[str, ...]
+    seed: int
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        (drawn,) = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)
+        return {**self.data.microbatch(number), **{name: np.asarray(drawn >> 1, np.int64) for name in self.names}}
 
 
 @dataclass(frozen=True)

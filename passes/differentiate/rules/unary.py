@@ -206,7 +206,7 @@ def dropout(site: Site) -> Gradients:
     """Dropout that drops nothing."""
     trains = site.numbers(2)
     if (site.present(2) and trains != (0,)) or not site.has_opset(12):
-        raise site.fault("it may drop elements at random", "run 'training' first: it makes every Dropout drop nothing")
+        raise site.fault("it may drop elements at random", "run 'training' first: it drops it, or makes it a mask")
     return [site.given, None, None]
 
 

@@ -13,6 +13,7 @@
 4. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
 5. *Changing state*: a ``grad.assign`` of the forward phase (a running average of batch normalisation) with all that read the
    resource: a stage of its own would change a copy.
+6. *Masks* of dropouts with what reads them: a mask is made from a number that every stage has, and is never worth sending.
 
 An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ir.facets import Color, Direction
+from ir.grads import ASSIGN, MASK
 from ir.module import Module
 from ir.ops import Op, Value
 from ir.types import BytesType, DType, TensorType
@@ -52,13 +54,13 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     for i, op in enumerate(func.ops):
         for name in read[i]:
             readers.setdefault(name, []).append(i)
-        stays = op.name.endswith("uantizeLinear")
+        stays = op.name.endswith("uantizeLinear") or op.name == MASK
         for value in op.results:
             maker[value.name] = i
             stays = stays or not _can_travel(value)
         if stays:
             fixed.append(i)
-        if op.name == "grad.assign":
+        if op.name == ASSIGN:
             changed.append(op.operands[0])
         color = op.facet(Color)
         if color is not None:
@@ -78,7 +80,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             elif first_reader is not None:
                 classes.join(i, first_reader)
         for value in op.results:
-            if not _can_travel(value):
+            if op.name == MASK or not _can_travel(value):
                 for reader in readers.get(value.name, ()):
                     classes.join(i, reader)
     for name in changed:

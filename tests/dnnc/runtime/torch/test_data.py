@@ -12,7 +12,7 @@ import pytest
 
 from dnnc.program.elements import user_dtype
 from dnnc.runtime.torch.data import POOL, open_data
-from ir import parse_module
+from ir import Module, parse_module, print_module
 from ir.diagnostics import DnncError, InvalidInput, UsageError
 
 MODEL = parse_module(
@@ -166,11 +166,32 @@ def test_elements_that_a_file_of_numpy_has_no_name_for(tmp_path: Path) -> None:
     assert sorted(found.tolist()) == [0, 1]
 
 
-def refused(name: str, asked: int = 0) -> DnncError:
+def refused(name: str, asked: int = 0, model: Module = MODEL) -> DnncError:
     """The error of a source, or of its microbatch of this number."""
     with pytest.raises(DnncError) as caught:
-        open_data(name, MODEL, 0).microbatch(asked)
+        open_data(name, model, 0).microbatch(asked)
     return caught.value
+
+
+def test_seeds_of_dropouts_are_no_samples(tmp_path: Path, source: None) -> None:
+    """No source has them: they are of the seed and the number, each microbatch has its own."""
+    mask = "    %m = grad.mask(%dropout) {number = 0, ratio = 0.5} : tensor<4x3xf32>\n"
+    text = print_module(MODEL).replace(") -> () {\n", f", %dropout : tensor<i64>) -> () {{\n{mask}")
+    module = parse_module(text)
+    seeds: dict[str, list[int]] = {}
+    for name in ("synthetic", written(tmp_path), "source:good"):
+        data, plain = open_data(name, module, 3), open_data(name, MODEL, 3)
+        drawn = [data.microbatch(number) for number in range(20)]
+        seeds[name] = [int(microbatch["dropout"]) for microbatch in drawn]
+        assert all(microbatch["dropout"].dtype == np.int64 and not microbatch["dropout"].shape for microbatch in drawn)
+        assert equal({key: value for key, value in drawn[1].items() if key != "dropout"}, plain.microbatch(1))
+    first, *others = seeds.values()
+    assert others == [first, first]
+    assert len(set(first)) == 20
+    assert all(0 <= seed < 2**63 for seed in first)
+    assert int(open_data("synthetic", module, 4).microbatch(0)["dropout"]) not in first
+    read = parse_module(text.replace(mask, f"{mask}    %n = onnx.Neg(%dropout) : tensor<i64>\n"))
+    assert "it has no array 'dropout'" in str(refused(written(tmp_path), model=read))
 
 
 @pytest.mark.parametrize(

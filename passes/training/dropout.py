@@ -1,0 +1,97 @@
+"""Dropouts of a training step as ops that are the same in any split: a mask, and a product with it.
+
+``%y = onnx.Dropout(%x)`` becomes ``%y.mask = grad.mask(%dropout.seed) {number, ratio}`` and ``%y = onnx.Mul(%y.mask, %x)``. The
+seed is a further argument of the entry function, a number of each microbatch; ``number`` counts the dropouts of the model. The
+mask is the first factor, so that it counts as what the product keeps for the gradient of ``%x``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ir.attributes import attributes
+from ir.diagnostics import InvalidInput
+from ir.grads import MASK
+from ir.layout_rules import Surroundings
+from ir.module import Func, Module
+from ir.names import unique
+from ir.opdefs import module_opsets
+from ir.operators import TRAINING_OPERAND
+from ir.ops import Op, Value
+from ir.types import DType, TensorType
+from passes.framework.base import PassContext
+from passes.model.graph import describe, reads
+
+DROPOUT = "onnx.Dropout"
+SEED = "%dropout.seed"
+_DEFAULT = 0.5
+"""The ratio of a Dropout that states none."""
+
+
+def with_masks(module: Module, context: PassContext) -> Module:
+    """The module whose entry draws the masks of its dropouts; a warning where it has none.
+
+    Raises InvalidInput for a dropout whose mask is read, whose ratio is no constant from 0 to below 1, that stands in a region
+    or is of another domain."""
+    func = module.entry
+    names = {value.name for op in func.ops for value in op.results} | {arg.name for arg in func.args}
+    seed = unique(SEED, set(names))
+    names.add(seed)
+    read = {name for op in func.ops for name in reads(op)} | {value.name for value in func.results}
+    around = Surroundings(module.resources.values(), module_opsets(module))
+    ops, number = list[Op](), 0
+    for op in func.ops:
+        _check_inside(op)
+        around.see(op)
+        ratio = _ratio(op, around) if op.name == DROPOUT else 0.0
+        if not ratio:
+            ops.append(op)
+            continue
+        if any(value.name in read for value in op.results[1:]):
+            raise InvalidInput("the mask of this dropout is read", where=describe(op), hint="train without it: dropout=off")
+        made = op.results[0]
+        mask = Value(unique(f"{made.name}.mask", names), made.type)
+        fields = attributes(number=number, ratio=ratio)
+        ops.append(Op(MASK, (seed,), (mask,), fields, location=op.location))
+        ops.append(Op("onnx.Mul", (mask.name, op.operands[0]), (made,), location=op.location))
+        number += 1
+    if not number:
+        hint = "exporters drop them; dnnc.from_torch(.., dropout=True) keeps those of torch.nn.Dropout"
+        context.sink.warn("dropout is on, and the model has no Dropout that drops anything", where=func.name, hint=hint)
+        return module
+    context.count("training", dropouts=number)
+    return module.replace(func, _with_seed(func, ops, seed))
+
+
+def _with_seed(func: Func, ops: Iterable[Op], seed: str) -> Func:
+    return replace(func, ops=tuple(ops), args=(*func.args, Value(seed, TensorType(DType.I64, ()))))
+
+
+def _ratio(op: Op, around: Surroundings) -> float:
+    """What part of the elements a Dropout drops: an attribute before opset 12, then a constant operand."""
+    name = op.operands[1] if len(op.operands) > 1 else ""
+    if not name:
+        ratio = float(op.get("ratio", _DEFAULT))
+    else:
+        numbers = around.numbers.get(name)
+        if numbers is None or len(numbers) != 1:
+            raise InvalidInput(f"its ratio {name} is no constant", where=describe(op), hint="train without it: dropout=off")
+        ratio = float(numbers[0])
+    if not 0 <= ratio < 1:
+        raise InvalidInput(f"its ratio is {ratio:g}, not at least 0 and below 1", where=describe(op))
+    return ratio
+
+
+def _check_inside(op: Op) -> None:
+    """Raises InvalidInput for a dropout that no mask can be made of."""
+    if op.name in TRAINING_OPERAND and op.name != DROPOUT:
+        raise InvalidInput(f"{op.name} cannot train", where=describe(op), hint="train without it: dropout=off")
+    inner = [one for _, region in op.regions for one in region.ops]
+    if any(one.name in TRAINING_OPERAND for one in inner):
+        raise InvalidInput(f"a dropout inside {op.name} cannot train", where=describe(op), hint="train without it: dropout=off")
+    for one in inner:
+        _check_inside(one)
+
+
+__all__ = ["with_masks"]
