@@ -26,7 +26,7 @@ from dnnc.kinds import (
 )
 from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
 from dnnc.providers import ON_CPU, Provider
-from dnnc.training import require_engine, require_loss
+from dnnc.training import require_engine, require_loss, saves_by_recomputing
 from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.objectives import THROUGHPUT, objective_of
@@ -199,6 +199,10 @@ def compile_model(
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
+    schedule = module.first(Schedule)
+    if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
+        message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"
+        sink.warn(message, where="--recompute stage", hint="leave it out, or use more stages")
     plan_told = with_restrictions(
         _noted(plan, profile=note, meshes=mesh_sizes(pipelines, topology)), restrictions(options, topology), topology
     )

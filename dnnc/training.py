@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ir.diagnostics import UsageError
-from ir.module import Func
+from ir.module import Func, Schedule
 from ir.ops import Value
 from ir.types import TensorType
 from passes.framework.base import Pass
@@ -122,6 +123,18 @@ def require_loss(options: TrainingOptions, entry: Func, *, where: str) -> None:
     raise UsageError(message, where=where, hint=f"add one, such as {example}, or --plan-only for a plan without programs")
 
 
+def saves_by_recomputing(schedule: Schedule) -> bool:
+    """Whether a device has several microbatches between forward and backward pass of a stage. Of one alone, what runs again is
+    held all the same when the backward pass begins."""
+    for _, actions in schedule.rows:
+        flying: Counter[int] = Counter()
+        for action in actions:
+            flying[action.stage] += {"F": 1, "I": -1, "B": -1}.get(action.kind, 0)
+            if flying[action.stage] > 1:
+                return True
+    return schedule.periodic
+
+
 def _examples(outputs: Iterable[Value]) -> Iterator[str]:
     for value in outputs:
         if isinstance(value.type, TensorType) and value.type.dtype.is_float:
@@ -137,5 +150,6 @@ __all__ = [
     "TrainingOptions",
     "require_engine",
     "require_loss",
+    "saves_by_recomputing",
     "with_training",
 ]

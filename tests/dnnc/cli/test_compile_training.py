@@ -178,6 +178,25 @@ def test_recomputation_where_memory_does_not_suffice_without(tmp_path: Path, cap
         assert ("stages recompute, for without it" in capsys.readouterr().err) == warned
 
 
+@pytest.mark.parametrize(
+    ("kind", "warned"),
+    [
+        (("--mesh", "none", "--stages", "1", "--replicas", "1"), True),
+        (("--mesh", "none", "--stages", "1", "--replicas", "1", "--schedule", "gpipe"), False),
+        (("--mesh", "2"), True),
+        (("--mesh", "none", "--stages", "2"), False),
+    ],
+)
+def test_recomputation_that_saves_nothing(
+    kind: tuple[str, ...], warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stage that has one microbatch in work holds all of its values when the backward pass begins."""
+    asked = ["--objective", "training", "--plan-only", "--loss", "mse:y", "--microbatches", "4", "--recompute", "stage"]
+    assert main(["compile", MLP, "-t", TWO, "-o", str(tmp_path / "b"), *asked, *kind]) == 0
+    told = "--recompute stage: warning: forward ops run again and no memory is saved"
+    assert (told in capsys.readouterr().err) == warned
+
+
 def test_a_replayed_plan_has_a_bound_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of both passes and updates on all devices; what was proven with recomputation says nothing of steps without it."""
     model = ["zoo:mlp,layers=6,hidden=256,batch=128", "-t", "preset:cpu-4,cores=4", "--loss", "mse:y", "--plan-only", "-q"]
