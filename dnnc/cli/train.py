@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dnnc.cli import options as opt
-from dnnc.cli.console import put, put_json, talk
+from dnnc.cli.console import put, put_json, show_warnings, talk
 from ir.diagnostics import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def train(
     for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
     --check: exit 5 names the first weight that differs, and its stage.
     """
-    from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions
+    from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, resumption
     from dnnc.runtime.torch.launch import train as launch
 
     if every and checkpoint is None:
@@ -86,6 +86,8 @@ def train(
             raise UsageError("it trains from the build's weights on this host", where="--check", hint=hint)
         _check(opened, options, told, json=json, quiet=quiet)
         return
+    if resume is not None:
+        show_warnings(resumption(opened, resume).diagnostics, quiet)
     seconds = launch(opened, options, told)
     if json:
         put_json("train", {"build": str(build), "steps": steps, "losses": losses, "seconds": seconds})

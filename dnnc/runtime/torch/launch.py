@@ -23,12 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dnnc.program.build import TORCH
+from dnnc.program.build import PROGRAM, TORCH
 from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
 from dnnc.runtime.torch.failures import FAILURES, STARTING, Ended, doing
 from ir.child import module_command, module_environment
-from ir.diagnostics import InvalidInput, UsageError
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.facets import OptimizerState
+from ir.grads import STATE
 from ir.scratch import scratch_folder
+from passes.model.graph import listing
 
 _STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")
 _NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
@@ -105,6 +108,31 @@ class TrainingBuild:
         if not 0 <= options.node < options.nodes:
             raise UsageError(f"this host is {options.node}, of {options.nodes} counted from 0", where="--node")
         return count
+
+
+def resumption(build: TrainingBuild, checkpoint: Path) -> DiagnosticSink:
+    """A warning where training goes on from a checkpoint without the optimizer's state: another optimizer wrote it. Raises
+    InvalidInput for a file that is no checkpoint."""
+    from dnnc.backend.torch.checkpoint import names, position
+    from dnnc.frontends import DIALECTS
+    from ir import load_module
+
+    sink, held = DiagnosticSink(), set(names(checkpoint))
+    if not position(checkpoint).step:  # the build's own weights, or others', without a step done
+        return sink
+    text = (build.folder / PROGRAM).read_text(encoding="utf-8")
+    resources = load_module(text, where=str(build.folder / PROGRAM), dialects=DIALECTS).resources.values()
+    lacking: dict[str, list[str]] = {}
+    for resource in resources:
+        optimizer = next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "sgd")
+        if any(f"{resource.name[1:]}.{state}" not in held for state in STATE[optimizer]):
+            lacking.setdefault(optimizer, []).append(resource.name[1:])
+    written = {name.rpartition(".")[2] for name in held}
+    before = " or ".join(name for name, states in STATE.items() if states and written.issuperset(states)) or "sgd"
+    for optimizer, weights in lacking.items():
+        message = f"it holds no state of {optimizer} for {listing(weights)}: this begins at zero"
+        sink.warn(message, where=str(checkpoint), hint=f"to go on as before, compile with --optimizer {before}")
+    return sink
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +249,4 @@ def _follow(process: subprocess.Popen[bytes], folder: Path, limit: float, told: 
             return True
 
 
-__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "train"]
+__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "resumption", "train"]

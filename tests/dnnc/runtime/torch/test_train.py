@@ -17,7 +17,7 @@ import pytest
 
 from dnnc.cli import main
 from tests.dnnc.runtime.processes import nothing_left
-from tests.dnnc.runtime.torch.training_builds import MODEL, compiled, write_source
+from tests.dnnc.runtime.torch.training_builds import MODEL, TWO_STAGES, compiled, write_source
 from tests.dnnc.sealing import refresh
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -194,6 +194,21 @@ def test_resumed_on_another_plan(build: Path, tmp_path: Path) -> None:
     left, right = weights(whole / "step4.safetensors"), weights(part / "step4.safetensors")
     assert left.keys() == right.keys()
     assert all(torch.allclose(left[name], right[name], rtol=1e-4, atol=1e-6) for name in left)
+
+
+@pytest.mark.slow
+def test_resumed_with_another_optimizer(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """State that the checkpoint lacks begins at zero, which is told; with its own optimizer nothing is."""
+    momentum = compiled(tmp_path / "momentum", *TWO_STAGES, "--optimizer", "momentum")
+    assert main(["train", str(momentum), "--steps", "1", "--checkpoint", str(tmp_path), "-q"]) == 0
+    last = tmp_path / "step1.safetensors"
+    capsys.readouterr()
+    assert main(["train", str(momentum), "--resume", str(last)]) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert main(["train", str(build), "--resume", str(last)]) == 0
+    weights = ", ".join(f"fc{number}.{kind}" for number in (1, 2, 3) for kind in ("weight", "bias"))
+    told = f"{last}: warning: it holds no state of adam for {weights}: this begins at zero\n"
+    assert told + "  hint: to go on as before, compile with --optimizer momentum" in capsys.readouterr().err
 
 
 @pytest.mark.slow
