@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ir.attributes import Attributes, Dense
+from ir.facets import OptimizerState
 from ir.layout_rules import attention, indexing, kernels, moves, pointwise, products, quantised, reductions, updates
 from ir.layout_rules.draft import Constants, Draft, Draw, Numbers
 from ir.layout_rules.rule import LayoutRule
@@ -98,8 +99,8 @@ def numbers_of(dense: Dense) -> Numbers | None:
 
 
 def resource_numbers(resource: Resource) -> Numbers | None:
-    """The elements of a small constant resource, or None."""
-    if not isinstance(resource.type, TensorType):
+    """The elements of a small constant resource, or None. One that is trained is no constant: each step changes it."""
+    if not isinstance(resource.type, TensorType) or any(isinstance(facet, OptimizerState) for facet in resource.facets):
         return None
     match resource.data:
         case Inline(data):

@@ -163,10 +163,11 @@ def _tell_apart(model: onnx_ir.Model) -> None:
     """Give inputs and results of nodes that are called like an initializer names of their own: a file has names alone."""
     graph = model.graph
     results = [value for node in onnx_ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
-    taken = {value.name for value in (*graph.inputs, *results, *graph.initializers.values()) if value.name}
-    for value in (*graph.inputs, *results):
-        if value.name in graph.initializers and value is not graph.initializers[value.name]:
-            value.name = unique(value.name, taken)
+    values = [(value, value.name or "") for value in (*graph.inputs, *results)]
+    taken = {name for _, name in values} | set(graph.initializers)
+    for value, name in values:
+        if name in graph.initializers and value is not graph.initializers[name]:
+            value.name = unique(name, taken)
 
 
 def _fix(model: onnx_ir.Model, trained: set[str]) -> None:

@@ -96,25 +96,31 @@ def einsum(site: Site) -> Gradients:
         raise site.fault("its equation has dots or a letter twice in a term, which has no rule")
     if not arrow:
         result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
-    sizes = {letter: size for i, term in enumerate(terms) for letter, size in zip(term, site.shape(i), strict=True)}
+    sizes: dict[str, int] = {}
+    for i, term in enumerate(terms):
+        sizes |= {letter: size for letter, size in zip(term, site.shape(i), strict=True) if size != 1 or letter not in sizes}
     return [_einsum(site, terms, result, sizes, i) if site.wants(i) else None for i in range(len(terms))]
 
 
 def _einsum(site: Site, terms: Sequence[str], result: str, sizes: dict[str, int], number: int) -> str:
+    """Along letters that nothing else has in full the gradient is the same; it is summed over those that were broadcast."""
     others = [(term, site.operand(i)) for i, term in enumerate(terms) if i != number]
-    readable = "".join([result, *(term for term, _ in others)])
-    kept = "".join(letter for letter in terms[number] if letter in readable)
+    own = dict(zip(terms[number], site.shape(number), strict=True))
+    varying = set(result)
+    for i, term in enumerate(terms):
+        if i != number:
+            varying |= {x for x, size in zip(term, site.shape(i), strict=True) if size == sizes[x]}
+    kept = "".join(x for x, size in own.items() if size == sizes[x] and x in varying)
     dtype = site.type(number).dtype
     equation = ",".join([result, *(term for term, _ in others)]) + f"->{kept}"
     operands = (site.given, *(name for _, name in others))
     found = site.given
     if equation != f"{kept}->{kept}":
-        found = site.emit("onnx.Einsum", operands, TensorType(dtype, tuple(sizes[x] for x in kept)), equation=equation)
+        found = site.emit("onnx.Einsum", operands, TensorType(dtype, tuple(own[x] for x in kept)), equation=equation)
     if kept == terms[number]:
         return found
-    # A letter of this operand alone is summed over: its gradient is the same along it.
-    found = site.reshape(found, [sizes[x] if x in kept else 1 for x in terms[number]])
-    return site.expand(found, [sizes[x] for x in terms[number]])
+    found = site.reshape(found, [size if x in kept else 1 for x, size in own.items()])
+    return site.expand(found, list(own.values()))
 
 
 RULES: dict[str, Rule] = {"onnx.Einsum": einsum, "onnx.Gemm": gemm, "onnx.MatMul": matmul}

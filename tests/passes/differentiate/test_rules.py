@@ -122,6 +122,9 @@ def test_gemm(turned: int, bias: tuple[int, ...] | None) -> None:
         ("ijk->j", [(2, 3, 2)]),
         ("i,j,k", [(2,), (3,), (2,)]),
         ("ij,kj->i", [(2, 3), (4, 3)]),
+        ("ij,ij->ij", [(2, 3), (1, 3)]),
+        ("ij,jk->ik", [(2, 3), (1, 4)]),
+        ("bij,bjk->ik", [(1, 2, 3), (4, 1, 2)]),
     ],
 )
 def test_einsum(equation: str, sizes: list[tuple[int, ...]]) -> None:

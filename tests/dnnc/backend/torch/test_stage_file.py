@@ -100,9 +100,9 @@ def sources(module: Module) -> list[str]:
     return [program_source(module, program, f"Of {program.name}.") for program in module.of_type(Program)]
 
 
-def edited(text: str) -> str:
+def edited(text: str, resources: str = "  resource @w : tensor<2xf32> = declared\n") -> str:
     """The source of the only program of a module around these lines."""
-    head = "module @m {\n  resource @w : tensor<2xf32> = declared\n  func @main(%x : tensor<2xf32>) -> () {\n  }\n"
+    head = f"module @m {{\n{resources}  func @main(%x : tensor<2xf32>) -> () {{\n  }}\n"
     device = "  topology @t {\n    device d {type = gpu, host = h}\n  }\n"
     stage = "  stage @s index 0 on [d] (%x : tensor<2xf32>) -> () {\n  }\n"
     program = f"  program @p of @s on [d] (%x : tensor<2xf32>) -> () {{\n{text}\n  }}\n}}\n"
@@ -218,6 +218,17 @@ def test_values_do_not_hide_what_a_function_is_given() -> None:
     assert "    saved_2 = torch.relu(x)\n" in source
     assert "    v_comm = -saved_2\n" in source
     assert "    return {'comm': v_comm}, {}, {}\n" in source
+
+
+def test_a_small_weight_is_read_and_a_small_constant_written() -> None:
+    """A number that is trained is another in the next step, one that is a constant is not."""
+    lines = [f"    %{name} = onnx.Clip(%x, _, @{name}) : tensor<2xf32>" for name in ("limit", "bound")]
+    resources = (
+        "  resource @limit : tensor<f32> = splat(6.0)\n  resource @bound : tensor<f32> = splat(6.0) optimizer<name = sgd>\n"
+    )
+    source = edited("\n".join(lines), resources)
+    assert "torch.clamp(x, None, 6.0)\n" in source
+    assert "torch.clamp(x, None, bound)\n" in source
 
 
 def test_a_stage_has_only_the_functions_of_its_phases() -> None:
