@@ -26,13 +26,13 @@ from typing import ClassVar
 from ir.attributes import Attribute, AttrKind, attributes
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.facets import OptimizerState, Sync, with_facet
-from ir.grads import BATCH_NORMALIZATION, STATE
+from ir.grads import BATCH_NORMALIZATION, COUNTS, STATE
 from ir.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.names import unique
 from ir.opdefs import module_opsets
 from ir.operators import TRAINING_OPERAND
 from ir.ops import Op, Value
-from ir.types import TensorType, type_bytes
+from ir.types import DType, TensorType, type_bytes
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import describe, listing, reads
@@ -133,6 +133,10 @@ class TrainingPass(Pass):
         if not chosen:
             hint = "does the loss depend on floating-point initializers? --trainable and --frozen choose among them"
             raise InvalidInput("the model has no weight to train", where=module.entry.name, hint=hint)
+        narrow = [r.name for r in floats if r.name in chosen and isinstance(r.type, TensorType) and r.type.dtype is DType.F16]
+        if narrow and self.optimizer in COUNTS:
+            message = f"{self.optimizer}'s epsilon is 0 in f16: a weight whose gradient is 0 becomes NaN ({listing(narrow)})"
+            context.sink.warn(message, where="--optimizer", hint="export the model in f32, or use sgd or momentum")
         symbols: list[Symbol] = [
             self._trained(symbol) if isinstance(symbol, Resource) and symbol.name in chosen else symbol
             for symbol in module.symbols

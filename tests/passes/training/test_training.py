@@ -10,6 +10,7 @@ from dnnc.backend.torch.run import run_function
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.zoo import catalogue
 from ir import OptimizerState, Resource
+from ir.diagnostics import DiagnosticSink
 from ir.facets import Sync
 from passes.framework.base import PassContext
 from passes.training import TrainingPass
@@ -45,6 +46,15 @@ def test_numbers_of_the_program_are_not_trained() -> None:
     assert all(resource.name.endswith(".weight") for resource in trained)
     (embedding,) = [resource for resource in trained if "embed" in resource.name]
     assert embedding.facets == (OptimizerState("adamw", 2 * 11 * 16 * 4),)
+
+
+def test_weights_of_16_bits_are_warned_of_with_adam() -> None:
+    """Its epsilon is 0 there, and 0 / 0 is no number."""
+    module = ir.load_module(LOGITS.replace("f32", "f16"), dialects=DIALECTS)
+    for optimizer, warned in (("adam", True), ("sgd", False)):
+        sink = DiagnosticSink()
+        TrainingPass(loss="cross-entropy:y", optimizer=optimizer).run(module, PassContext(dialects=DIALECTS, sink=sink))
+        assert ["epsilon is 0 in f16" in one.message for one in sink.diagnostics] == [True] * warned
 
 
 def test_gradients_are_added_up_as_asked() -> None:
