@@ -25,7 +25,7 @@ from dnnc.backend.torch import dead_after, identifier, prelude, statement
 from dnnc.backend.torch.call import NEWEST
 from ir.attributes import Dense, attributes
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
-from ir.grads import ACCUMULATE, STEP
+from ir.grads import ACCUMULATE, MASK, STEP
 from ir.layout_rules import Surroundings
 from ir.module import Module, Program
 from ir.opdefs import module_opsets
@@ -52,7 +52,8 @@ def program_source(module: Module, program: Program, title: str) -> str:
 
 @dataclass(slots=True)
 class _File:
-    """``ops`` by phase, without ``comm.part``: a function finds the rank's part of a resource under the resource's name."""
+    """``ops`` by phase, without ``comm.part``: a function finds the rank's part of a resource under the resource's name.
+    ``masks``: values that are masks of dropouts, or parts of one."""
 
     module: Module
     program: Program
@@ -60,6 +61,7 @@ class _File:
     around: Surroundings = field(default_factory=Surroundings)
     names: dict[str, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: set(_WORDS))
+    masks: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.around = Surroundings(self.module.resources.values(), module_opsets(self.module))
@@ -68,6 +70,8 @@ class _File:
         parts: dict[str, str] = {}
         for op in self.program.ops:
             self.around.see(op)
+            if op.name == MASK or (op.name == "onnx.Slice" and op.operands[0] in self.masks):
+                self.masks.add(op.results[0].name)
             if op.name == "comm.part":
                 parts[op.results[0].name] = op.operands[0]
                 self.around.types[op.operands[0]] = op.results[0].type
@@ -146,7 +150,7 @@ class _File:
             case "comm.member":
                 return self.member(op, results[0])
             case "onnx.Slice" if len(op.operands) == 4 and op.operands[1] not in self.around.numbers:
-                return f"{results[0]} = {self.part(op, operands)}"
+                return f"{results[0]} = {self.part(op, operands)}{self.copy(op)}"
             case "comm.recv":
                 return f"{results[0]} = yield {op.get('channel')}"
             case "comm.send":
@@ -158,7 +162,11 @@ class _File:
                 kind = op.name.removeprefix("comm.")
                 return f"{results[0]} = comm.{kind}({operands[0]}, channel={op.get('channel')}{fields})"
             case _:
-                return self.statement(op, operands, results)
+                return self.statement(op, operands, results) + self.copy(op)
+
+    def copy(self, op: Op) -> str:
+        """Behind what takes a part of a mask: a view, when it is kept, would keep the whole mask."""
+        return ".clone()" if op.name == "onnx.Slice" and op.operands[0] in self.masks else ""
 
     def member(self, op: Op, result: str) -> str:
         """The entry of the rank in a constant that has one for each device of the program."""

@@ -173,6 +173,23 @@ def test_a_member_takes_its_part_by_its_place() -> None:
     assert "    x_1_start = x_1_start[comm.place]\n" in source
 
 
+def test_a_part_of_a_mask_does_not_keep_the_whole() -> None:
+    """It is kept for the backward pass; a view would hold all elements."""
+    lines = [
+        "    %zero = onnx.Constant() {value_ints = [0]} : tensor<1xi64>",
+        "    %one = onnx.Constant() {value_ints = [1]} : tensor<1xi64>",
+        "    %m = grad.mask(%x) {number = 3, ratio = 0.25} : tensor<2xf32>",
+        "    %part = onnx.Slice(%m, %zero, %one, %zero) : tensor<1xf32>",
+        "    %other = onnx.Slice(%x, %zero, %one, %zero) : tensor<1xf32>",
+        "    %y = onnx.Mul(%part, %other) : tensor<1xf32>",
+        "    %g = onnx.Mul(%part, %y) : tensor<1xf32> phase<I>",
+    ]
+    source = edited("\n".join(lines))
+    assert "    m = dropout_mask(x, 3, 0.25, (2,), torch.float32)\n" in source
+    assert "    part = m[0:1].clone()\n" in source
+    assert "    other = x[0:1]\n" in source
+
+
 def test_a_sum_that_two_updates_read_stays_as_it_is() -> None:
     sums = "    %g = grad.accumulate(%y) {microbatches = 4} : tensor<2xf32> phase<U>"
     source = edited(f"    %y = onnx.Relu(%x) : tensor<2xf32> phase<W>\n{sums}\n{sums.replace('%g', '%h')}")
