@@ -48,8 +48,8 @@ def from_torch(
     ``example_inputs``: the arguments of ``module.forward``, or the only one, of the sizes of one microbatch.
     ``dynamic_shapes`` names dimensions that ``dnnc compile --dim`` binds later, as ``torch.export`` spells it. The module is
     exported as it infers and is left in the mode in which it was; ``dnnc compile --objective training`` brings batch
-    normalisation back. With ``dropout`` each ``torch.nn.Dropout`` stays in the model, where ``dnnc compile --dropout on`` finds
-    it; what drops elements otherwise (``Dropout2d``, the weights of ``MultiheadAttention``) does not.
+    normalisation back. With ``dropout`` each ``torch.nn.Dropout`` stays in the model: it drops nothing but with ``dnnc compile
+    --dropout on``. What drops elements otherwise (``Dropout2d``, the weights of ``MultiheadAttention``) does not stay.
 
     Raises UsageError where a package of the extra ``train`` is missing, InvalidInput where the module cannot be exported."""
     target = Path(path)
@@ -59,6 +59,7 @@ def from_torch(
     model = program.model
     _tell_apart(model)
     _fix(model, _trained_names(module))
+    _quiet(model)
     model.producer_name = model.producer_name or "pytorch"
     _write(model, target)
     return target
@@ -182,6 +183,13 @@ def _fix(model: onnx_ir.Model, trained: set[str]) -> None:
         node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
         value.replace_all_uses_with(node.outputs[0])
         graph.insert_before(graph[0], node)
+
+
+def _quiet(model: onnx_ir.Model) -> None:
+    """Make every Dropout one that drops nothing: that they train was said to keep them."""
+    for node in model.graph.all_nodes():
+        if node.op_type == "Dropout" and len(node.inputs) > 2:
+            node.resize_inputs(2)
 
 
 def _write(model: onnx_ir.Model, target: Path) -> None:

@@ -90,6 +90,10 @@ def test_dropouts_stay_where_they_are_asked_for(exported: tuple[torch.nn.Module,
     module.drop.inplace = True
     modes = {name: part.training for name, part in module.named_modules()}
     kept = onnx.load(dnnc.from_torch(module, (torch.randn(4, 3, 8, 8),), tmp_path / "kept.onnx", dropout=True)).graph
+    image = np.random.default_rng(0).standard_normal((4, 3, 8, 8), np.float32)
+    sessions = [onnxruntime.InferenceSession(one) for one in (path, tmp_path / "kept.onnx")]
+    wanted, found = (session.run(None, {session.get_inputs()[0].name: image}) for session in sessions)
+    np.testing.assert_array_equal(found[0], wanted[0])
     assert modes == {name: part.training for name, part in module.named_modules()}
     assert module.drop.inplace
     module.drop.inplace = False
