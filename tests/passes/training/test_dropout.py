@@ -11,6 +11,7 @@ from dnnc.frontends.opdefs import DIALECTS
 from ir import DiagnosticSink, InvalidInput, Module
 from ir.facets import StageSet
 from ir.grads import GRAD_OPS, MASK
+from ir.layout_rules import Kind, rules
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
@@ -53,6 +54,13 @@ def test_a_mask_stands_in_the_stage_of_what_reads_it() -> None:
     assert len(set(stages.values())) == 2
     whole = PassManager(parse_pipeline("differentiate,cost")).run(planned, pass_context(sink))
     assert check_step(planned, whole) == 2
+
+
+def test_a_mask_is_whole_on_every_member() -> None:
+    """Members that each drew a part would draw the same numbers for other elements."""
+    ((_, rule),) = [pair for pair in rules(differentiated(loaded(dropping(1)), STEP)) if pair[0].name == MASK]
+    assert rule is not None
+    assert {factor.kind for factor in rule.factors} == {Kind.WHOLE}
 
 
 def test_without_a_dropout_a_person_is_told() -> None:
