@@ -51,7 +51,8 @@ def _output(func: Func, name: str) -> Value:
     if found is None:
         close = difflib.get_close_matches(name, outputs, n=1)
         hint = f"outputs are {listing(outputs)}" + (f"; did you mean '{close[0]}'?" if close else "")
-        raise UsageError(f"the model has no output '{name}'", where="--loss", hint=hint)
+        message = f"the model has no output '{name}'" if name else f"the model has {len(outputs)} outputs, and none is named"
+        raise UsageError(message, where="--loss", hint=hint)
     return found
 
 

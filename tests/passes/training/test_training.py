@@ -10,7 +10,7 @@ from dnnc.backend.torch.run import run_function
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.zoo import catalogue
 from ir import OptimizerState, Resource
-from ir.diagnostics import DiagnosticSink
+from ir.diagnostics import DiagnosticSink, UsageError
 from ir.facets import Sync
 from passes.framework.base import PassContext
 from passes.training import TrainingPass
@@ -46,6 +46,12 @@ def test_numbers_of_the_program_are_not_trained() -> None:
     assert all(resource.name.endswith(".weight") for resource in trained)
     (embedding,) = [resource for resource in trained if "embed" in resource.name]
     assert embedding.facets == (OptimizerState("adamw", 2 * 11 * 16 * 4),)
+
+
+def test_one_of_several_outputs_is_named() -> None:
+    text = LOGITS.replace("-> (", "-> (%x : tensor<2x3x4xf32>, ", 1)
+    with pytest.raises(UsageError, match="the model has 2 outputs, and none is named\n  hint: outputs are x, y"):
+        TrainingPass(loss="cross-entropy:").run(ir.load_module(text, dialects=DIALECTS), PassContext(dialects=DIALECTS))
 
 
 def test_weights_of_16_bits_are_warned_of_with_adam() -> None:
