@@ -21,6 +21,7 @@ from passes.partition.throughput import Budget, Solution, solve
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 _BISECTIONS = 24
+_HINT = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
 _SECONDS = 8.0
 """After these the shortage is told as it is known."""
 
@@ -55,14 +56,15 @@ def inseparable(fine: Problem, groups: Groups, problem: Problem, pins: Mapping[i
         raise Infeasible(problems)
 
 
-def explain(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:
-    """The error for a problem without a plan; ``proven`` where the search could tell."""
-    error = _explain(problem, solution, topology)
+def explain(problem: Problem, solution: Solution, topology: Topology, *, training: bool = False) -> Infeasible:
+    """The error for a problem without a plan; ``proven`` where the search could tell. ``training``: its weights count
+    gradients, the optimizer's state and what is saved for backward passes too."""
+    error = _explain(problem, solution, topology, "weights, their state and saved values" if training else "weights")
     error.proven = solution.status == "infeasible" or not np.isfinite(problem.seconds).any(axis=0).all()
     return error
 
 
-def _explain(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:
+def _explain(problem: Problem, solution: Solution, topology: Topology, held: str) -> Infeasible:
     for v in range(problem.size):
         if not np.isfinite(problem.seconds[:, v]).any():
             types = ", ".join(sorted({kind.type for kind in problem.kinds}))
@@ -81,11 +83,11 @@ def _explain(problem: Problem, solution: Solution, topology: Topology) -> Infeas
         )
     unlimited = replace(problem, kinds=tuple(replace(kind, memory=None) for kind in problem.kinds))
     if any(kind.memory is not None for kind in problem.kinds) and solve(unlimited, _QUICK).stages is not None:
-        return _memory(problem, solution, topology)
+        return _memory(problem, solution, topology, held)
     return _demands(problem, solution, topology)
 
 
-def _memory(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:
+def _memory(problem: Problem, solution: Solution, topology: Topology, held: str) -> Infeasible:
     """Which device is short, and by how many bytes."""
 
     def raised(extra: int) -> Problem:
@@ -120,9 +122,9 @@ def _memory(problem: Problem, solution: Solution, topology: Topology) -> Infeasi
         messages.append(
             Diagnostic(
                 f"{device} has {kind.memory} bytes; stage {index} of the plan that comes nearest needs {cost.memory} "
-                f"({cost.weights} of weights, {cost.workspace} of workspace, {cost.buffers} of buffers): {short} short",
+                f"({cost.weights} of {held}, {cost.workspace} of workspace, {cost.buffers} of buffers): {short} short",
                 where=topology.name,
-                hint="use more devices, devices with more memory, a smaller batch, or weights of fewer bits",
+                hint=_HINT if held == "weights" else f"{_HINT}; --recompute stage or another --schedule holds less",
             )
         )
     have = sum((kind.memory or 0) * kind.count for kind in problem.kinds)
@@ -130,7 +132,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology) -> Infeasi
         messages.insert(
             0,
             Diagnostic(
-                f"the weights alone are {whole} bytes, all {problem.devices} devices have {have}: {whole - have} bytes short",
+                f"the {held} alone are {whole} bytes, all {problem.devices} devices have {have}: {whole - have} bytes short",
                 where=topology.name,
             ),
         )

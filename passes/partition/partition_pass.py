@@ -225,7 +225,7 @@ class PartitionPass(Pass):
             else:
                 solution = _against(solution, whole[1], best_bound, "the graph was contracted for a quick search")
         if solution.stages is None:
-            raise explain(problem, solution, topology)
+            raise explain(problem, solution, topology, training=steps is not None)
         if overcounts:
             solution = self._bounded(solution, fine, problem, budget, built + self.time_limit, context)
         solution = self._within_memory(
