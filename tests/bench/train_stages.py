@@ -1,4 +1,5 @@
-"""Training in two stages on two ranks against one rank: ``python -m tests.bench.train_stages [--steps N] [--rounds N]``.
+"""Training in two stages on two ranks against one rank: ``python -m tests.bench.train_stages [--steps N] [--rounds N]
+[--microbatches M]``.
 
 A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorch and compiled for one one-thread worker and for
 two, in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
@@ -120,6 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--microbatches", type=int, default=MICROBATCHES)
     options = parser.parse_args()
     print(header())
     torch.manual_seed(0)
@@ -129,7 +131,16 @@ def main() -> None:
         builds: dict[int | str, Path] = {}
         for key, count in ((1, 1), (2, 2), (OLD, 2)):
             builds[key] = folder / f"on{key}"
-            restricted = ["--stages", str(count), "--replicas", "1", "--mesh", "none", "--microbatches", str(MICROBATCHES)]
+            restricted = [
+                "--stages",
+                str(count),
+                "--replicas",
+                "1",
+                "--mesh",
+                "none",
+                "--microbatches",
+                str(options.microbatches),
+            ]
             asked = ["--loss", "cross-entropy:linear"]
             training = ["--objective", "training", *asked, *restricted, *(["--schedule", OLD] if key == OLD else [])]
             told = command("compile", str(folder / "cnn.onnx"), "-t", f"preset:cpu-{count}", "-o", str(builds[key]), *training)
@@ -148,7 +159,7 @@ def main() -> None:
     print(f"one rank   {one:8.1f} samples/s")
     print(f"two ranks  {two:8.1f} samples/s  {two / one:.2f}x (target: at least {TARGET}x)")
     print(f"no flush   {old:8.1f} samples/s  {old / one:.2f}x; its last loss is {losses[OLD][-1]:.4g}")
-    took, foreseen = MICROBATCHES * SAMPLES / two, statistics.median(steps)
+    took, foreseen = options.microbatches * SAMPLES / two, statistics.median(steps)
     print(
         f"a step     {took * 1e3:8.1f} ms, predicted from the stages' seconds on one rank {foreseen * 1e3:.1f} ms  "
         f"{took / foreseen:.2f}x (target: within {NEAR:.0%})"

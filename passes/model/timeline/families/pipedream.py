@@ -47,8 +47,11 @@ def _depths(load: Workload, family: str) -> list[int]:
         message = "needs stages of one device each, and one stage on each device"
         raise UsageError(message, where=f"--schedule {family}", hint="--mesh none --replicas 1, or another --schedule")
     if any(wire.made == UPDATE for wire in load.wires):
-        message = "needs stages that each update weights of their own; some share a weight"
-        raise UsageError(message, where=f"--schedule {family}", hint="fewer --stages, or another --schedule")
+        message = "needs stages that each update weights of their own; the plan has a weight in several"
+        hint = (
+            "fewer --stages, another --schedule, or a model without it: exporters let equal weights share one, from_torch not"
+        )
+        raise UsageError(message, where=f"--schedule {family}", hint=hint)
     return derived_depths(replace(load, weights=()), MOST)
 
 
