@@ -54,8 +54,8 @@ class Span:
 @dataclass(slots=True)
 class _Running:
     """A stage on this rank: its functions and what is alive. ``sent``: the last channel of each tensor that it sends;
-    ``reads``: what each phase is the first to read of what arrives; ``replaced``: weights that its update writes; ``versions``:
-    the weights of each step under way, of rows without a flush."""
+    ``reads``: what each phase is the first to read of what arrives; ``replaced``: weights of its passes that its update writes;
+    ``versions``: the weights of each step under way, of rows without a flush."""
 
     stage: Stage
     functions: Mapping[str, Callable[..., Any]]
@@ -109,8 +109,9 @@ class Trainer:
             arrives = [(phase_of(op.facets), op.results[0].name[1:]) for op in program.ops if op.name == "comm.recv"]
             reads = {phase: tuple(name for at, name in arrives if at == phase) for phase in FUNCTIONS}
             comm = Exchange.of(network, stage)
-            updates = [op for op in program.ops if op.name == ASSIGN and phase_of(op.facets) == UPDATE]
-            replaced = tuple(op.operands[0][1:] for op in updates)
+            read = {name for op in program.ops if phase_of(op.facets) != UPDATE for name in op.operands}
+            updates = [op.operands[0] for op in program.ops if op.name == ASSIGN and phase_of(op.facets) == UPDATE]
+            replaced = tuple(name[1:] for name in updates if name in read)
             self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads, replaced)
 
     def run(self, first: int, count: int, data: Data) -> Iterator[tuple[int, float]]:

@@ -17,8 +17,9 @@ from tests.dnnc.runtime.torch.training_builds import MODEL, compiled
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
+from dnnc.runtime.torch.exchange import Network  # noqa: E402
 from dnnc.runtime.torch.rank import read_step  # noqa: E402
-from dnnc.runtime.torch.trainer import _Running  # noqa: E402
+from dnnc.runtime.torch.trainer import Trainer, _Running  # noqa: E402
 
 STAGES = ("--schedule", "pipedream", "--microbatches", "1", "--stages", "2")
 
@@ -54,6 +55,11 @@ def test_the_first_stage_lacks_an_update_and_the_last_none(step: Step) -> None:
 
 def held(step: Step, rank: int) -> set[str]:
     return set(step.held(rank))
+
+
+def test_versions_are_of_weights_and_not_of_what_the_optimizer_keeps(build: Path, step: Step) -> None:
+    trainer = Trainer(step, 0, build, {}, Network(step, 0, torch.device("cpu")))
+    assert trainer.stages[0].replaced == ("fc1.weight", "fc1.bias")
 
 
 def test_an_update_leaves_alone_what_steps_under_way_read() -> None:
