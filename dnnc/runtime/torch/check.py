@@ -243,7 +243,7 @@ class Checker:
         allowed = LOSS
         if not difference <= allowed:
             self._shake(number + 1)
-            allowed += NOISE * max(abs(shaken - mine) for shaken in self.shaken_losses[number]) / max(1.0, abs(mine))
+            allowed += NOISE * max(self._loss_noise(step) for step in range(number + 1))
         if not difference <= allowed:
             message = f"the loss of step {number + 1} is {loss:.9g}, that of the unsplit model {mine:.9g}"
             raise CheckFailed(message, where=self._last_stage(), hint="the weights were the same before this step")
@@ -261,6 +261,11 @@ class Checker:
         """How far rounding alone takes a weight."""
         self._shake(self.oracle.done)
         return max(_furthest(mine, shaken.weights[name].detach()) for shaken in self.shaken)
+
+    def _loss_noise(self, number: int) -> float:
+        """How far rounding alone takes the loss of a step, over the loss where that is larger than 1."""
+        mine = self.losses[number]
+        return max(abs(shaken - mine) for shaken in self.shaken_losses[number]) / max(1.0, abs(mine))
 
     def _shake(self, steps: int) -> None:
         while len(self.shaken_losses) < steps:
