@@ -152,6 +152,7 @@ def training_file(seed: int) -> dict[str, Any]:
     return placement([*forward, *backward], edges, maxFPGAs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_both_doors_find_plans_of_one_value(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     """``solve`` on the machines of the file, ``compile`` on a topology of as many devices: the same passes, the same value."""

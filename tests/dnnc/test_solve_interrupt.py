@@ -51,7 +51,7 @@ def chains(path: Path, count: int, length: int, *, backward: bool) -> None:
 @pytest.mark.parametrize(
     ("objective", "backward"),
     [
-        ("throughput", False),
+        pytest.param("throughput", False, marks=pytest.mark.slow),
         pytest.param("training", True, marks=pytest.mark.slow),
         pytest.param("latency", False, marks=pytest.mark.slow),
     ],

@@ -165,6 +165,7 @@ def test_shared_models_run_the_same(shared_dir: Path, name: str) -> None:
 LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "light").glob("*.onnx"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
 def test_light_models_import_and_export_the_same(path: Path) -> None:
     imported = import_model(path, dims={}, sink=DiagnosticSink())

@@ -40,7 +40,9 @@ def dnnc(start: list[str], folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("start", ["the script", pytest.param("python -m", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "start", [pytest.param("the script", marks=pytest.mark.slow), pytest.param("python -m", marks=pytest.mark.slow)]
+)
 def test_a_build_is_made_run_and_checked(start: str, tmp_path: Path) -> None:
     if start == "the script" and not SCRIPT.exists():
         pytest.skip("dnnc is not installed beside this interpreter")
@@ -50,6 +52,7 @@ def test_a_build_is_made_run_and_checked(start: str, tmp_path: Path) -> None:
     dnnc(COMMANDS[start], folder, "check", "build", "--quiet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entries", ["", os.pathsep, f"{os.pathsep}/absent", "/absent"])
 def test_the_solver_s_own_process_too(entries: str, tmp_path: Path) -> None:
     """What a search starts for a large programme. An empty entry of PYTHONPATH stands for the current directory."""

@@ -46,6 +46,7 @@ def limited(what: int, value: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(what, (value, value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("descriptors", [9, 14, 19, 25])
 def test_too_few_descriptors(descriptors: int, build: Path) -> None:
     code, said = dnnc("run", str(build), "--quiet", limit=limited(resource.RLIMIT_NOFILE, descriptors))

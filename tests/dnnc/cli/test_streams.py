@@ -29,6 +29,7 @@ def test_a_listener_that_has_gone_is_no_fault(redirection: str) -> None:
     assert "error" not in seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", GONE)
 def test_an_error_keeps_its_code(redirection: str) -> None:
     for expected, arguments in ((2, ["run"]), (3, ["import", "/absent.onnx"])):

@@ -91,6 +91,7 @@ def mutants(build: Build) -> Iterator[tuple[str, Path, bytes]]:
             yield f"{left} and {right} in {path.name}", path, mutant.SerializeToString()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_faults_of_the_same_models_are_caught(builds: Callable[[str], Build], name: str) -> None:
     build = builds(name)

@@ -61,6 +61,7 @@ def kinds(build: Build) -> set[str]:
     return {collective.kind for stage in build.stages for collective in stage.collectives}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mesh", "options"),
     [
@@ -98,6 +99,7 @@ def test_unequal_parts(tmp_path: Path, shared_dir: Path, name: str) -> None:
     runs_like_one_session(build, shared(name, shared_dir))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["shared", "per-stage"])
 def test_weights_of_members(tmp_path: Path, shared_dir: Path, weights: str) -> None:
     """Either way it runs; shared, what is not contiguous lies once however many hold it; per stage each member has its own."""

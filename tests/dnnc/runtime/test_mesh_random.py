@@ -75,6 +75,7 @@ def runs(folder: Path, seed: int, ops: int, shapes: list[tuple[int, ...]]) -> No
         assert all(same(expected[name], outputs[name]) for name in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "ops", "shapes"),
     [(1, 10, [(2,)]), (2, 12, [(2, 2)]), (3, 12, [(2,), (3,)]), (4, 12, [(2,), (1,)]), (5, 12, [(1,), (2,), (2,)])],

@@ -48,6 +48,7 @@ def machine(folder: Path, types: list[str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("types", "options", "shares"),
     [

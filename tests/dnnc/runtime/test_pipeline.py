@@ -264,6 +264,7 @@ with Pipeline(slow_build(Path(sys.argv[1]))) as pipeline:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_starter_ends(tmp_path: Path, how: signal.Signals) -> None:
     """Whatever ends the process that started the run, the stages end too, even in the middle of a microbatch."""

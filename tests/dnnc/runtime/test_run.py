@@ -87,6 +87,7 @@ def test_cores_are_given_out_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert assign_cores(2, 1, pin=False)[0] == [[], []]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
 @pytest.mark.parametrize(
     ("split", "words"),

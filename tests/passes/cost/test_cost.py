@@ -354,6 +354,7 @@ def test_gpt2_costs_two_flops_per_parameter_and_token_and_its_attention() -> Non
     assert coverage(module).by_default == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flops", "parameters"),
     [

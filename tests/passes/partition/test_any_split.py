@@ -80,6 +80,7 @@ def test_order_and_names_play_no_part(seed: int, other: int) -> None:
     assert one.value == pytest.approx(two.value, rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", COMM)
 def test_reductions_keep_the_optimum(comm: str) -> None:
     """With the optimum as the value to reach, everything that may be left out or joined is. Many seeds: a rule that is a

@@ -156,6 +156,7 @@ def test_two_sides_equal_brute_force(seed: int) -> None:
     assert result.bound <= expected * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("below", [math.inf, 0.5])
 def test_a_process_apart_says_the_same(below: float) -> None:
     for problem, sides in [(random_problem(4, nodes=6, demands=False), None), random_sides(8)]:

@@ -42,6 +42,7 @@ def graph(shape: str, nodes: int = NODES) -> Problem:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "gap"), [("chain", 0.01), ("no edge", 0.01), ("fan out", 0.01), ("fan in", 0.3), ("layers", 0.01)]
 )

@@ -169,6 +169,7 @@ def test_numbers_of_the_file_are_not_believed() -> None:
     assert plan_of(replayed(data, prepared(BERT))).bound == pytest.approx(plan.bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [ShardPass(mesh="4"), ShardPass(mesh="2x2"), ShardPass(mesh="2", stages=2)])
 def test_a_bound_without_a_proof_is_searched_for(step: ShardPass) -> None:
     """It is that of these stages on these meshes: of one mesh the bound of the search."""

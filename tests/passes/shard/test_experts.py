@@ -62,6 +62,7 @@ def undivided(module: Module, decisions: Decisions, sizes: tuple[int, ...]) -> l
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(4,), (2, 2)])
 @pytest.mark.parametrize("name", SHARED)
 def test_exported_models(name: str, sizes: tuple[int, ...], shared_dir: Path) -> None:

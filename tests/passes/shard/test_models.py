@@ -58,6 +58,7 @@ def test_resnet_on_one_axis() -> None:
     check(problem_of("zoo:resnet50", (8,)), "zoo:resnet50", (8,), False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 def test_shared_models_on_one_axis(name: str, shared_dir: Path) -> None:
     spec = str(shared_dir / "models" / f"{name}.onnx")

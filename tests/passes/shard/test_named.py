@@ -42,6 +42,7 @@ def kept(given: ShardInput, plan: ShardPlan) -> dict[str, str]:
     return {name: str(lies[0]) for name, lies in decisions_of(given, plan.choices).kept.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degree", [2, 4, 8])
 @pytest.mark.parametrize("spec", ZOO)
 def test_search_is_never_above_megatron(spec: str, degree: int) -> None:
@@ -73,6 +74,7 @@ def test_megatron_of_t5() -> None:
     assert Counter(one.kind for one in bill_of(given, plan, ZOO[2]).collectives) == {"all_reduce": 2 * (2 + 3) + 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "pairs"), [("bert", 8, 4), ("llama", 1, 8), ("vit", 8, 8)])
 def test_megatron_of_shared_models(name: str, batch: int, pairs: int, shared_dir: Path) -> None:
     """Exports: at least so many pairs, heads merged with samples where the exporter did so."""
@@ -212,6 +214,7 @@ def test_column_row_pair_is_found() -> None:
         assert [decisions.strategies[f"%{part}{i}"] for part in "hgp"] == [("n",), ("d2",), ("k",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["zoo:gpt3-175b,layers=2,seq=31", "zoo:t5-large,layers=2,seq=31"])
 def test_pairs_are_found_in_transformers(spec: str) -> None:
     """Tokens that do not divide: every product of a layer is of a column-row pair, with one reduction behind each pair."""

@@ -127,6 +127,7 @@ def every_cost(module: Module, along: tuple[Shares, ...], uneven: bool) -> float
     return every[best]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rates", "uneven"), [([3e9, 1e9], False), ([1e9, 2.5e9], True)])
 def test_the_plan_is_the_least_of_all(rates: list[float], uneven: bool) -> None:
     """Every decision under each of the shares that were tried, and under others that were not where these are given."""

@@ -602,6 +602,7 @@ def test_without_time_there_is_a_plan_all_the_same() -> None:
         assert bound <= plan.value * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_memory_is_kept() -> None:
     """With little memory per device the weights are spread over more of them."""
     loose = sharded(SMALL, "preset:cpu-4", stages=0).first(Plan)

@@ -93,6 +93,7 @@ def test_a_step_of_the_zoo(spec: str) -> None:
     check(f"zoo:{spec}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 def test_a_step_of_the_shared_models(name: str, shared_dir: Path) -> None:
     check(str(shared_dir / "models" / f"{name}.onnx"))

@@ -139,6 +139,7 @@ def test_zoo(spec: str, expected: int) -> None:
     same_numbers(before, after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), [("bert", 0), ("gpt2", 4), ("llama", 0), ("vit", 0), ("resnet", 0)])
 def test_shared_models(name: str, expected: int, shared_dir: Path) -> None:
     spec = str(shared_dir / "models" / f"{name}.onnx")

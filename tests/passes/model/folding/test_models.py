@@ -96,6 +96,7 @@ def numbers(module: Module, folder: Path) -> Arrays:
     return run(module, dict(inputs(module)), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SHARED, "resnet"])
 def test_exported_models_compute_the_same(name: str, shared_dir: Path) -> None:
     """The folded module (the export expands it), and it expanded, bit for bit."""

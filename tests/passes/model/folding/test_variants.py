@@ -309,6 +309,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_passes_give_a_folded_module_back_folded(name: str) -> None:
     """What they decide is what they decide about the module that was never folded; a text with variants is shorter."""

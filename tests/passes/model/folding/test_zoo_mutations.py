@@ -108,6 +108,7 @@ CASES = [(family, change) for family in FAMILIES for change in CHANGES if (famil
 is then no part of it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "change"), CASES)
 def test_one_change_prevents_one_fold(family: str, change: str) -> None:
     module, found = original(family)

@@ -78,6 +78,7 @@ def test_any_plan(spec: str, sizes: tuple[int, ...]) -> None:
     check_count(check_runs(module, decided, folder), staged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shares", "uneven"), [(((3, 1),), False), (((1, 2), (1, 1)), False), (((2, 1),), True)])
 @pytest.mark.parametrize("spec", ZOO[1:])
 def test_any_plan_in_unequal_parts(spec: str, shares: tuple[tuple[int, ...], ...], uneven: bool) -> None:
@@ -88,6 +89,7 @@ def test_any_plan_in_unequal_parts(spec: str, shares: tuple[tuple[int, ...], ...
     check_count(check_runs(module, decided, folder), staged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "stages"), [("2", 2), ("2x2", 2), ("", 3)])
 @pytest.mark.parametrize("spec", ZOO[1:])
 def test_stages(spec: str, mesh: str, stages: int) -> None:
@@ -111,6 +113,7 @@ def test_experts() -> None:
     check_plan(check_runs(module, searched(module, "4", strategy="expert"), folder), exchanges=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
 def test_exports(name: str, shared_dir: Path) -> None:
     module, folder = prepared(str(shared_dir / "models" / f"{name}.onnx"))
