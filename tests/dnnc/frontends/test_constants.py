@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +126,10 @@ def test_weights_of_a_module_are_checked_without_reading(tmp_path: Path) -> None
     with (tmp_path / "big").open("wb") as file:
         file.truncate(4 << 30)
     module = Module("@m", (_resource(External("big", 0, 4 << 30), 1 << 30),))
-    start = time.perf_counter()
+    tracemalloc.start()
     check_weights(module, tmp_path)
-    assert time.perf_counter() - start < 0.1
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
     with pytest.raises(InvalidInput, match="'absent' is missing"):
         check_weights(Module("@m", (_resource(External("absent", 0, 8), 2),)), tmp_path)
 
@@ -182,9 +183,7 @@ def test_evaluator_agrees_with_the_opset() -> None:
     ids=lambda value: value.name if isinstance(value, Op) else "",
 )
 def test_evaluator_refuses_large_results_before_making_them(op: Op, operands: tuple[Any, ...]) -> None:
-    start = time.perf_counter()
     assert _evaluate(op, *operands) is None
-    assert time.perf_counter() - start < 2
 
 
 def test_evaluator_refuses_what_is_no_constant() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -100,9 +100,10 @@ def test_gigabytes_of_external_weights_are_not_touched(tmp_path: Path) -> None:
     with (tmp_path / "w.data").open("wb") as file:
         file.truncate(2_500_000_000)
     import_model(path, dims={}, sink=DiagnosticSink())
-    start = time.perf_counter()
+    tracemalloc.start()
     module = import_model(path, dims={}, sink=DiagnosticSink()).module
-    assert time.perf_counter() - start < 0.1
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
     assert module.resources["@w"].type.nbytes == 2_500_000_000  # type: ignore[union-attr]
     assert str(op(module, "%y").results[0].type) == "tensor<1x25000xf32>"
 
@@ -549,12 +550,3 @@ def test_exports_are_complete_without_their_annotations(
     require_static(bare)
     types = {value.name: value.type for o in annotated.entry.ops for value in o.results}
     assert {value.name: value.type for o in bare.entry.ops for value in o.results} == types
-
-
-def test_import_of_a_transformer_is_fast(shared_dir: Path) -> None:
-    path = shared_dir / "models" / "llama.onnx"
-    dims: dict[str, int | str] = {"s72": 2, "s70": 16}
-    import_model(path, dims=dims, sink=DiagnosticSink())
-    start = time.perf_counter()
-    import_model(path, dims=dims, sink=DiagnosticSink())
-    assert time.perf_counter() - start < 0.5
