@@ -86,14 +86,15 @@ class Curve:
     """The losses of steps, of which each rank gives the sum over the microbatches that it computes. Rank 0 tells and writes the
     mean. Where there is no flush it lets ``behind`` steps pass first, for the last stage is as far behind.
 
-    ``parts``: on rank 0 its own of steps that are not told yet; ``sent``: on others, what is on its way."""
+    ``parts``: on rank 0 its own of steps that are not told yet, with the seconds that they took it; ``sent``: on others, what
+    is on its way."""
 
     step: Step
     rank: int
     losses: Losses | None
     ranks: tuple[int, ...]
     behind: int
-    parts: deque[tuple[int, float]] = field(default_factory=deque)
+    parts: deque[tuple[int, float, float]] = field(default_factory=deque)
     sent: deque[tuple[torch.Tensor, Any]] = field(default_factory=deque)
     began: float = field(default_factory=time.perf_counter)
 
@@ -108,7 +109,9 @@ class Curve:
     def add(self, number: int, part: float) -> None:
         """What this rank computes of step ``number``, counted from 0."""
         if self.rank == 0:
-            self.parts.append((number, part))
+            now = time.perf_counter()
+            self.parts.append((number, part, now - self.began))
+            self.began = now
             self._tell(self.behind)
         elif self.rank in self.ranks:
             tensor = torch.tensor([part], dtype=torch.float64)
@@ -122,16 +125,15 @@ class Curve:
 
     def _tell(self, left: int) -> None:
         while len(self.parts) > left:
-            number, total = self.parts.popleft()
+            number, total, seconds = self.parts.popleft()
             for other in self.ranks:
                 part = torch.empty(1, dtype=torch.float64)
                 dist.recv(part, other, tag=_TAG)
                 total += float(part)
-            loss, now = total / self.step.microbatches, time.perf_counter()
-            tell(self.step, number + 1, loss, now - self.began)
+            loss = total / self.step.microbatches
+            tell(self.step, number + 1, loss, seconds)
             if self.losses is not None:
                 self.losses.add(number + 1, loss)
-            self.began = now
 
     def _send(self, left: int) -> None:
         while len(self.sent) > left:
