@@ -3,8 +3,9 @@ cleans up.
 
 The exit code is 128 + the signal's number, as a shell has it for a process that the signal ended. A signal that the process
 was started with as ignored (``nohup``) stays ignored. All three wait where an exception would be lost or do harm: in the
-import of a module (C++ that is initialised aborts the process), and in llvmlite, which calls Python from C while it compiles
-and goes on with half of its work when that raises.
+import of a module (C++ that is initialised aborts the process), in llvmlite, which calls Python from C while it compiles and
+goes on with half of its work when that raises, and in what numpy's C calls (a comparison of structures tells any exception
+there as a TypeError).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from types import FrameType
 __all__ = ["GRACE", "Terminated", "end_soon_after_a_request", "termination_raises"]
 
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-_LLVMLITE = f"{os.sep}llvmlite{os.sep}"
+_CALLED_FROM_C = (f"{os.sep}llvmlite{os.sep}", os.path.join("numpy", "_core", "_internal.py"))
 GRACE = 5.0
 """Seconds to clean up in, once a request to end has come."""
 
@@ -54,7 +55,7 @@ def _raise(number: int, frame: FrameType | None) -> None:
 def _must_wait(frame: FrameType | None) -> bool:
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith("<frozen importlib") or _LLVMLITE in file:
+        if file.startswith("<frozen importlib") or any(part in file for part in _CALLED_FROM_C):
             return True
         frame = frame.f_back
     return False

@@ -1,0 +1,36 @@
+"""Requests to end, where an exception would be lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+import numpy as np
+import pytest
+
+from ir.signals import termination_raises
+
+
+def test_ctrl_c_within_what_numpy_calls_from_c_stays_an_interrupt() -> None:
+    """Raised there, it would be told as a TypeError of the comparison."""
+    pressed = []
+
+    def press(frame: FrameType, event: str, arg: object) -> None:
+        if frame.f_code.co_name == "_promote_fields":
+            sys.settrace(before)
+            pressed.append(event)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    rows = np.array([(1, 2), (3, 4)], dtype=[("a", int), ("b", int)])
+    before = sys.gettrace()
+    with termination_raises(), pytest.raises(KeyboardInterrupt):
+        sys.settrace(press)
+        try:
+            assert (rows[1:] != rows[:-1]).all()
+        finally:
+            sys.settrace(before)
+        time.sleep(10.0)
+    assert pressed == ["call"]
