@@ -16,7 +16,8 @@ from ir.signals import termination_raises
 
 def test_ctrl_c_within_what_numpy_calls_from_c_stays_an_interrupt() -> None:
     """Raised there, it would be told as a TypeError of the comparison."""
-    pressed = []
+    pressed: list[str] = []
+    before = sys.gettrace()
 
     def press(frame: FrameType, event: str, arg: object) -> None:
         if frame.f_code.co_name == "_promote_fields":
@@ -24,13 +25,15 @@ def test_ctrl_c_within_what_numpy_calls_from_c_stays_an_interrupt() -> None:
             pressed.append(event)
             os.kill(os.getpid(), signal.SIGINT)
 
-    rows = np.array([(1, 2), (3, 4)], dtype=[("a", int), ("b", int)])
-    before = sys.gettrace()
-    with termination_raises(), pytest.raises(KeyboardInterrupt):
+    def compare() -> None:
+        rows = np.array([(1, 2), (3, 4)], dtype=[("a", int), ("b", int)])
         sys.settrace(press)
         try:
             assert (rows[1:] != rows[:-1]).all()
         finally:
             sys.settrace(before)
         time.sleep(10.0)
+
+    with termination_raises(), pytest.raises(KeyboardInterrupt):
+        compare()
     assert pressed == ["call"]
