@@ -141,6 +141,13 @@ def solve_rows(
         return Answer("infeasible", None, math.inf, nodes)
     bound = max(0.0, (info.mip_dual_bound - SAFETY * SCALE) / factor) if math.isfinite(info.mip_dual_bound) else 0.0
     values: Sequence[float] = list(solver.getSolution().col_value)
+    if start is not None and values and abs(values[minimised] - info.objective_function_value) > SCALE * 1e-6:
+        # HiGHS 1.16.0 reads some starts wrongly once it has simplified the programme: it then claims a value below the optimum,
+        # and hands back the start, whose value is another.
+        left = seconds - solver.getRunTime()
+        return solve_rows(
+            rows, minimised, factor, start=None, seconds=left, gap=gap, threads=threads, seed=seed, watch=watch, options=options
+        )
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible or not values:
         return Answer("unknown", None, bound, nodes)
     done = status == highspy.HighsModelStatus.kOptimal
