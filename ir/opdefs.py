@@ -90,11 +90,10 @@ class ReshardStep:
                 fields["reduction"] = Attribute(AttrKind.STRING, placement.reduction)
         return fields
 
-    def seconds(self, members: int, part: float, bandwidth: float, latency: float) -> float:
-        """Of a ring of so many members each step of which waits for ``part`` bytes, the most that one of them passes on
-        (Thakur, Rabenseifner, Gropp 2005)."""
-        steps = self.rounds * (members - 1)
-        return steps * part / bandwidth + steps * latency
+    @property
+    def spreads(self) -> bool:
+        """Whether each member gives every other a part of its own, and not the next one what it passes on."""
+        return bool(self.join and self.split)
 
 
 def _placement(kind: type[Placement], op: Op, key: str) -> Placement:

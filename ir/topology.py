@@ -71,7 +71,9 @@ class Switch:
 @dataclass(frozen=True, slots=True)
 class Link:
     """A connection between points. ``duplex``: ``full`` (each direction has the bandwidth) or ``half`` (both share it).
-    ``shared``: all transfers that cross it at once share the bandwidth, whatever their ends (a bus, a network card)."""
+    ``shared``: all transfers that cross it at once share the bandwidth, whatever their ends (a bus, a network card); of a link
+    with two ends they do in any case, of one with more that is not shared they do at each end (a crossbar). What ``start``,
+    ``small`` and ``switch`` say holds for collectives: ``passes.model.exchange`` has the formula."""
 
     name: str
     ends: tuple[str, ...]
@@ -79,6 +81,9 @@ class Link:
     latency: float = 0.0
     duplex: str = "full"
     shared: bool = False
+    start: float = 0.0
+    small: float = 0.0
+    switch: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

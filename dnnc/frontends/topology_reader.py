@@ -47,7 +47,8 @@ _TYPE = (
 _HOST = ("name", "count", "template", "prefix", "cores", "memory")
 _TEMPLATE = ("cores", "memory", "devices", "switches", "links", "routes")
 _DEVICE = ("name", "count", "type", "host", "memory", "device_id")
-_LINK = ("name", "ends", "each", "to", "mesh", "bandwidth", "latency", "duplex", "shared")
+_LINK = ("name", "ends", "each", "to", "mesh", "bandwidth", "latency", "duplex", "shared", "collectives")
+_COLLECTIVES = ("start", "small", "switch")
 _ROUTE = ("from", "to", "links", "both")
 
 
@@ -380,6 +381,11 @@ class Reader:
         latency = doc.seconds((*path, "latency"), table)
         duplex = doc.choice((*path, "duplex"), table, ("full", "half"))
         shared = doc.flag((*path, "shared"), table)
+        inside: Path = (*path, "collectives")
+        collectives = doc.table(inside, table)
+        doc.keys(inside, collectives, _COLLECTIVES, "what collectives cost")
+        start, switch = (doc.seconds((*inside, key), collectives) for key in ("start", "switch"))
+        small = doc.bandwidth((*inside, "small"), collectives)
         groups = self.link_ends(doc, path, table, scope)
         if not groups:
             return
@@ -395,7 +401,7 @@ class Reader:
                 self.faults.raise_errors()
             else:
                 self.ends += len(ends)
-                self.links[name] = Link(name, ends, bandwidth, latency, duplex, shared)
+                self.links[name] = Link(name, ends, bandwidth, latency, duplex, shared, start, small, switch)
 
     def link_ends(self, doc: Document, path: Path, table: Mapping[str, Any], scope: _Scope) -> list[tuple[str, ...]]:
         """The ends of every link that an entry stands for."""

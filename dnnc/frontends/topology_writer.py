@@ -101,7 +101,7 @@ def _star_key(link: Link) -> tuple[object, ...]:
     shape = tuple(re.sub(r"[0-9]+(?=[^0-9]*\Z)", "#", end) for end in link.ends[:2])
     heads = tuple(end.rpartition(".")[0] for end in link.ends[:2])
     alone = link.name if len(link.ends) != 2 else ""
-    return (shape, heads, alone, link.bandwidth, link.latency, link.duplex, link.shared)
+    return (shape, heads, alone, link.bandwidth, link.latency, link.duplex, link.shared, link.start, link.small, link.switch)
 
 
 def _link(link: Link) -> Fields:
@@ -110,7 +110,12 @@ def _link(link: Link) -> Fields:
         fields.append(("latency", _text(quantity_text(link.latency, Quantity.TIME))))
     if link.duplex != "full":
         fields.append(("duplex", _text(link.duplex)))
-    return [*fields, ("shared", "true")] if link.shared else fields
+    if link.shared:
+        fields.append(("shared", "true"))
+    amounts = [(key, getattr(link, key), Quantity.TIME) for key in ("start", "switch")]
+    amounts.insert(1, ("small", link.small, Quantity.BANDWIDTH))
+    inside = [f"{key} = {_text(quantity_text(value, kind))}" for key, value, kind in amounts if value]
+    return [*fields, ("collectives", f"{{ {', '.join(inside)} }}")] if inside else fields
 
 
 def _runs(items: Iterable[T], name: Callable[[T], str], fields: Callable[[T], Fields]) -> Iterable[tuple[str, Fields]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 from dnnc.report.tables import Table, columns, table_text
@@ -74,9 +75,9 @@ def _span(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
-def _link_kind(link: Link) -> tuple[float, float, str, bool, bool]:
+def _link_kind(link: Link) -> tuple[Link, bool]:
     """Links equal in this differ in their ends only."""
-    return (link.bandwidth, link.latency, link.duplex, link.shared, len(link.ends) > 2)
+    return replace(link, name="", ends=()), len(link.ends) > 2
 
 
 def _ends(links: list[Link]) -> set[str]:

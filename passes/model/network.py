@@ -5,6 +5,12 @@ then of greatest bottleneck bandwidth, then first by the names of its links. Its
 bandwidth the least of theirs. Latencies are compared in whole femtoseconds, so that no tie hangs on rounding. Devices
 and hosts forward like switches do: what they forward costs them nothing here.
 
+*Media.* What crosses a link at once shares its bandwidth. A link is one medium where it is half-duplex, or shared with more
+than two ends (a bus); one for each direction where it has two ends; and one into and one out of each end where it has more and
+is not shared (a crossbar). Of a link that is not shared, what is at the sender's or receiver's own end is its port, which the
+model below counts; a cable between two devices is a medium, for they may forward. This is the one rule for what shares a link:
+collectives of a mesh, transfers between stages, placements and the simulator all ask ``Path.media``.
+
 *Port model* (the objective of ``partition``): a device pays ``latency + bytes / bandwidth`` of its port for each tensor that it
 sends or receives. ``Port`` holds the least latency and the greatest bandwidth over all routes from and to the device, so no
 route of it is faster: a bound that uses ports holds on the real links.
@@ -20,7 +26,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ir.diagnostics import InvalidInput
@@ -51,13 +57,15 @@ ALONE = Port(math.inf, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A route with its cost. ``hops``: links in order, each with the point it is entered from and left to."""
+    """A route with its cost. ``hops``: links in order, each with the point it is entered from and left to. ``media``: what
+    other transfers may occupy at the same time, by name, with its bandwidth."""
 
     source: str
     target: str
     hops: tuple[tuple[str, str, str], ...]
     latency: float
     bandwidth: float
+    media: tuple[tuple[str, float], ...] = ()
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -124,7 +132,20 @@ class Network:
         hops = self._follow(source, target, explicit) if explicit else self._trace(source, target)
         links = [self.links[link] for link, _, _ in hops]
         latency = sum(_femtoseconds(link) for link in links) / 1e15
-        return Path(source, target, hops, latency, min(link.bandwidth for link in links))
+        media = tuple((name, self.links[hop[0]].bandwidth) for hop in hops for name in self._media(hop, source, target))
+        return Path(source, target, hops, latency, min(link.bandwidth for link in links), media)
+
+    def _media(self, hop: tuple[str, str, str], source: str, target: str) -> tuple[str, ...]:
+        """Media that a transfer between two devices occupies on a hop of its route."""
+        name, entered, left = hop
+        link = self.links[name]
+        if link.duplex != "full" or (link.shared and len(link.ends) > 2):
+            return (name,)
+        into, out_of = f"{name} from {entered}", f"{name} to {left}"
+        if len(link.ends) == 2:
+            cable = entered in self._devices and left in self._devices
+            return (into,) if link.shared or cable or (entered != source and left != target) else ()
+        return (*((into,) if entered != source else ()), *((out_of,) if left != target else ()))
 
     def _trace(self, source: str, target: str) -> tuple[tuple[str, str, str], ...]:
         tree = self._tree(source)
@@ -212,25 +233,13 @@ class Network:
         return {name: FREE if self._devices[name].type in free or port == ALONE else port for name, port in ports.items()}
 
     def busy(self, transfers: Iterable[tuple[str, str, int | float]]) -> dict[str, float]:
-        """Seconds per sample that each shared or half-duplex link is occupied by ``transfers`` (source, target, bytes), by link
-        name; the largest bounds the period of a stream from below.
-
-        A ``shared`` link carries all that crosses it at once on one bandwidth, each direction of a full-duplex one with two
-        ends on its own; a half-duplex link adds both directions. Other links limit one transfer at a time, which its route's
-        bandwidth says already."""
-        loads: dict[tuple[str, str], float] = {}
-        for source, target, size in transfers:
-            for name, entered, _ in self.path(source, target).hops:
-                link = self.links[name]
-                if not link.shared and link.duplex == "full":
-                    continue
-                one_way = link.duplex == "full" and len(link.ends) == 2
-                key = (name, entered if one_way else "")
-                loads[key] = loads.get(key, 0.0) + size / link.bandwidth
+        """Seconds that each medium is occupied by ``transfers`` (source, target, bytes), by name: those of a microbatch bound
+        the period of a stream from below."""
         seconds: dict[str, float] = {}
-        for (name, _), load in loads.items():
-            seconds[name] = max(seconds.get(name, 0.0), load)
-        return {name: seconds[name] for name in sorted(seconds)}
+        for source, target, size in transfers:
+            for name, bandwidth in self.path(source, target).media:
+                seconds[name] = seconds.get(name, 0.0) + size / bandwidth
+        return dict(sorted(seconds.items()))
 
 
 def _femtoseconds(link: Link) -> int:
@@ -280,7 +289,7 @@ def _looks(device: Device, links: Iterable[Link], numbers: Mapping[str, int]) ->
     the other way, so there is a look for each choice; of many speeds, all choose alike."""
     groups: dict[tuple[object, ...], list[Link]] = {}
     for link in links:
-        groups.setdefault((link.bandwidth, link.latency, link.duplex, link.shared, len(link.ends)), []).append(link)
+        groups.setdefault((replace(link, name="", ends=()), len(link.ends)), []).append(link)
     seen: list[tuple[Hashable, Hashable]] = []
     for speed, alike in sorted(groups.items(), key=lambda item: repr(item[0])):
         media = tuple(sorted(numbers[link.name] for link in alike if len(link.ends) > 2))

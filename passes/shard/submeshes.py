@@ -98,7 +98,7 @@ def _shapes(size: int) -> tuple[tuple[int, ...], ...]:
 
 def _alike(mesh: DeviceMesh) -> bool:
     one, two = mesh.axes
-    return (one.bandwidth, one.latency) == (two.bandwidth, two.latency)
+    return (one.rings, one.exchanges) == (two.rings, two.exchanges)
 
 
 __all__ = ["Block", "Submeshes", "block_places", "of_shape", "submeshes"]

@@ -11,6 +11,7 @@ import time
 
 from ir.module import Module
 from ir.topology import DeviceType
+from passes.model.exchange import Speed
 from passes.model.folding import folding
 from passes.model.spmd.mesh import Axis, DeviceMesh
 from passes.shard import ShardInput, build, solve
@@ -37,7 +38,7 @@ DEPTHS = (8, 64, 1024)
 
 
 def mesh(sizes: tuple[int, ...]) -> DeviceMesh:
-    return DeviceMesh(tuple(Axis("xyz"[i], size, 5e10, 1e-6) for i, size in enumerate(sizes)), (), (CHIP,))
+    return DeviceMesh(tuple(Axis("xyz"[i], size, Speed(5e10, 1e-6)) for i, size in enumerate(sizes)), (), (CHIP,))
 
 
 def built(module: Module, sizes: tuple[int, ...], training: bool) -> tuple[ShardInput, float, float]:

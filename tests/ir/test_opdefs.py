@@ -123,21 +123,3 @@ def test_an_unknown_op_of_a_known_dialect_is_a_fault() -> None:
 
 def test_ops_of_an_unknown_dialect_pass() -> None:
     assert opdef("nobody.Knows", {}, CORE) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "steps", "passed"),
-    [("all_reduce", 6, 1 / 4), ("all_gather", 3, 1 / 4), ("reduce_scatter", 3, 1 / 4), ("all_to_all", 3, 1 / 16)],
-)
-def test_a_ring_of_four_takes_so_many_steps(name: str, steps: int, passed: float) -> None:
-    """Of a tensor of 16 bytes, by the formulas of Thakur, Rabenseifner and Gropp; each step passes on this part of it."""
-    assert list(COLLECTIVES) == ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
-    step = COLLECTIVES[name]
-    assert step.seconds(4, 16 * passed, bandwidth=2.0, latency=0.5) == steps * (16 * passed / 2.0 + 0.5)
-    assert step.cuts_anew == (name == "all_reduce")
-    assert step.reduces == (name in ("all_reduce", "reduce_scatter"))
-
-
-def test_slices_and_terms_move_nothing() -> None:
-    assert [name for name, step in RESHARD_STEPS.items() if not step.moves] == ["slice", "term"]
-    assert RESHARD_STEPS["slice"].seconds(4, 16.0, bandwidth=2.0, latency=0.5) == 0.0

@@ -1,18 +1,19 @@
 """What the collectives of lowered stages cost, counted from the ops alone: the oracle of what a plan was charged.
 
 It reads the ops of each stage with their types, the mesh and the topology, and nothing of the search, the layout rules or the
-decisions. Axes get their speed from the routes between the members that collectives really join: an axis is as fast as the
-slowest hop of any of its rings.
+decisions. It sends each message of all groups of an axis over its route and adds up the bytes that cross each medium: a
+collective takes as long as the busiest medium or member.
 
 Rings (Thakur, Rabenseifner, Gropp 2005): n members take ``n-1`` steps, twice as many for an all-reduce, each of which waits for
-the largest part that any of them passes on and takes the latency. Parts are counted from the boxes that members hold: of an
-all-gather what they have, of a reduce-scatter what they get, of an all-to-all what one has and another
-gets; an all-reduce passes on n-ths.
+the largest part that any of them passes on and takes the latency; in an all-to-all each step goes to another member. Parts are
+counted from the boxes that members hold: of an all-gather what they have, of a reduce-scatter what they get, of an all-to-all
+what one has and another gets; an all-reduce passes on n-ths.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -23,7 +24,7 @@ from ir.opdefs import COLLECTIVES, ReshardStep, is_collective
 from ir.ops import Op
 from ir.topology import Topology
 from ir.types import Placement, Replicate, TensorType
-from passes.model.network import Network, Unreachable, network
+from passes.model.network import Network, Path, Unreachable, network
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,12 @@ def count(module: Module) -> tuple[Counted, ...]:
     for stage in module.of_type(Stage):
         mesh = meshes.get(stage.mesh)
         if mesh is not None:
-            speeds = {axis: _speed(topology, net, mesh, axis) for axis, _ in mesh.axes}
-            found += _of_stage(stage, mesh, speeds)
+            axes = {axis: [_messages(topology, net, mesh, axis, spread) for spread in (False, True)] for axis, _ in mesh.axes}
+            found += _of_stage(stage, mesh, axes, net)
     return tuple(found)
 
 
-def _of_stage(stage: Stage, mesh: Mesh, speeds: dict[str, tuple[float, float]]) -> list[Counted]:
+def _of_stage(stage: Stage, mesh: Mesh, axes: Mapping[str, Sequence[list[Path]]], net: Network) -> list[Counted]:
     found = []
     for op in stage.ops:
         if is_collective(op):
@@ -68,9 +69,8 @@ def _of_stage(stage: Stage, mesh: Mesh, speeds: dict[str, tuple[float, float]]) 
             axis = op.get("axis")
             members = dict(mesh.axes)[axis]
             size, passed = _bytes(op, COLLECTIVES[kind], mesh, axis_number(mesh, axis))
-            bandwidth, latency = speeds[axis]
             steps = COLLECTIVES[kind].rounds * (members - 1)
-            seconds = steps * (passed / bandwidth + latency)
+            seconds = _seconds(axes[axis][COLLECTIVES[kind].spreads], net, steps, passed)
             found.append(Counted(stage.index, op.get("channel"), kind, axis, op.results[0].name, size, steps * passed, seconds))
     return found
 
@@ -121,22 +121,44 @@ def _bytes_of(type_: TensorType, elements: int) -> float:
     return (type_.nbytes or 0) * elements / (type_.elements or 1)
 
 
-def _speed(topology: Topology, net: Network, mesh: Mesh, axis: str) -> tuple[float, float]:
-    """Bytes per second and seconds of the slowest hop of a ring along the axis."""
+def _messages(topology: Topology, net: Network, mesh: Mesh, axis: str, spread: bool) -> list[Path]:
+    """Routes of what members send in all steps of a ring, of which each is the same (one is told), or of an all-to-all."""
     free = {type_.name for type_ in topology.types if type_.free_transfers}
     types = {device.name: device.type for device in topology.devices}
-    bandwidth, latency = math.inf, 0.0
+    found = []
     for member in range(len(mesh.devices)):
         group = members_along(mesh, member, axis)
-        source, target = mesh.devices[member], mesh.devices[group[(group.index(member) + 1) % len(group)]]
-        if source == target or (types[source] in free and types[target] in free):
-            continue
-        try:
-            path = net.path(source, target)
-        except Unreachable as error:
-            raise InvalidInput(f"no mesh axis {axis}: {error.diagnostics[0].message}", where=mesh.name) from error
-        bandwidth, latency = min(bandwidth, path.bandwidth), max(latency, path.latency)
-    return bandwidth, latency
+        after = [group[(group.index(member) + step) % len(group)] for step in range(1, len(group) if spread else 2)]
+        for source, target in ((mesh.devices[member], mesh.devices[other]) for other in after):
+            if source == target or (types[source] in free and types[target] in free):
+                continue
+            try:
+                found.append(net.path(source, target))
+            except Unreachable as error:
+                raise InvalidInput(f"no mesh axis {axis}: {error.diagnostics[0].message}", where=mesh.name) from error
+    return found
+
+
+def _seconds(messages: Sequence[Path], net: Network, steps: int, part: float) -> float:
+    """Of a collective of so many steps in which members pass on ``part`` bytes."""
+    if not messages:
+        return 0.0
+    ring = len({(path.source, path.target) for path in messages}) == len({path.source for path in messages})
+    each = steps * part if ring else part  # bytes of a message
+    across: dict[str, float] = {}
+    for path in messages:
+        for medium, bandwidth in path.media:
+            across[medium] = across.get(medium, 0.0) + each / bandwidth
+    moving = max(steps * part / min(path.bandwidth for path in messages), *across.values(), 0.0)
+    links = [net.links[name] for path in messages for name in path.links]
+    seconds = max(link.start for link in links) + steps * max(path.latency for path in messages) + moving
+    quick = min((link.small for link in links if link.small), default=0.0)
+    more = max(link.switch for link in links)
+    if part and more and quick and steps * part / quick > moving:
+        # Two protocols: the one for small messages would take so much longer.
+        longer = steps * part / quick - moving
+        seconds += more * longer / (longer + more)
+    return seconds
 
 
 __all__ = ["Counted", "count"]

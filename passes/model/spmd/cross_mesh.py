@@ -91,17 +91,12 @@ class Crossing:
         return max((self.net.seconds(a, b, size) for a, b in ends if b not in self.free), default=0.0)
 
     def media(self, size: float, maker: Party, reader: Party, *, back: bool = False) -> tuple[tuple[str, float], ...]:
-        """Links that transfers share, with the seconds that all members' messages occupy them, or (``back``) the gradients that
-        are returned; a direction of a full-duplex link is a medium of its own (``Network.busy``)."""
+        """Media with the seconds that all members' messages occupy them, or (``back``) the gradients that are returned."""
         found: dict[str, float] = {}
         for source, target in pairs(maker, reader):
             one, two = maker.devices[source], reader.devices[target]
-            for name, entered, _ in self.net.path(*((two, one) if back else (one, two))).hops:
-                link = self.net.links[name]
-                if link.shared or link.duplex != "full":
-                    one_way = link.duplex == "full" and len(link.ends) == 2
-                    key = f"{name} from {entered}" if one_way else name
-                    found[key] = found.get(key, 0.0) + size / link.bandwidth
+            for name, bandwidth in self.net.path(*((two, one) if back else (one, two))).media:
+                found[name] = found.get(name, 0.0) + size / bandwidth
         return tuple(sorted(found.items()))
 
 

@@ -1,14 +1,12 @@
 """A mesh: named axes over the devices of a topology, and what a collective along an axis costs.
 
-An axis is as fast as its slowest link: the least bandwidth and the greatest latency of the routes between neighbours on the
-rings that lie along it. Devices are numbered row by row, so the last axis joins neighbours. Collectives of different rings of
-an axis run at once and are taken not to disturb each other, on shared links too.
+The groups of an axis do their collectives at once, over the links they share (``passes.model.exchange``). Devices are numbered
+row by row, so the last axis joins neighbours.
 
-Seconds of a collective over the n members of an axis, B bandwidth, L latency, rings (Thakur, Rabenseifner, Gropp 2005): n-1
-steps, each of which waits for the largest part that a member passes on, ``part / B + L``. The part is, of an all-gather or
-reduce-scatter, what a member has of the tensor or gets of it; of an all-reduce, which cuts the tensor anew, an n-th, and there
-are two rounds; of an all-to-all, what one member gives another. Where parts are equal and b are the bytes of the tensor as it
-would be without this axis, they are ``b / n``, ``b / n``, ``b / n^2``. A local slice is free.
+A collective over the n members of an axis takes n-1 steps, each of which waits for the largest part that a member passes on: of
+an all-gather or reduce-scatter, what a member has of the tensor or gets of it; of an all-reduce, which cuts the tensor anew, an
+n-th, and there are two rounds; of an all-to-all, what one member gives another. Where parts are equal and b are the bytes of
+the tensor as it would be without this axis, they are ``b / n``, ``b / n``, ``b / n^2``. A local slice is free.
 
 An axis has *shares* (``ir.shares``): devices that work faster get more of what is split. Each op takes as long as the member
 that takes longest for its own part, on its own type of device.
@@ -27,6 +25,7 @@ from ir.module import Mesh
 from ir.opdefs import ReshardStep
 from ir.shares import Shares, equal, foremost
 from ir.topology import Device, DeviceType, Topology
+from passes.model.exchange import Speed, exchanges, rings
 from passes.model.network import Network, Unreachable
 
 AXIS_NAMES = ("x", "y", "z")
@@ -34,12 +33,13 @@ AXIS_NAMES = ("x", "y", "z")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: bytes per second and seconds of its slowest link; ``shares`` of its members, all 1 unless given."""
+    """One axis: the speed of ``rings`` of all its groups at once, and of ``exchanges`` of all members with all, that of rings
+    unless given; ``shares`` of its members, all 1 unless given."""
 
     name: str
     size: int
-    bandwidth: float
-    latency: float = 0.0
+    rings: Speed
+    exchanges: Speed | None = None
     shares: Shares = ()
 
     def __post_init__(self) -> None:
@@ -48,7 +48,8 @@ class Axis:
 
     def seconds(self, step: ReshardStep, part: float) -> float:
         """Seconds of a collective whose members pass on at most ``part`` bytes at once."""
-        return step.rounds * ((self.size - 1) * (part / self.bandwidth + self.latency)) if step.moves else 0.0
+        speed = self.exchanges if step.spreads and self.exchanges is not None else self.rings
+        return speed.seconds(step.rounds * (self.size - 1), part) if step.moves else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,20 +164,16 @@ def _mesh(
 ) -> DeviceMesh:
     axes = []
     sizes = tuple(size for _, size in named)
+    free = {device.name for device in devices if topology.type(device.type).free_transfers}
     for number, (name, size) in enumerate(named):
         stride = math.prod(sizes[number + 1 :])
-        bandwidth, latency = math.inf, 0.0
-        for start in _ring_starts(sizes, number):
-            ring = [devices[start + stride * member] for member in range(size)]
-            for source, target in zip(ring, [*ring[1:], ring[0]], strict=True):
-                if source is target or all(topology.type(end.type).free_transfers for end in (source, target)):
-                    continue
-                try:
-                    path = net.path(source.name, target.name)
-                except Unreachable as error:
-                    raise InvalidInput(f"no mesh axis: {error.diagnostics[0].message}", where=topology.name) from error
-                bandwidth, latency = min(bandwidth, path.bandwidth), max(latency, path.latency)
-        axes.append(Axis(name, size, bandwidth, latency, shares[number]))
+        starts = _ring_starts(sizes, number)
+        groups = [[devices[start + stride * member].name for member in range(size)] for start in starts]
+        try:
+            speeds = rings(net, groups, free), exchanges(net, groups, free)
+        except Unreachable as error:
+            raise InvalidInput(f"no mesh axis: {error.diagnostics[0].message}", where=topology.name) from error
+        axes.append(Axis(name, size, *speeds, shares[number]))
     least = min((limit for device in devices if (limit := topology.memory(device)) is not None), default=None)
     used = {device.type for device in devices}
     types = tuple(type_ for type_ in topology.types if type_.name in used)

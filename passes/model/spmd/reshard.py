@@ -84,7 +84,7 @@ class Ways:
                 if kind is not None and self.possible(type_, shape, layout):
                     step = RESHARD_STEPS[kind]
                     passed = size / axis.size if step.cuts_anew else self.bytes(type_, shape, lies, layout)
-                    seconds = step.seconds(axis.size, passed, axis.bandwidth, axis.latency)
+                    seconds = axis.seconds(step, passed)
                     yield Step(kind, position, layout, size, seconds)
 
     def possible(self, type_: TensorType, shape: list[int], lies: Lies) -> bool:

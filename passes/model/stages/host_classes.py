@@ -71,7 +71,7 @@ def _looks(
         else:
             neighbours.update(home.get(end, (end,))[0] for end in links[number].ends)
     kind = tuple(replace(device, name="", host="") for device in members)
-    ports = frozenset(Counter((at, len(links[number].ends), *_speed(links[number])) for number, at in places.items()).items())
+    ports = frozenset(Counter((at, len(links[number].ends), _speed(links[number])) for number, at in places.items()).items())
     return [(kind, ports, frozenset(neighbours - {name})), (kind, ports, frozenset(neighbours | {name}))]
 
 
@@ -86,13 +86,13 @@ def _exchangeable(
     pairs = list(zip(points[one], points[other], strict=True))
     swap = dict(pairs) | {b: a for a, b in pairs}
     moved = [n for n in places[one].keys() | places[other].keys() if places[one].get(n) != places[other].get(n)]
-    before = Counter((tuple(sorted(links[n].ends)), *_speed(links[n])) for n in moved)
-    after = Counter((tuple(sorted(swap.get(end, end) for end in links[n].ends)), *_speed(links[n])) for n in moved)
+    before = Counter((tuple(sorted(links[n].ends)), _speed(links[n])) for n in moved)
+    after = Counter((tuple(sorted(swap.get(end, end) for end in links[n].ends)), _speed(links[n])) for n in moved)
     return before == after
 
 
-def _speed(link: Link) -> tuple[float, float, str, bool]:
-    return link.bandwidth, link.latency, link.duplex, link.shared
+def _speed(link: Link) -> Link:
+    return replace(link, name="", ends=())
 
 
 __all__ = ["host_classes"]

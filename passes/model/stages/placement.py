@@ -112,22 +112,16 @@ class PlacementProblem:
         return message.times * self.network.port(self.names[device]).seconds(times * message.size)
 
     def media(self, channel: int, source: int, target: int) -> tuple[tuple[str, float], ...]:
-        """Links of the route that transfers share, each with the seconds one message occupies it; a direction of a full-duplex
-        link is a medium of its own. The rules are those of ``Network.busy``."""
-        known = self._media.get((channel, source, target))
-        if known is not None:
-            return known
+        """Media on the route, each with the seconds that one message occupies it (``Path.media``)."""
         message = self.messages[channel]
         if message.stated is not None:
             return ()
-        found = []
-        for name, entered, _ in self.network.path(self.names[source], self.names[target]).hops:
-            link = self.network.links[name]
-            if link.shared or link.duplex != "full":
-                one_way = link.duplex == "full" and len(link.ends) == 2
-                found.append((f"{name} from {entered}" if one_way else name, message.times * message.size / link.bandwidth))
-        self._media[channel, source, target] = tuple(found)
-        return tuple(found)
+        known = self._media.get((channel, source, target))
+        if known is None:
+            path = self.network.path(self.names[source], self.names[target])
+            known = tuple((name, message.times * message.size / bandwidth) for name, bandwidth in path.media)
+            self._media[channel, source, target] = known
+        return known
 
     @cached_property
     def _media(self) -> dict[tuple[int, int, int], tuple[tuple[str, float], ...]]:

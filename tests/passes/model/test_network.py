@@ -82,18 +82,39 @@ def test_free_transfers_have_a_free_port() -> None:
     assert (found.port("d0").bandwidth, found.port("d1")) == (1e9, FREE)
 
 
-def test_busy_counts_what_is_shared() -> None:
+def test_busy_counts_what_crosses_each_medium() -> None:
     links = (
         Link("a", ("d0", "s"), 10.0),
         Link("b", ("d1", "s"), 10.0),
-        Link("card", ("s", "u"), 10.0, shared=True),
+        Link("card", ("s", "u"), 10.0),
         Link("cable", ("u", "d2"), 10.0, duplex="half"),
     )
     found = Network(topology(3, *links, switches=("s", "u")))
     out = [("d0", "d2", 20.0), ("d1", "d2", 30.0)]
-    assert found.busy(out) == {"card": 5.0, "cable": 5.0}
-    # A full-duplex card carries the way back beside the way out; the half-duplex cable does not.
-    assert found.busy([*out, ("d2", "d0", 40.0)]) == {"card": 5.0, "cable": 9.0}
+    assert found.busy(out) == {"card from s": 5.0, "cable": 5.0}
+    # A full-duplex link carries the way back beside the way out; the half-duplex one does not.
+    assert found.busy([*out, ("d2", "d0", 40.0)]) == {"card from s": 5.0, "card from u": 4.0, "cable": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("bus", "media"),
+    [
+        # A bus is one medium for all; the ways of a crossbar at the two devices are their ports, that to the host is none.
+        (Link("bus", ("d0", "d1", "h"), 10.0, shared=True), {"d1": ("bus",), "d2": ("bus", "up from h")}),
+        (Link("bus", ("d0", "d1", "h"), 10.0), {"d1": (), "d2": ("bus to h", "up from h")}),
+        (Link("bus", ("d0", "d1", "h"), 10.0, duplex="half"), {"d1": ("bus",), "d2": ("bus", "up from h")}),
+    ],
+)
+def test_media_of_links_with_many_ends(bus: Link, media: dict[str, tuple[str, ...]]) -> None:
+    up, down = Link("up", ("h", "s"), 5.0), Link("down", ("s", "d2"), 5.0)
+    found = Network(topology(3, bus, up, down, switches=("h", "s")))
+    for target, names in media.items():
+        assert tuple(name for name, _ in found.path("d0", target).media) == names
+
+
+def test_a_cable_between_devices_is_a_medium_for_they_forward() -> None:
+    found = Network(topology(3, Link("a", ("d0", "d1"), 10.0), Link("b", ("d1", "d2"), 10.0)))
+    assert found.busy([("d0", "d2", 10.0), ("d1", "d2", 10.0)]) == {"a from d0": 1.0, "b from d1": 2.0}
 
 
 def test_devices_are_exchangeable_when_nothing_but_names_changes() -> None:

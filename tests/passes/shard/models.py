@@ -9,6 +9,7 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Module
 from ir.topology import DeviceType
 from passes.cost import CostPass
+from passes.model.exchange import Speed
 from passes.model.folding import Folding, folding
 from passes.model.spmd.mesh import Axis, DeviceMesh
 from passes.shard import ShardInput, build
@@ -19,7 +20,7 @@ CHIP = DeviceType("chip", "gpu", (("f32", 1e12),), 1e11, None, 0.0)
 
 def mesh(*sizes: int, bandwidth: float = 1e10, latency: float = 0.0) -> DeviceMesh:
     """Axes of equal links between equal chips."""
-    return DeviceMesh(tuple(Axis("xyz"[i], size, bandwidth, latency) for i, size in enumerate(sizes)), (), (CHIP,))
+    return DeviceMesh(tuple(Axis("xyz"[i], size, Speed(bandwidth, latency)) for i, size in enumerate(sizes)), (), (CHIP,))
 
 
 @lru_cache(maxsize=8)

@@ -13,6 +13,7 @@ import ir
 from dnnc.frontends import DIALECTS
 from ir.module import Module, Plan
 from passes.cost import CostPass
+from passes.model.exchange import Speed
 from passes.model.spmd.mesh import Axis, DeviceMesh
 from passes.model.spmd.price import price
 from passes.partition import PartitionPass
@@ -39,7 +40,7 @@ MATRIX = "tensor<8x8xf32>"
 
 
 def mesh(*sizes: int, bandwidth: float = 1e10, latency: float = 0.0) -> DeviceMesh:
-    return DeviceMesh(tuple(Axis("xyz"[i], size, bandwidth, latency) for i, size in enumerate(sizes)), (), (FUSING,))
+    return DeviceMesh(tuple(Axis("xyz"[i], size, Speed(bandwidth, latency)) for i, size in enumerate(sizes)), (), (FUSING,))
 
 
 def written(*body: str, args: str = "%x : tensor<8x8xf32>", result: str = "%y") -> Module:

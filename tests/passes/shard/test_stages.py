@@ -21,6 +21,7 @@ from ir.module import Mesh, Module, Plan, Schedule
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
 from passes.cost import CostPass
+from passes.model.exchange import Speed
 from passes.model.folding import folding
 from passes.model.network import network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
@@ -435,7 +436,7 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
     for first in range(devices):
         for behind in range(first + 1, devices + 1):
             for shape in {(behind - first,), (1, behind - first)}:
-                mesh = DeviceMesh(tuple(Axis("xy"[i], size, 1.0) for i, size in enumerate(shape)))
+                mesh = DeviceMesh(tuple(Axis("xy"[i], size, Speed(1.0)) for i, size in enumerate(shape)))
                 blocks.append(Block(first, behind, len(blocks), mesh))
     meshes = Submeshes(devices, tuple(sorted(blocks, key=lambda b: b.behind)), tuple(b.mesh for b in blocks))
     tables: dict[tuple[Block, bool, bool], Floats] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -97,13 +99,8 @@ def spec_seconds(module: Module) -> list[tuple[str, str, float]]:
     (stage,), (mesh,) = module.of_type(Stage), module.of_type(Mesh)
     devices = [int(device[1:]) for device in mesh.devices]
     axes = [axis for axis, _ in mesh.axes]
-    crossing = dict.fromkeys(axes, False)
     programs = local_programs(module, stage)
-    for program in programs:
-        for axis in axes:
-            group = members_along(mesh, program.member, axis)
-            pairs = zip(group, (*group[1:], group[0]), strict=True)
-            crossing[axis] |= any(devices[a] // 2 != devices[b] // 2 for a, b in pairs)
+    groups = {axis: {tuple(members_along(mesh, program.member, axis)) for program in programs} for axis in axes}
     program = programs[0]
     types = {value.name: value.type for op in program.ops for value in op.results}
     types |= {part.name: part.type for part in program.parts} | {arg.name: arg.type for arg in program.args}
@@ -112,9 +109,19 @@ def spec_seconds(module: Module) -> list[tuple[str, str, float]]:
         n, kind = dict(mesh.axes)[op.get("axis")], op.name.removeprefix("comm.")
         before, after = type_bytes(types[op.operands[0]]) or 0, type_bytes(op.results[0].type) or 0
         full = {"all_gather": after, "all_to_all": n * before}.get(kind, before)
-        bandwidth, latency = (3e9, 12e-9) if crossing[op.get("axis")] else (1e10, 2e-9)
         share = {"all_reduce": 2 * (n - 1) / n, "all_to_all": (n - 1) / n**2}.get(kind, (n - 1) / n)
         steps = 2 * (n - 1) if kind == "all_reduce" else n - 1
+        # Messages that leave each host's link: of a ring in each step, of an exchange of all with all in n - 1 steps.
+        everyone = kind == "all_to_all"
+        joined = [
+            pair
+            for group in groups[op.get("axis")]
+            for pair in (permutations(group, 2) if everyone else zip(group, (*group[1:], group[0]), strict=True))
+        ]
+        pairs = [(devices[one] // 2, devices[other] // 2) for one, other in joined]
+        leaving = Counter(one for one, other in pairs if one != other)
+        at_once = max(1.0, max(leaving.values(), default=0) / (n - 1 if everyone else 1))
+        bandwidth, latency = (3e9 / at_once, 12e-9) if leaving else (1e10, 2e-9)
         found.append((kind, str(op.get("axis")), share * full / bandwidth + steps * latency))
     return found
 

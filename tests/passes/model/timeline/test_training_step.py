@@ -284,5 +284,5 @@ def test_what_a_step_takes_is_told_apart() -> None:
         synced.append(stage.sync + gathered(bill))
     assert synced[0] == pytest.approx(synced[1], rel=1e-9)
     sizes = [resource.type.nbytes or 0 for resource in module.resources.values() if isinstance(resource.type, TensorType)]
-    ring = sum(2 * 3 / 4 * size / mesh.axes[0].bandwidth + 6 * mesh.axes[0].latency for size in sizes if size > 4)
+    ring = sum(2 * 3 / 4 * size / mesh.axes[0].rings.bandwidth + 6 * mesh.axes[0].rings.latency for size in sizes if size > 4)
     assert ring / 2 < synced[0] <= ring * (1 + 1e-9), "a ring sums a gradient, or half of it gathers the weight; not all learn"

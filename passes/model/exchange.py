@@ -1,0 +1,82 @@
+"""What it costs a group of devices to bring parts together, on the links that their messages cross.
+
+A collective is done in steps; in each of them every member of every group passes a part on, and all of these messages cross
+the network at once. Of a ring (Thakur, Rabenseifner, Gropp 2005) they go to the next member; of an all-to-all each step goes
+to other members, n-1 steps in all. A step is as fast as its slowest message: that of the narrowest route, or of the medium
+(``Path.media``) that most messages share. So no collective is priced below the bytes that cross a medium over its bandwidth.
+
+Seconds of s steps that each pass on ``part`` bytes, x = s part in all, over a link of bandwidth B and latency L:
+
+    start + s L + x / B + switch x / (x + knee),    knee = switch / (1 / small - 1 / B)
+
+The last term says that libraries pass small messages on by a protocol of less latency and less bandwidth (NCCL's LL and LL128
+beside Simple): near x = 0 a byte costs 1 / ``small``, and much data costs ``switch`` seconds more than x / B. ``start``,
+``switch`` and ``small`` are 0 unless the link states them; so is the term.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from passes.model.network import Network, Path
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of one collective at a time by all groups. ``bandwidth``: of what a member passes on while all others do; ``small``: the
+    least of the links' bandwidths for small messages, 0 for none. Bytes per second; seconds."""
+
+    bandwidth: float
+    latency: float = 0.0
+    start: float = 0.0
+    small: float = 0.0
+    switch: float = 0.0
+
+    def seconds(self, steps: int, part: float) -> float:
+        """Of so many steps, each of which waits for ``part`` bytes."""
+        moved = steps * part
+        seconds = self.start + steps * self.latency + moved / self.bandwidth
+        if self.switch and moved and 0 < self.small < self.bandwidth:
+            knee = self.switch / (1 / self.small - 1 / self.bandwidth)
+            seconds += self.switch * moved / (moved + knee)
+        return seconds
+
+
+def rings(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = ()) -> Speed:
+    """Of collectives in which each member passes on to the next of its group, in all groups at once. What passes between two
+    devices of ``free`` costs nothing. Raises Unreachable."""
+    pairs = (pair for group in groups for pair in zip(group, [*group[1:], *group[:1]], strict=True))
+    return _speed(net, _paths(net, pairs, free), 1)
+
+
+def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = ()) -> Speed:
+    """The same of collectives in which each member gives a part to every other of its group, one in each step."""
+    pairs = (pair for group in groups for pair in itertools.permutations(group, 2))
+    return _speed(net, _paths(net, pairs, free), max(len(groups[0]) - 1, 1))
+
+
+def _speed(net: Network, paths: Sequence[Path], steps: int) -> Speed:
+    """Of each message when those of all ``paths`` are sent in so many steps."""
+    if not paths:
+        return Speed(math.inf)
+    crossing = Counter(name for path in paths for name, _ in path.media)
+    shared = (steps * bandwidth / crossing[name] for path in paths for name, bandwidth in path.media)
+    links = [net.links[name] for name in dict.fromkeys(link for path in paths for link in path.links)]
+    return Speed(
+        min(min(path.bandwidth for path in paths), min(shared, default=math.inf)),
+        max(path.latency for path in paths),
+        max(link.start for link in links),
+        min((link.small for link in links if link.small), default=0.0),
+        max(link.switch for link in links),
+    )
+
+
+def _paths(net: Network, pairs: Iterable[tuple[str, str]], free: Container[str]) -> list[Path]:
+    return [net.path(one, two) for one, two in pairs if one != two and not (one in free and two in free)]
+
+
+__all__ = ["Speed", "exchanges", "rings"]
