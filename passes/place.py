@@ -49,7 +49,7 @@ from passes.model.learning import InFlight, learning_seconds, step_seconds
 from passes.model.network import network
 from passes.model.sizes import assessed
 from passes.model.stages.placement import Placement, PlacementProblem
-from passes.model.stages.placement_from_ir import Memory, placement_problem, stage_memory, updates
+from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
 from passes.model.stages.placement_search import search
 
 TIGHT = 1e-9
@@ -92,6 +92,8 @@ class PlacePass(Pass):
         chosen, complete = search(problem, self.nodes * 8 // max(8, routes(problem)), keep_on)
         if chosen is None:
             raise _crowded(problem, plan, topology)
+        if plan.in_steps:
+            problem = settled(module, plan, problem, own, chosen)
         stages = []
         steps = steps_of(module, plan, problem, own, chosen) if plan.in_steps else [{}] * len(own)
         for stage, devices in enumerate(chosen):
@@ -141,12 +143,12 @@ def steps_of(
     for stage, (positions, update) in enumerate(zip(own, updates(module, own), strict=True)):
         row = problem.compute[stage]
         device = problem.topology.devices[max(chosen[stage], key=lambda position: row[position])]
-        type_, port = problem.topology.type(device.type), problem.network.port(device.name)
+        type_, speed = problem.topology.type(device.type), replica_speed(problem, chosen[stage])
         works = learning_seconds(module, type_)
         found.append(
             {
                 "backward": math.fsum(works[i].backward for i in positions),
-                "sync": update.seconds(type_, port, len(chosen[stage])),
+                "sync": update.seconds(type_, speed, len(chosen[stage])),
                 "learning": tuple(sorted(m.tensor for m in problem.messages if m.target == stage and m.times > 1)),
             }
         )

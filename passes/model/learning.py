@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -140,12 +139,6 @@ def update_seconds(nbytes: float, device_type: DeviceType) -> float:
     return nbytes / device_type.memory_bandwidth if device_type.memory_bandwidth else 0.0
 
 
-def all_reduce_seconds(sizes: Sequence[int], devices: int, bandwidth: float, latency: float) -> float:
-    """Seconds in which ``devices`` add up tensors of these sizes on a ring (Thakur, Rabenseifner, Gropp 2005)."""
-    steps = 2 * (devices - 1)
-    return math.fsum(steps * (size / devices / bandwidth + latency) for size in sizes)
-
-
 def step_text(module: Module, microbatches: int) -> str:
     """What the seconds of a training step depend on beside the program and the machines, as text for a digest."""
     state = " ".join(f"{name}:{size}" for name, size in sorted(trained(module.resources).items()))
@@ -194,7 +187,6 @@ __all__ = [
     "ASYNCHRONOUS",
     "InFlight",
     "Learning",
-    "all_reduce_seconds",
     "backward_seconds",
     "is_float",
     "learning",

@@ -26,10 +26,11 @@ from passes.framework.base import PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
+from passes.model.exchange import Speed
 from passes.model.graph import listing, stage_members
 from passes.model.learning import step_text
 from passes.model.liveness import states_bytes
-from passes.model.network import Network, Port, network
+from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
 from passes.model.stages.load import COMM
 from passes.replay.stated import StatedPass
@@ -181,7 +182,7 @@ def single_step(module: Module, topology: Topology, microbatches: int) -> float:
         limit, type_ = topology.memory(device), topology.type(device.type)
         if limit is None or needed.total <= limit:
             seconds = math.fsum(one.both for one in learning_seconds(module, type_))
-            best = min(best, microbatches * seconds + update.seconds(type_, Port(0.0, math.inf), 1))
+            best = min(best, microbatches * seconds + update.seconds(type_, Speed(math.inf), 1))
     return best
 
 
@@ -200,7 +201,7 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
         type_ = topology.type(kind.type)
         both = [one.both for one in learning_seconds(module, type_)]
         row[:] = [
-            work + update.seconds(type_, Port(0.0, math.inf), 1) / microbatches for work, update in zip(both, once, strict=True)
+            work + update.seconds(type_, Speed(math.inf), 1) / microbatches for work, update in zip(both, once, strict=True)
         ]
     problem = replace(problem, seconds=seconds)
     count = len(topology.devices)

@@ -7,7 +7,8 @@ maker, which brings it to all its members first.
 
 Cost, as everywhere (``place``): bytes over the bandwidth of the route plus its latency, at both ends; a member that sends to
 several members of one stage pays the bytes for each and the longest latency once; a device with free transfers pays
-nothing. A stage is as slow as its slowest member.
+nothing. All members send at once: where their routes share a medium, that is busy with all that they send (``Path.media``). A
+stage is as slow as its slowest member.
 """
 
 from __future__ import annotations
@@ -83,12 +84,17 @@ class Crossing:
                 paths = [self.net.path(device, reader.devices[member]) for member in members]
                 latency = max(path.latency for path in paths)
                 slowest = max(slowest, latency + math.fsum(size / path.bandwidth for path in paths))
-        return slowest
+        return max(slowest, self.shared(size, maker, reader)) if slowest else slowest
 
     def receive(self, size: float, maker: Party, reader: Party) -> float:
         """Of the slowest member of ``reader``."""
         ends = [(maker.devices[a], reader.devices[b]) for a, b in pairs(maker, reader)]
-        return max((self.net.seconds(a, b, size) for a, b in ends if b not in self.free), default=0.0)
+        slowest = max((self.net.seconds(a, b, size) for a, b in ends if b not in self.free), default=0.0)
+        return max(slowest, self.shared(size, maker, reader)) if slowest else slowest
+
+    def shared(self, size: float, maker: Party, reader: Party) -> float:
+        """Of the medium that is busy longest."""
+        return max((seconds for _, seconds in self.media(size, maker, reader)), default=0.0)
 
     def media(self, size: float, maker: Party, reader: Party, *, back: bool = False) -> tuple[tuple[str, float], ...]:
         """Media with the seconds that all members' messages occupy them, or (``back``) the gradients that are returned."""

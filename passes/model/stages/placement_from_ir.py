@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
 from ir.facets import Transfer
 from ir.module import Func, Module, Plan
 from ir.rows import edge_slots
 from ir.topology import DeviceType, Topology
+from passes.model.exchange import Speed, rings
 from passes.model.graph import Cut, cuts_of, listing, reads
 from passes.model.learning import (
     InFlight,
-    all_reduce_seconds,
     learning,
     learning_seconds,
     recomputes,
@@ -22,7 +22,7 @@ from passes.model.learning import (
     update_seconds,
 )
 from passes.model.liveness import SLOTS, resource_bytes, stage_workspace, stated_bytes
-from passes.model.network import Network, Port
+from passes.model.network import Network
 from passes.model.op_time import body_seconds
 from passes.model.stages.placement import Message, Placement, PlacementProblem
 
@@ -54,10 +54,11 @@ class Update:
     moved: int
     gradients: tuple[int, ...]
 
-    def seconds(self, device_type: DeviceType, port: Port, replicas: int) -> float:
+    def seconds(self, device_type: DeviceType, speed: Speed, replicas: int) -> float:
+        """``speed``: of a ring of the replicas, which add up each gradient in two rounds."""
         summed = 0.0
         if replicas > 1 and not device_type.free_transfers:
-            summed = all_reduce_seconds(self.gradients, replicas, port.bandwidth, port.latency)
+            summed = math.fsum(speed.seconds(2 * (replicas - 1), size / replicas) for size in self.gradients)
         return summed + update_seconds(self.moved, device_type)
 
 
@@ -109,7 +110,9 @@ def placement_problem(
             later = 0.0
             if plan.in_steps:
                 shared = plan.stages[stage].replicas
-                once = updated[stage].seconds(topology.type(device.type), net.port(device.name), shared)
+                port = net.port(device.name)
+                speed = Speed(port.bandwidth, port.latency)  # at best: ``settled`` knows which devices share the stage
+                once = updated[stage].seconds(topology.type(device.type), speed, shared)
                 later = once * shared / plan.microbatches  # a replica handles so many fewer microbatches
             row.append(by_type[device.type][stage] + later if allowed and fits else math.inf)
         compute.append(tuple(row))
@@ -125,6 +128,28 @@ def placement_problem(
     learned = learning(module).values if plan.in_steps else frozenset()
     messages = messages_of(entry, cuts_of(entry), learned)
     return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas)
+
+
+def settled(
+    module: Module, plan: Plan, problem: PlacementProblem, own: Sequence[Sequence[int]], chosen: Placement
+) -> PlacementProblem:
+    """The problem of a training step with the seconds in which the chosen replicas of a stage really add up their gradients."""
+    compute = list(problem.compute)
+    for stage, update in enumerate(updates(module, own)):
+        devices, row = chosen[stage], list(compute[stage])
+        real = replica_speed(problem, devices)
+        for device in devices if len(devices) > 1 else ():
+            port = problem.network.port(problem.names[device])
+            type_ = problem.topology.type(problem.topology.devices[device].type)
+            once, least = (update.seconds(type_, by, len(devices)) for by in (real, Speed(port.bandwidth, port.latency)))
+            row[device] += max(0.0, once - least) * len(devices) / plan.microbatches
+        compute[stage] = tuple(row)
+    return replace(problem, compute=tuple(compute))
+
+
+def replica_speed(problem: PlacementProblem, devices: Sequence[int]) -> Speed:
+    """Of a ring of the devices of a stage."""
+    return rings(problem.network, [[problem.names[device] for device in devices]])
 
 
 def _leaving(entry: Func, own: Sequence[Sequence[int]]) -> list[list[str]]:
