@@ -1,4 +1,4 @@
-"""``dnnc topology``: look at descriptions of machines, and check them."""
+"""``dnnc topology``: look at descriptions of machines, check them, and make them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dnnc.cli import machine
 from dnnc.cli import options as opt
 from dnnc.cli.console import put, put_json, show_warnings
 from ir.diagnostics import DiagnosticSink
@@ -81,6 +82,10 @@ def presets(json: opt.JsonOption = False) -> None:
         put_json("presets", {"presets": [{"name": name, "help": text} for name, text in names]})
     else:
         put(table_text(Table(columns("<preset <machine"), tuple((f"preset:{name}", text) for name, text in names))))
+
+
+app.command()(machine.detect)
+app.command()(machine.merge)
 
 
 def _contents(topology: Topology) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
 
@@ -20,24 +20,34 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})([^0-9]*)\Z")
 T = TypeVar("T")
 Fields = Sequence[tuple[str, str]]
+Notes = Mapping[tuple[str, str], str]
+"""Comments by table (``types.core``, ``hosts.a``, ``devices.cpu0``, ``links.memory``: by the first name of a pattern) and key;
+the key ``""`` is of the table itself, the table ``""`` of the file. A comment of a table may have several lines."""
 
 
-def topology_to_toml(topology: Topology) -> str:
-    """The text of ``topology`` in the format of ``dnnc/costs/README.md``."""
-    lines = [f"version = {VERSION}", f"name = {_text(topology.name[1:])}"]
+def topology_to_toml(topology: Topology, notes: Notes | None = None) -> str:
+    """The text of ``topology`` in the format of ``dnnc/costs/README.md``, with ``notes`` as comments: those of ``""`` first."""
+    notes = notes or {}
+    lines = [*_remarks(notes, "", ""), f"version = {VERSION}", f"name = {_text(topology.name[1:])}"]
     if topology.switches:
         lines.append(f"switches = {_list(_patterns(switch.name for switch in topology.switches))}")
     for type_ in topology.types:
-        lines += ["", f"[types.{_key(type_.name)}]", *_assignments(_type(type_))]
-    for names, host in _runs(topology.hosts, lambda host: host.name, _host):
-        lines += ["", "[[hosts]]", f"name = {_text(names)}", *_assignments(host)]
-    for names, device in _runs(topology.devices, lambda device: device.name, _device):
-        lines += ["", "[[devices]]", f"name = {_text(names)}", *_assignments(device)]
-    for fields in _links(topology.links):
-        lines += ["", "[[links]]", *_assignments(fields)]
+        told = f"types.{type_.name}"
+        lines += ["", *_remarks(notes, told, ""), f"[types.{_key(type_.name)}]", *_assignments(_type(type_), notes, told)]
+    for kind, points in (
+        ("hosts", _runs(topology.hosts, lambda host: host.name, _host)),
+        ("devices", _runs(topology.devices, lambda device: device.name, _device)),
+    ):
+        for names, fields in points:
+            told = f"{kind}.{_first(names)}"
+            named = [("name", _text(names)), *fields]
+            lines += ["", *_remarks(notes, told, ""), f"[[{kind}]]", *_assignments(named, notes, told)]
+    for first, fields in _links(topology.links):
+        told = f"links.{first}"
+        lines += ["", *_remarks(notes, told, ""), "[[links]]", *_assignments(fields, notes, told)]
     for route in topology.routes:
         fields = [("from", _text(route.source)), ("to", _text(route.target)), ("links", _list(route.links))]
-        lines += ["", "[[routes]]", *_assignments(fields)]
+        lines += ["", "[[routes]]", *_assignments(fields, notes, "routes")]
     return "\n".join(lines) + "\n"
 
 
@@ -79,8 +89,9 @@ def _device(device: Device) -> Fields:
     return fields if device.device_id is None else [*fields, ("device_id", str(device.device_id))]
 
 
-def _links(links: Sequence[Link]) -> Iterable[Fields]:
-    """Entries of the links: stars that the reader would name the same become one, the others stand alone."""
+def _links(links: Sequence[Link]) -> Iterable[tuple[str, Fields]]:
+    """Entries of the links, each with the name of its first: stars that the reader would name the same become one, the others
+    stand alone."""
     taken: set[str] = set()
     for _, group in groupby(links, key=_star_key):
         run = list(group)
@@ -89,10 +100,10 @@ def _links(links: Sequence[Link]) -> Iterable[Fields]:
         targets = {link.ends[1] for link in run}
         target = targets.pop() if len(targets) == 1 else _pattern([link.ends[1] for link in run])
         if pattern is not None and target is not None and plain and len({link.ends[0] for link in run}) == len(run):
-            yield [("each", _text(pattern)), ("to", _text(target)), *_link(run[0])]
+            yield run[0].name, [("each", _text(pattern)), ("to", _text(target)), *_link(run[0])]
         else:
             for link in run:
-                yield [("name", _text(link.name)), ("ends", _list(link.ends)), *_link(link)]
+                yield link.name, [("name", _text(link.name)), ("ends", _list(link.ends)), *_link(link)]
         taken |= {link.name for link in run}
 
 
@@ -149,8 +160,23 @@ def _pattern(names: Sequence[str]) -> str | None:
     return f"{first[1]}{{{start}..{start + len(names) - 1}}}{first[3]}"
 
 
-def _assignments(fields: Fields) -> list[str]:
-    return [f"{key} = {value}" for key, value in fields]
+def _assignments(fields: Fields, notes: Notes, table: str) -> list[str]:
+    told = ((f"{key} = {value}", notes.get((table, key))) for key, value in fields)
+    return [f"{line}  # {_comment(note)}" if note else line for line, note in told]
+
+
+def _remarks(notes: Notes, table: str, key: str) -> list[str]:
+    return [f"# {_comment(line)}".rstrip() for line in notes.get((table, key), "").splitlines()]
+
+
+def _comment(text: str) -> str:
+    """The text as TOML's comments take it: in one line, without control characters."""
+    return re.sub(r"[\x00-\x08\x0a-\x1f\x7f]", " ", text)
+
+
+def _first(pattern: str) -> str:
+    """The first of the names that a pattern of this file's stands for."""
+    return re.sub(r"\{(\d+)\.\.\d+\}", r"\1", pattern)
 
 
 def _key(name: str) -> str:
@@ -165,4 +191,4 @@ def _list(values: Iterable[str]) -> str:
     return f"[{', '.join(map(_text, values))}]"
 
 
-__all__ = ["topology_to_toml"]
+__all__ = ["Notes", "topology_to_toml"]

@@ -1,0 +1,120 @@
+"""``dnnc topology detect`` and ``merge``: topology files made of this machine, and of several machines."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import put, show_warnings, talk, write_whole
+from ir.diagnostics import DiagnosticSink, UsageError
+
+if TYPE_CHECKING:
+    from dnnc.frontends.topology_writer import Notes
+    from ir.topology import Topology
+
+_TOLD = 4
+"""Names of a file that the message on what it renamed lists."""
+OutOption = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="FILE.toml", help="File to write, whole or not at all (default: print).")
+]
+DevicesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--devices", metavar="N", min=1, help="CPU devices, with equally many cores each (default: one per NUMA node)."
+    ),
+]
+
+
+def detect(out: OutOption = None, devices: DevicesOption = None, quiet: opt.QuietOption = False) -> None:
+    """Write what this host is as a topology: cores, memory and their limits, NUMA nodes, GPUs, execution providers.
+
+    Nothing is measured: a comment beside each number says whether it was read from the system, is of the vendor's data
+    sheet, or is a guess that 'dnnc topology measure' takes the place of."""
+    from dnnc.machine import detected, missing_providers, read_facts
+
+    facts = read_facts()
+    topology, notes = detected(facts, devices)
+    for provider in missing_providers(topology, facts.providers):
+        sink = DiagnosticSink()
+        sink.warn(f"the onnxruntime of this environment lacks {provider}: such devices are planned for, not run on")
+        show_warnings(sink.diagnostics, quiet)
+    write_topology(topology, notes, out, quiet)
+
+
+def merge(
+    topologies: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPOLOGY...", help="Files or presets.", autocompletion=opt.complete_topology),
+    ],
+    out: OutOption = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--link",
+            metavar="A-B=BANDWIDTH,LATENCY",
+            help="Join two hosts, each by its name or by that of its file: --link a-b=10Gbit/s,50us (names with a - by --: "
+            "a-1--b). Repeatable.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the whole.")] = "merged",
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Put the hosts of several topologies into one, joined by links.
+
+    Names that several have get the name of their file in front; device types that are equal become one."""
+    from dnnc.frontends import load_topology
+    from dnnc.machine import merged, parse_link
+
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
+        raise UsageError(f"--name takes letters, digits and _ . -, found '{name}'")
+    links = [parse_link(text) for text in link or ()]
+    sink = DiagnosticSink()
+    loaded = [load_topology(spec, sink) for spec in topologies]
+    show_warnings(sink.diagnostics, quiet)
+    result = merged(name, list(zip(_file_names(topologies), loaded, strict=True)), links)
+    for file, renamed in groupby(result.renamed, key=lambda change: change[0]):
+        talk(_renaming(file, [(old, new) for _, old, new in renamed]), quiet)
+    for type_ in result.joined:
+        talk(f"the device type {type_} is the same in several files, and kept once", quiet)
+    write_topology(result.topology, {}, out, quiet)
+
+
+def _renaming(file: str, changes: list[tuple[str, str]]) -> str:
+    """What a file's names became, told of the first ones."""
+    shown = ", ".join(f"{old} is now {new}" for old, new in changes[:_TOLD])
+    more = f" and {len(changes) - _TOLD} more names" if len(changes) > _TOLD else ""
+    return f"{file}: {shown}{more}, for another file has the same names"
+
+
+def write_topology(topology: Topology, notes: Notes, out: Path | None, quiet: bool) -> None:
+    """To a file, or to standard output without one. The text has been read back: it is the same topology."""
+    from dnnc.frontends import read_topology, topology_to_toml
+    from dnnc.frontends.topology_document import file_syntax
+
+    if out is not None and file_syntax(out) != "toml":
+        raise UsageError(f"found {str(out)!r}, expected a file that ends in .toml", where="--out")
+    text = topology_to_toml(topology, notes)
+    assert read_topology(text, name=topology.name[1:]) == topology
+    if out is None:
+        put(text)
+        return
+    write_whole(out, text)
+    talk(f"wrote {out}; next: dnnc compile zoo:mlp -t {out} -o build/mlp", quiet)
+
+
+def _file_names(specs: list[str]) -> list[str]:
+    """What names of each topology get in front where they clash: its file's name, numbered where files are called alike."""
+    names: list[str] = []
+    for spec in specs:
+        stem = spec.removeprefix("preset:") if spec.startswith("preset:") else Path(spec).stem
+        base = name = re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "topology"
+        number = 2
+        while name in names:
+            name, number = f"{base}{number}", number + 1
+        names.append(name)
+    return names
