@@ -141,8 +141,9 @@ def compile_model(
         return _as_memory_asks(options, sink, lambda one: compile_model(one, sink=sink, progress=progress, manager=manager))
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     from dnnc.backend import check_target, write_build, write_plan
-    from dnnc.frontends import free_symbols, load_model, load_topology, may_be_profile, require_static
+    from dnnc.frontends import free_symbols, load_model, may_be_profile, require_static
     from dnnc.given import GivenInputs
+    from dnnc.machine import machines_of
     from passes.framework.pipeline import made_by, pipeline_text
     from passes.model.folding import expand
 
@@ -152,7 +153,7 @@ def compile_model(
     check_target(options.out)
     with clock.step("load"):
         progress("load the model", None)
-        topology = load_topology(options.topology, sink)
+        topology = machines_of(options.topology, sink, progress)
         # A plan needs the sizes of the weights, not their bytes.
         bytes_needed = not options.plan_only and options.weights != "none"
         given = GivenInputs.read(options.inputs) if options.inputs is not None else None
@@ -274,9 +275,10 @@ def with_cores(plan: Plan, spec: str) -> Plan:
     """The plan, which says so where its devices are workers of a preset that share cores. One of them alone would have a core
     of its own: that is what ``single`` is then."""
     from dnnc.costs import find_preset
+    from dnnc.machine import is_local
 
     used = len({device for stage in plan.stages for device in stage.devices})
-    preset = find_preset(spec.removeprefix("preset:")) if spec.startswith("preset:") else None
+    preset = find_preset(spec.removeprefix("preset:")) if spec.startswith("preset:") and not is_local(spec) else None
     if preset is None or not preset.cores or used <= preset.cores:
         return plan
     text = f"{used} workers share {preset.cores} core{'s' if preset.cores != 1 else ''}"

@@ -91,9 +91,9 @@ def opt_(
     try:
         if topology is not None:
             from dnnc.driver import with_topology
-            from dnnc.frontends import load_topology
+            from dnnc.machine import machines_of
 
-            module = with_topology(module, load_topology(topology, sink))
+            module = with_topology(module, machines_of(topology, sink))
         with progress(not quiet and not tracing.to_stderr) as report:
             context = pass_context(sink, report)
             manager = PassManager(pipeline, stop_after=stop_after, **tracing.manager_options())

@@ -1,4 +1,4 @@
-"""``dnnc topology detect`` and ``merge``: topology files made of this machine, and of several machines."""
+"""``dnnc topology detect``, ``measure`` and ``merge``: topology files made of this machine, and of several machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dnnc.cli import options as opt
-from dnnc.cli.console import put, show_warnings, talk, write_whole
+from dnnc.cli.console import progress, put, show_warnings, talk, write_whole
 from ir.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +44,42 @@ def detect(out: OutOption = None, devices: DevicesOption = None, quiet: opt.Quie
         sink.warn(f"the onnxruntime of this environment lacks {provider}: such devices are planned for, not run on")
         show_warnings(sink.diagnostics, quiet)
     write_topology(topology, notes, out, quiet)
+
+
+def measure(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A topology with this machine in it (default: what 'detect' finds)."),
+    ] = None,
+    out: OutOption = None,
+    devices: DevicesOption = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="NAME", help="The host of FILE that this machine is (default: by its name).")
+    ] = "",
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Of the numbers that are multiplied.")
+    ] = 0,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Measure this machine's CPU devices and write them as a topology: rates per element type, what classes of operators reach
+    of them, memory bandwidth, time per operator, latency and bandwidth between two processes.
+
+    All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments say how far the quartiles lie.
+    What is not measured (other hosts, GPUs) is kept; comments of FILE are not. Leave the machine to it meanwhile."""
+    from dnnc.frontends import load_topology
+    from dnnc.machine import SECONDS, detected, host_here, measured, read_facts
+
+    if file is not None and devices is not None:
+        raise UsageError("--devices is of a machine without FILE, which says its devices")
+    facts = read_facts()
+    sink = DiagnosticSink()
+    topology, notes = detected(facts, devices) if file is None else (load_topology(file, sink), {})
+    show_warnings(sink.diagnostics, quiet)
+    here = host_here(topology, facts, host)
+    talk(f"measuring the CPU devices of {here}, about {SECONDS} seconds", quiet)
+    with progress(not quiet) as report:
+        topology, found = measured(topology, facts, here, seed=seed, progress=report)
+    write_topology(topology, {**notes, **found}, out, quiet)
 
 
 def merge(

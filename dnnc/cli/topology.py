@@ -30,10 +30,11 @@ def show(
     json: opt.JsonOption = False,
 ) -> None:
     """Print what TOPOLOGY describes."""
-    from dnnc.frontends import load_topology, topology_to_toml
+    from dnnc.frontends import topology_to_toml
+    from dnnc.machine import machines_of
 
     sink = DiagnosticSink()
-    loaded = load_topology(topology, sink)
+    loaded = machines_of(topology, sink)
     show_warnings(sink.diagnostics)
     if toml:
         put(topology_to_toml(loaded).rstrip("\n"))
@@ -77,7 +78,7 @@ def presets(json: opt.JsonOption = False) -> None:
     from dnnc.costs import preset_names
     from dnnc.report import Table, columns, table_text
 
-    names = preset_names()
+    names = [*preset_names(), ("local", "this machine as it is now, detected and measured")]
     if json:
         put_json("presets", {"presets": [{"name": name, "help": text} for name, text in names]})
     else:
@@ -85,6 +86,7 @@ def presets(json: opt.JsonOption = False) -> None:
 
 
 app.command()(machine.detect)
+app.command()(machine.measure)
 app.command()(machine.merge)
 
 

@@ -1,9 +1,53 @@
-"""The machine that dnnc runs on, as a topology: what it is (``detect``), and several such as one (``merge``)."""
+"""The machine at hand as a topology: what it is (``detect``), what it does (``measure``), several as one (``merge``).
+
+What measures is imported when it is called: a compile for another machine does not wait for it.
+"""
 
 from __future__ import annotations
 
-from dnnc.machine.detect import detected, missing_providers
-from dnnc.machine.facts import Facts, read_facts
-from dnnc.machine.merge import Merged, merged, parse_link
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Facts", "Merged", "detected", "merged", "missing_providers", "parse_link", "read_facts"]
+if TYPE_CHECKING:
+    from dnnc.machine.detect import detected, missing_providers
+    from dnnc.machine.facts import Facts, read_facts
+    from dnnc.machine.local import is_local, machines_of
+    from dnnc.machine.measure import SECONDS, host_here, measured
+    from dnnc.machine.merge import Merged, merged, parse_link
+
+_HOME = {
+    "SECONDS": "measure",
+    "Facts": "facts",
+    "Merged": "merge",
+    "detected": "detect",
+    "host_here": "measure",
+    "is_local": "local",
+    "machines_of": "local",
+    "measured": "measure",
+    "merged": "merge",
+    "missing_providers": "detect",
+    "parse_link": "merge",
+    "read_facts": "facts",
+}
+
+__all__ = [
+    "SECONDS",
+    "Facts",
+    "Merged",
+    "detected",
+    "host_here",
+    "is_local",
+    "machines_of",
+    "measured",
+    "merged",
+    "missing_providers",
+    "parse_link",
+    "read_facts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"dnnc.machine.{_HOME[name]}"), name)

@@ -8,7 +8,7 @@ possible. Every number has a note that says whether it was *read* from the syste
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dnnc.frontends import read_topology
@@ -25,6 +25,8 @@ _PCIE = (12e9, 10e-6)
 """Bandwidth and latency of a GPU's way to its host where nothing is known: PCIe 3 with 16 lanes."""
 _UNKNOWN_GPU = DeviceType("gpu", "gpu", (("f16", 20e12), ("f32", 10e12)), 500e9, overhead=5e-6, efficiency=(("default", 0.5),))
 _MIB = 1 << 20
+_TOLD = 8
+"""Devices whose cores the comment on them tells."""
 
 
 def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...]:
@@ -56,7 +58,7 @@ def detected(facts: Facts, devices: int | None = None) -> tuple[Topology, Notes]
     ]
     for type_ in types.values():
         notes |= _core_notes(type_, facts)
-    notes |= {(f"devices.{device.name}", "type"): _cores_text(cores) for device, cores in zip(placed, parts, strict=True)}
+    notes["devices.cpu0", ""] = _cores_text(parts)
     cpus = [device.name for device in placed]
     links = [replace(base.links[0], ends=(facts.host, *cpus))]
     notes["links.memory", "bandwidth"] = f"guess: that of {_CORE}"
@@ -157,16 +159,21 @@ def _limits(facts: Facts) -> dict[str, str]:
     return {"cores": cores + nodes, "memory": memory}
 
 
-def _cores_text(cores: tuple[int, ...]) -> str:
-    """The numbers of a device's cores, runs as ``0-3``."""
+def _cores_text(parts: Sequence[tuple[int, ...]]) -> str:
+    """The numbers of the cores of the first devices."""
+    told = [f"cpu{number}: {_runs(cores)}" for number, cores in enumerate(parts[:_TOLD])]
+    return f"read: cores of {'; '.join(told)}{' ...' if len(parts) > _TOLD else ''}"
+
+
+def _runs(cores: tuple[int, ...]) -> str:
+    """Numbers, runs as ``0-3``."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and runs[-1][-1] == core - 1:
             runs[-1].append(core)
         else:
             runs.append([core])
-    numbers = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"read: core{'s' if len(cores) > 1 else ''} {numbers}"
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 __all__ = ["detected", "missing_providers", "read_topology_of", "split_cores"]

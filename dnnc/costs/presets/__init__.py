@@ -57,6 +57,9 @@ def find_preset(name: str) -> Preset:
     if cpu:
         return _cpu_preset(base, int(cpu[1] or 1), options, where)
     found = _CLUSTER.match(base)
+    if base == "local":
+        message = "preset:local is measured when it is asked for, so it can be a whole topology alone"
+        raise InvalidInput(message, where=where, hint="write a file: dnnc topology measure -o here.toml")
     if found is None or found[2] not in _kinds():
         known = [row for row, _ in preset_names()]
         examples = ["cpu-2", *_kinds(), *(f"{kind}x8" for kind in _kinds()), *(f"8x{kind}x8" for kind in _kinds())]

@@ -70,7 +70,7 @@ def test_nodes_and_affinity(tmp_path: Path) -> None:
     assert found.nodes == (Node(0, (1, 2, 3)), Node(1, (5, 12, 13)))
     topology, notes = detected(found)
     assert [device.type for device in topology.devices] == ["cores3", "cores3"]
-    assert notes["devices.cpu1", "type"] == "read: cores 5,12-13"
+    assert notes["devices.cpu0", ""] == "read: cores of cpu0: 1-3; cpu1: 5,12-13"
     four, _ = detected(found, 4)
     assert [device.type for device in four.devices] == ["core"] * 4
     with pytest.raises(UsageError, match="may use 6 cores"):
