@@ -1,0 +1,141 @@
+"""``dnnc whatif``: what some of the machines would give, and more of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import progress, put, put_json, show_warnings
+from ir.diagnostics import DiagnosticSink, UsageError
+
+if TYPE_CHECKING:
+    from dnnc.whatif import WhatIf
+
+_MOST = 64
+"""Copies of a device that may be added at a time."""
+
+
+def whatif(
+    model: opt.ModelArgument,
+    topology: opt.TopologyOption,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add",
+            metavar="TYPE[:N]",
+            help="N more devices like the last one of a type, on its host and with such links (default: one of each type). "
+            "Repeatable: each is a row of its own.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=1, max=1000, help="At most N sets of devices, the smallest first.")
+    ] = 16,
+    dim: opt.DimOption = None,
+    limit: opt.LimitOption = None,
+    objective: opt.CompileObjective = None,
+    stages: Annotated[
+        str | None, typer.Option("--stages", metavar="N|auto", help="As of 'dnnc compile': exactly N stages, or any.")
+    ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option("--mesh", metavar="SHAPE|auto|none", help="As of 'dnnc compile': split tensors over a mesh, or none."),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, max=1024, metavar="R", help="As of 'dnnc compile': a stage on up to R devices.")
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, metavar="M", help="training: microbatches of a step.")
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search of a kind of plan, in each row.")
+    ] = None,
+    json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Say what MODEL gains from each set of TOPOLOGY's devices, and from more of them: will this machine help?
+
+    Sets that differ in names alone count once. A row's bound says what no plan on these devices is below; a plan may leave
+    devices idle, so no row is worse than one with fewer. All plans are searched as 'dnnc compile --plan-only' does."""
+    from dnnc.options import CompileOptions
+    from dnnc.whatif import what_if
+
+    options = CompileOptions(
+        model=model,
+        topology=topology,
+        out=Path(),
+        dims=opt.parse_dims(dim),
+        limits=opt.parse_limits(limit),
+        stages=opt.parse_stages(stages, mesh not in (None, "", "none")),
+        objective=objective or "",
+        mesh=mesh or "",
+        replicas=replicas,
+        microbatches=microbatches,
+        time_limit=time_limit,
+    )
+    sink = DiagnosticSink()
+    try:
+        with progress(not quiet) as report:
+            result = what_if(options, [_added(text) for text in add or ()], rows=rows, sink=sink, progress=report)
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    if json:
+        put_json("whatif", whatif_json(result, options.model, options.topology))
+    else:
+        _print(result)
+
+
+def _added(text: str) -> tuple[str, int]:
+    """``TYPE`` or ``TYPE:N``. Raises UsageError."""
+    type_, _, number = text.rpartition(":") if ":" in text else (text, "", "1")
+    if not type_ or not number.isdecimal() or not 1 <= int(number[:9]) <= _MOST or len(number) > 9:
+        raise UsageError(
+            f"--add takes TYPE or TYPE:N with N from 1 to {_MOST}, found '{text}'", hint="for example --add core:2"
+        )
+    return type_, int(number)
+
+
+def whatif_json(result: WhatIf, model: str, topology: str) -> dict[str, Any]:
+    """``--json``: ``rows`` are sets of the devices, the last one all of them; ``more`` has devices added. ``value`` and
+    ``bound`` in seconds, null for infinite; ``factor``: how many times as fast as all devices as they are."""
+
+    def rows(every: Any) -> list[dict[str, Any]]:
+        return [{**asdict(row), "factor": result.factor(row)} for row in every]
+
+    return {
+        "model": model,
+        "topology": topology,
+        "objective": result.objective,
+        "rows": rows(result.rows),
+        "more": rows(result.more),
+        "left_out": result.left_out,
+        "answer": result.answer,
+    }
+
+
+def _print(result: WhatIf) -> None:
+    from dnnc.report import Table, columns, print_table, ratio_text, seconds_text
+    from dnnc.whatif import labels
+
+    table = []
+    for label, row in zip(labels(result), (*result.rows, *result.more), strict=True):
+        fits = bool(row.kind)
+        table.append(
+            (
+                label,
+                row.kind or "no plan",
+                seconds_text(row.value) if fits else "-",
+                seconds_text(row.bound) if fits else "-",
+                ratio_text(result.factor(row)) if fits else "-",
+            )
+        )
+    print_table(Table(columns("<devices <plan value bound factor"), tuple(table)))
+    for label, row in zip(labels(result), (*result.rows, *result.more), strict=True):
+        if not row.kind:
+            put(f"  {label}: {row.why}")
+    if result.left_out:
+        put(f"  more sets than {len(result.rows)}: --rows lists others")
+    put(result.answer)

@@ -1,0 +1,204 @@
+"""Parts of a topology, and more than it: which devices to leave, up to symmetry, and copies of a device.
+
+*Up to symmetry*: two parts count once where exchanging devices of one class (``device_classes``), or whole hosts that differ in
+names alone, makes one of the other. Leaving a device out takes its links with it, as if the machine were switched off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ir.diagnostics import UsageError
+from ir.topology import Device, Link, Topology
+from passes.model.network import Unreachable, device_classes, network
+
+Part = tuple[str, ...]
+"""Names of devices, in the topology's order."""
+
+
+def parts(topology: Topology) -> Iterator[Part]:
+    """Every set of devices that reach each other, one of each kind up to symmetry, fewest first."""
+    groups = _groups(topology)
+    order = {device.name: place for place, device in enumerate(topology.devices)}
+    for size in range(1, len(topology.devices) + 1):
+        for chosen in _chosen(groups, size):
+            part = tuple(sorted(chosen, key=order.__getitem__))
+            if connected(restricted(topology, part)):
+                yield part
+
+
+Host = tuple[Part, ...]
+"""The classes of the devices of a host."""
+
+
+def _groups(topology: Topology) -> list[list[Host]]:
+    """Hosts that can be exchanged, in groups."""
+    classes = device_classes(topology)
+    host_of = {device.name: device.host for device in topology.devices}
+    by_host: dict[str, Host] = {}
+    for names in classes:
+        by_host[host_of[names[0]]] = (*by_host.get(host_of[names[0]], ()), names)
+    groups: list[tuple[str, list[Host]]] = []
+    for host, own in by_host.items():
+        for first, alike in groups:
+            if [len(names) for names in alike[0]] == [len(names) for names in own] and _alike(topology, first, host):
+                alike.append(own)
+                break
+        else:
+            groups.append((host, [own]))
+    return [alike for _, alike in groups]
+
+
+def _alike(topology: Topology, one: str, other: str) -> bool:
+    """Whether exchanging two hosts, with their devices and the switches that only they have, changes nothing but names."""
+    hosts = {host.name: host for host in topology.hosts}
+    insides = [_inside(topology, host) for host in (one, other)]
+    if len(insides[0]) != len(insides[1]):
+        return False
+    swap = dict(zip(insides[0], insides[1], strict=True)) | dict(zip(insides[1], insides[0], strict=True))
+    devices = {device.name: (device.type, device.memory) for device in topology.devices}
+    if any(devices.get(name) != devices.get(to) for name, to in swap.items()) or topology.routes:
+        return False
+    if replace(hosts[one], name="") != replace(hosts[other], name=""):
+        return False
+
+    def wires(names: Mapping[str, str]) -> Counter[object]:
+        return Counter(
+            (frozenset(names.get(end, end) for end in link.ends), link.bandwidth, link.latency, link.duplex, link.shared)
+            for link in topology.links
+        )
+
+    return wires({}) == wires(swap)
+
+
+def _inside(topology: Topology, host: str) -> list[str]:
+    """A host, its devices, and the switches whose links lead to these alone."""
+    own = {host, *(device.name for device in topology.devices if device.host == host)}
+    switches = []
+    for switch in topology.switches:
+        ends = {end for link in topology.links if switch.name in link.ends for end in link.ends} - {switch.name}
+        if ends and ends <= own:
+            switches.append(switch.name)
+    return [host, *(device.name for device in topology.devices if device.host == host), *switches]
+
+
+def _chosen(groups: Sequence[Sequence[Host]], size: int) -> Iterator[list[str]]:
+    """The devices of every way to take ``size`` of them: of each class its first ones; of hosts alike each at most as the one
+    before it, in the order of tuples."""
+    hosts = [(host, number > 0) for group in groups for number, host in enumerate(group)]
+    room = [sum(len(names) for host, _ in hosts[at:] for names in host) for at in range(len(hosts) + 1)]
+
+    def take(at: int, left: int, before: tuple[int, ...]) -> Iterator[list[str]]:
+        if at == len(hosts):
+            yield []
+            return
+        host, bounded = hosts[at]
+        for counts in _counts([len(names) for names in host], left, room[at + 1], before if bounded else ()):
+            own = [name for names, count in zip(host, counts, strict=True) for name in names[:count]]
+            for more in take(at + 1, left - len(own), counts):
+                yield [*own, *more]
+
+    return take(0, size, ())
+
+
+def _counts(sizes: Sequence[int], left: int, elsewhere: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Tuples of counts up to ``sizes``, largest first, that take all of ``left`` but what there is room for ``elsewhere``; none
+    is above ``most``, where that is given."""
+    if not sizes:
+        if left <= elsewhere:
+            yield ()
+        return
+    top = min(sizes[0], left, most[0] if most else left)
+    for count in range(top, -1, -1):
+        if left - count > elsewhere + sum(sizes[1:]):
+            return
+        below = most[1:] if most and count == most[0] else ()
+        for others in _counts(sizes[1:], left - count, elsewhere, below):
+            yield (count, *others)
+
+
+def restricted(topology: Topology, part: Collection[str]) -> Topology:
+    """The topology without the devices that are not in ``part``, and what only leads to them."""
+    gone = {device.name for device in topology.devices} - set(part)
+    devices = tuple(device for device in topology.devices if device.name not in gone)
+    links = []
+    for link in topology.links:
+        ends = tuple(end for end in link.ends if end not in gone)
+        if ends == link.ends or len(ends) > 1:
+            links.append(replace(link, ends=ends))
+    names = {link.name for link in links}
+    used = {device.type for device in devices}
+    return replace(
+        topology,
+        types=tuple(type_ for type_ in topology.types if type_.name in used),
+        devices=devices,
+        links=tuple(links),
+        routes=tuple(r for r in topology.routes if not {r.source, r.target} & gone and names.issuperset(r.links)),
+    )
+
+
+def connected(topology: Topology) -> bool:
+    """Whether every device reaches every other."""
+    routes = network(topology)
+    first, *others = (device.name for device in topology.devices)
+    try:
+        for other in others:
+            routes.path(first, other)
+            routes.path(other, first)
+    except Unreachable:
+        return False
+    return True
+
+
+def with_more(topology: Topology, type_: str, count: int) -> tuple[Topology, Part]:
+    """The topology with ``count`` copies of the last device of a type, on its host and with links like its own; and the names
+    of the new devices. Raises UsageError for a type that no device is of."""
+    alike = [device for device in topology.devices if device.type == type_]
+    if not alike:
+        known = ", ".join(sorted({device.type for device in topology.devices}))
+        raise UsageError(f"--add {type_}: no device is of that type, and a copy is added", hint=f"there are {known}")
+    added: list[str] = []
+    for _ in range(count):
+        topology, name = _with_copy(topology, alike[-1])
+        added.append(name)
+    return topology, tuple(added)
+
+
+def _with_copy(topology: Topology, device: Device) -> tuple[Topology, str]:
+    points = {point.name for point in (*topology.devices, *topology.hosts, *topology.switches)}
+    name = _next_name(device.name, points)
+    names = {link.name for link in topology.links}
+    links: list[Link] = []
+    for link in topology.links:
+        if device.name not in link.ends:
+            links.append(link)
+        elif len(link.ends) > 2:
+            links.append(replace(link, ends=(*link.ends, name)))
+        else:
+            ends = tuple(name if end == device.name else end for end in link.ends)
+            made = _next_name(link.name.replace(device.name, name), names)
+            names.add(made)
+            links += [link, replace(link, name=made, ends=ends)]
+    places = [place for place, each in enumerate(topology.devices) if each.host == device.host]
+    at = places[-1] + 1  # beside its host's: meshes lie on neighbours
+    copy = replace(device, name=name, device_id=None)
+    devices = (*topology.devices[:at], copy, *topology.devices[at:])
+    return replace(topology, devices=devices, links=tuple(links)), name
+
+
+def _next_name(name: str, taken: Collection[str]) -> str:
+    """The name with the next number that is free at its end; itself where it is free."""
+    if name not in taken:
+        return name
+    found = re.fullmatch(r"(.*?)(\d{0,9})", name, re.DOTALL)
+    assert found is not None
+    number = int(found[2] or 0) + 1
+    while f"{found[1]}{number}" in taken:
+        number += 1
+    return f"{found[1]}{number}"
+
+
+__all__ = ["Part", "connected", "parts", "restricted", "with_more"]
