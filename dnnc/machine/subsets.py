@@ -67,8 +67,7 @@ def _alike(topology: Topology, one: str, other: str) -> bool:
 
     def wires(names: Mapping[str, str]) -> Counter[object]:
         return Counter(
-            (frozenset(names.get(end, end) for end in link.ends), link.bandwidth, link.latency, link.duplex, link.shared)
-            for link in topology.links
+            (frozenset(names.get(end, end) for end in link.ends), replace(link, name="", ends=())) for link in topology.links
         )
 
     return wires({}) == wires(swap)
@@ -168,8 +167,8 @@ def with_more(topology: Topology, type_: str, count: int) -> tuple[Topology, Par
 
 
 def _with_copy(topology: Topology, device: Device) -> tuple[Topology, str]:
-    points = {point.name for point in (*topology.devices, *topology.hosts, *topology.switches)}
-    name = _next_name(device.name, points)
+    points = {each.name for each in topology.devices} | {each.name for each in topology.hosts}
+    name = _next_name(device.name, points | {each.name for each in topology.switches})
     names = {link.name for link in topology.links}
     links: list[Link] = []
     for link in topology.links:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, islice
 
 import networkx as nx
@@ -60,7 +61,7 @@ def coloured(topology: Topology, part: tuple[str, ...]) -> nx.Graph:
         graph.add_node(device.name, what=(device.type, device.memory, device.name in part))
         graph.add_edge(device.name, device.host, what="of")
     for link in topology.links:
-        graph.add_node(("link", link.name), what=(link.bandwidth, link.latency, link.duplex, link.shared))
+        graph.add_node(("link", link.name), what=replace(link, name="", ends=()))
         graph.add_edges_from([(("link", link.name), end) for end in link.ends], what="end")
     return graph
 
