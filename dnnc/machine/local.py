@@ -34,7 +34,7 @@ def machines_of(
     facts = read_facts()
     topology, _ = detected(facts, devices)
     progress(f"measure this machine, about {SECONDS} seconds", None)
-    topology, _ = measured(topology, facts, host_here(topology, facts), progress=progress)
+    topology, _ = measured(topology, facts, host_here(topology, facts), gloo=False, progress=progress)
     message = "measured on this machine, now: another time gives other numbers, and maybe another plan"
     hint = "dnnc topology measure -o FILE keeps them"
     sink.emit(Diagnostic(message, where=spec, hint=hint, severity=Severity.NOTE))

@@ -14,6 +14,7 @@ What is not measured stays as it was: other hosts, devices with an execution pro
 
 from __future__ import annotations
 
+import importlib.util
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from dnnc.machine.detect import split_cores
 from dnnc.machine.facts import Facts
 from dnnc.machine.probes import NotRun, Probes, Sample, probes
 from dnnc.machine.samples import CHAIN, Workload, chain, products, streamed, zoo_ops
-from dnnc.units import percent_text, rate_text
+from dnnc.units import percent_text, rate_text, seconds_text
 from ir.diagnostics import UsageError
 from ir.scratch import scratch_folder
 from ir.topology import DeviceType, Link, Topology
@@ -39,6 +40,8 @@ CHAIN_ROUNDS = 100
 SMALL, LARGE = 1 << 12, 1 << 22
 """Bytes of the tensors that are exchanged: their latency, and their bandwidth."""
 _DIGITS = 3
+_TOLD = 80
+"""Characters of a fault that a comment tells."""
 Progress = Callable[[str, float | None], None]
 
 
@@ -75,10 +78,11 @@ def measured(
     host: str,
     *,
     seed: int = 0,
+    gloo: bool = True,
     progress: Progress = lambda label, fraction: None,
 ) -> tuple[Topology, Notes]:
-    """The topology with what is measured of the devices of ``host``, which is this machine, and notes on every number. Raises
-    UsageError where the devices are more than the cores."""
+    """The topology with what is measured of the devices of ``host``, which is this machine, and notes on every number; with
+    ``gloo`` one on an exchange by it, where torch is there. Raises UsageError where the devices are more than the cores."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
@@ -90,7 +94,7 @@ def measured(
         found = _of_types(running, by_type, ops, progress)
         slowest = min(each.bandwidth[0] for each in found.values())
         progress("measure how processes exchange", None)
-        link = _link(running, slowest) if len(devices) > 1 else None
+        link = _link(running, slowest, gloo) if len(devices) > 1 else None
     return _written(topology, host, found, link)
 
 
@@ -158,19 +162,39 @@ def _fit(each: _Measured, seconds: Mapping[str, float], least: Mapping[str, floa
         each.rates[dtype] = rate / reached.get(dtype, each.efficiency.get("matmul", 1.0)), spread
 
 
-def _link(running: Probes, memory: float) -> tuple[Sample, float, float]:
-    """The small tensor's way there and back, and the bandwidth of a large one, with its spread: what it takes more than the
-    same writing and reading within a process; no more than ``memory``'s bandwidth where nothing shows."""
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """Between two processes: seconds one way of a small tensor, bytes a second of a large one, each with its spread (relative).
+    ``gloo``: what the same takes by gloo, in words."""
+
+    latency: tuple[float, float]
+    bandwidth: tuple[float, float]
+    gloo: str = ""
+
+
+def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
+    """The bandwidth is that of what a large tensor takes more than the same writing and reading within a process; no more than
+    the ``memory``'s where nothing shows."""
     small = running.exchange((0, 1), SMALL, rounds=300)
     large = running.exchange((0, 1), LARGE, rounds=40)
     alone = Sample.of(running.ask({"do": "copies", "size": LARGE}, [0], rounds=40)[0])
     more = (large.median - small.median - alone.median) / 2
-    return small, LARGE / max(more, LARGE / memory), large.relative
+    bandwidth = LARGE / max(more, LARGE / memory), large.relative
+    return _Exchange((small.median / 2, small.relative), bandwidth, _by_gloo(running) if gloo else "")
 
 
-def _written(
-    topology: Topology, host: str, found: Mapping[str, _Measured], link: tuple[Sample, float, float] | None
-) -> tuple[Topology, Notes]:
+def _by_gloo(running: Probes) -> str:
+    """What an exchange by gloo takes, in words; empty without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return ""
+    try:
+        small, large = (running.gloo((0, 1), size, rounds=40).median / 2 for size in (SMALL, LARGE))
+    except NotRun as error:
+        return f"gloo: {str(error)[:_TOLD]}"
+    return f"gloo, of dnnc train: {seconds_text(small)}, {rate_text(LARGE / max(large - small, large / 10), 'B/s')}"
+
+
+def _written(topology: Topology, host: str, found: Mapping[str, _Measured], link: _Exchange | None) -> tuple[Topology, Notes]:
     notes: dict[tuple[str, str], str] = {}
     own = set(_devices(topology, host))
     shared = {device.type for device in topology.devices if device.name not in own}
@@ -235,17 +259,17 @@ def _between(topology: Topology, host: str, own: set[str]) -> tuple[str, ...]:
     return crossed if inside else ()
 
 
-def _faster(link: Link, found: tuple[Sample, float, float], parts: int) -> Link:
-    small, bandwidth, _ = found
-    return replace(link, bandwidth=_rounded(bandwidth), latency=_rounded(small.median / 2 / parts))
+def _faster(link: Link, found: _Exchange, parts: int) -> Link:
+    return replace(link, bandwidth=_rounded(found.bandwidth[0]), latency=_rounded(found.latency[0] / parts))
 
 
-def _link_notes(name: str, found: tuple[Sample, float, float]) -> Notes:
-    small, _, spread = found
-    return {
-        (f"links.{name}", "bandwidth"): f"measured: {LARGE >> 20} MiB through shared memory, +-{percent_text(spread)}",
-        (f"links.{name}", "latency"): f"measured: {SMALL >> 10} KiB through shared memory, +-{percent_text(small.relative)}",
+def _link_notes(name: str, found: _Exchange) -> Notes:
+    table = f"links.{name}"
+    notes = {
+        (table, "bandwidth"): f"measured: {LARGE >> 20} MiB through shared memory, +-{percent_text(found.bandwidth[1])}",
+        (table, "latency"): f"measured: {SMALL >> 10} KiB through shared memory, +-{percent_text(found.latency[1])}",
     }
+    return {**notes, (table, ""): f"measured beside, and not used: {found.gloo}"} if found.gloo else notes
 
 
 def _rounded(value: float) -> float:

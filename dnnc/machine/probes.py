@@ -20,6 +20,7 @@ from ir.diagnostics import InvalidInput
 _BYTE = 2
 """ONNX's number of u8."""
 _MODULE = "dnnc.runtime.probe"
+_TORCH_MODULE = "dnnc.runtime.torch.probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Sample:
 
 
 class NotRun(Exception):
-    """A model that onnxruntime does not run here."""
+    """A model that onnxruntime does not run here, or an exchange that is not possible."""
 
 
 class Probes:
@@ -94,9 +95,28 @@ class Probes:
                 for number, process in zip(pair, both, strict=True):
                     own, begins = ends[number], number == pair[0]
                     self._tell(process, {**order, "edges": own if begins else own[::-1], "begins": begins})
-                seconds, other = [self._answer(process) for process in both]
+                return self._first_of(both)
+
+    def gloo(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10) -> Sample:
+        """As ``exchange``, between ranks as those of ``dnnc train``, which need torch. Raises NotRun."""
+        self._models += 1
+        order = {
+            "do": "gloo",
+            "size": size,
+            "rounds": rounds,
+            "warm": warm,
+            "store": str(self.scratch / f"store{self._models}"),
+        }
+        with _started([self.cores[number] for number in pair], 1, (), _TORCH_MODULE) as both:
+            for place, process in enumerate(both):
+                self._tell(process, {**order, "begins": place == 0})
+            return self._first_of(both)
+
+    def _first_of(self, both: Sequence[subprocess.Popen[str]]) -> Sample:
+        """What the first of two processes measured that exchange. Raises NotRun."""
+        seconds, other = [self._answer(process) for process in both]
         if isinstance(seconds, str) or isinstance(other, str):
-            raise InvalidInput(f"two processes cannot exchange {size} bytes: {seconds if isinstance(seconds, str) else other}")
+            raise NotRun(seconds if isinstance(seconds, str) else other)
         return Sample.of(seconds)
 
     def _tell(self, process: subprocess.Popen[str], order: Mapping[str, Any]) -> None:
@@ -123,13 +143,15 @@ def probes(cores: Sequence[Sequence[int]], scratch: Path, seed: int) -> Iterator
 
 
 @contextmanager
-def _started(cores: Sequence[Sequence[int]], threads: int, passed: Sequence[int]) -> Iterator[list[subprocess.Popen[str]]]:
+def _started(
+    cores: Sequence[Sequence[int]], threads: int, passed: Sequence[int], module: str = _MODULE
+) -> Iterator[list[subprocess.Popen[str]]]:
     """``threads``: of each process, 0 for one on each of its cores."""
     silence()
     processes: list[subprocess.Popen[str]] = []
     try:
         for own in cores:
-            command = [*module_command(_MODULE), ",".join(map(str, own)), str(threads or len(own))]
+            command = [*module_command(module), ",".join(map(str, own)), str(threads or len(own))]
             processes.append(
                 subprocess.Popen(
                     command,

@@ -146,7 +146,8 @@ def _listen(orders: SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def main() -> None:
+def main(known: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = ORDERS) -> None:
+    """Follow the orders that are known until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the starter ends this
     cores, threads = [int(core) for core in sys.argv[1].split(",")], int(sys.argv[2])
     if hasattr(os, "sched_setaffinity"):
@@ -156,7 +157,7 @@ def main() -> None:
     while True:
         order = json.loads(orders.get())
         try:
-            answer: Mapping[str, Any] = {"seconds": ORDERS[order["do"]](order, threads)}
+            answer: Mapping[str, Any] = {"seconds": known[order["do"]](order, threads)}
         except Exception as error:  # whatever onnxruntime raises is an answer: it does not run such a model
             answer = {"error": plain_words(str(error)) or type(error).__name__}
         print(json.dumps(answer), flush=True)

@@ -1,9 +1,12 @@
-"""How fast a build runs: ``python -m tests.bench.running [MODEL] [--microbatches M] [--rounds N]``.
+"""How fast a build runs: ``python -m tests.bench.running [MODEL] [-t TOPOLOGY] [--microbatches M] [--rounds N]``.
 
 The model (``zoo:resnet50`` unless named) is compiled for 2 one-core workers in 2 stages and run as a pipeline on 2 cores,
 against one onnxruntime session on 1 core and against one session with 2 threads on both cores. All three take turns in one
 process group; each is pinned; the figures are medians of the ratios of neighbouring turns, so that a change of the machine's
 pace during the run hits both sides. Targets: 1.75 times one core, 0.93 times the two-thread session.
+
+What the plan predicts is held against it: seconds of each stage and of a microbatch, medians of the rounds. ``-t`` names
+another topology of two devices, such as a file of ``dnnc topology measure``.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ def pace(one: onnxruntime.InferenceSession, cores: set[int], samples: Sequence[M
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="zoo:resnet50")
+    parser.add_argument("-t", "--topology", default="preset:cpu-2")
     parser.add_argument("--microbatches", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
@@ -65,8 +69,13 @@ def main() -> None:
         raise SystemExit("this needs two cores")
     print(header())
     with tempfile.TemporaryDirectory(prefix="dnnc-bench-") as folder:
-        compile_model(CompileOptions(arguments.model, "preset:cpu-2", Path(folder) / "build", stages=2))
+        compile_model(CompileOptions(arguments.model, arguments.topology, Path(folder) / "build", stages=2, mesh="none"))
         measure(Build.open(Path(folder) / "build"), cores, arguments.microbatches, arguments.rounds)
+
+
+def _against(predicted: float, measured: Sequence[float]) -> str:
+    middle = statistics.median(measured)
+    return f"predicted {predicted:.6f}, measured {middle:.6f} ({predicted / middle:.2f})"
 
 
 def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) -> None:
@@ -74,6 +83,8 @@ def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) 
     samples = [made[i % 4] for i in range(microbatches)]
     single, double = (session(build.folder / ANNOTATED, of) for of in ({cores[0]}, set(cores)))
     against_single, against_double = [], []
+    paces: list[float] = []
+    stage_seconds: list[Sequence[float]] = []
     os.sched_setaffinity(0, set(cores))
     with Pipeline(build, RunOptions(threads=1)) as pipeline:
         pipeline.run(samples[:4])
@@ -82,6 +93,8 @@ def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) 
         print("round   pipeline/s   1 core/s   2 threads/s   vs 1 core   vs 2 threads")
         for turn in range(rounds):
             result = pipeline.run(samples)
+            paces.append(1 / result.throughput)
+            stage_seconds.append(result.stage_seconds)
             one, two = pace(single, {cores[0]}, samples), pace(double, set(cores), samples)
             against_single.append(result.throughput / one)
             against_double.append(result.throughput / two)
@@ -93,9 +106,9 @@ def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) 
     ):
         verdict = "met" if found >= target else "MISSED"
         print(f"throughput against {title}: {found:.3f}x (median of {rounds}; target {target}x: {verdict})")
-    print(f"seconds per microbatch: predicted {build.plan.value:.6f}, measured {1 / result.throughput:.6f}")
-    for stage, planned, measured in zip(build.stages, build.plan.stages, result.stage_seconds, strict=True):
-        print(f"  stage {stage.index} on {stage.device}: predicted {planned.compute:.6f}, measured {measured:.6f}")
+    print(f"seconds per microbatch: {_against(build.plan.value, paces)}")
+    for stage, planned, measured in zip(build.stages, build.plan.stages, zip(*stage_seconds, strict=True), strict=True):
+        print(f"  stage {stage.index} on {stage.device}: {_against(planned.compute, measured)}")
     print(f"latency {result.latency:.6f} s; load average {os.getloadavg()[0]:.2f}")
 
 
