@@ -61,14 +61,21 @@ class _Measured:
 
 def host_here(topology: Topology, facts: Facts, host: str = "") -> str:
     """The host of the topology that this machine is: ``host``, the only one, or the one of this machine's name. Raises
-    UsageError where none is, or it has no device that can be measured."""
+    UsageError where none is, or its devices cannot be measured: they are no CPUs, or more than the cores."""
     names = [each.name for each in topology.hosts]
     found = host or (names[0] if len(names) == 1 else facts.host)
     if found not in names:
         message = f"no host of {topology.name[1:]} is called '{found}'"
         raise UsageError(message, where="--host", hint=f"say which one this machine is: {', '.join(names)}")
-    if not _devices(topology, found):
+    devices = len(_devices(topology, found))
+    if not devices:
         raise UsageError(f"{found} has no CPU device", where="topology measure", hint="only CPU devices are measured")
+    if devices > facts.usable:
+        cores = f"{facts.usable} core{'s' if facts.usable != 1 else ''}"
+        hint = "each needs a core of its own"
+        raise UsageError(
+            f"{found} has {devices} CPU devices, and this process may use {cores}", where="topology measure", hint=hint
+        )
     return found
 
 
@@ -82,7 +89,7 @@ def measured(
     progress: Progress = lambda label, fraction: None,
 ) -> tuple[Topology, Notes]:
     """The topology with what is measured of the devices of ``host``, which is this machine, and notes on every number; with
-    ``gloo`` one on an exchange by it, where torch is there. Raises UsageError where the devices are more than the cores."""
+    ``gloo`` one on an exchange by it, where torch is there. The host has been looked at by ``host_here``."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
