@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ir import operators
-from ir.facets import Cost, OptimizerState, Time
+from ir.facets import BackwardTime, Cost, OptimizerState, Time
 from ir.module import Func, Module, Resource
 from ir.ops import Op
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
 from passes.model.graph import reads
-from passes.model.op_time import op_seconds
+from passes.model.op_time import op_seconds, stated_seconds
 from passes.model.sizes import sized_results
 
 RECOMPUTE = "recompute"
@@ -86,6 +86,8 @@ def recomputes(module: Module) -> bool:
 def backward_seconds(op: Op, device_type: DeviceType) -> float:
     """Seconds of the gradients of an op, of its operands and weights; 0 where its facts count none."""
     cost = op.facet(Cost)
+    if op.facet(Time) is not None and (back := op.facet(BackwardTime)) is not None:
+        return stated_seconds(back, device_type)
     if cost is None or op.facet(Time) is not None or not cost.input_grad + cost.weight_grad:
         return 0.0
     work = replace(cost, flops=cost.input_grad + cost.weight_grad, read=2 * cost.read, write=2 * cost.write)

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from ir import operators
-from ir.facets import Cost, Time
+from ir.facets import BackwardTime, Cost, Time
 from ir.ops import Op, all_reads
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
@@ -45,12 +45,30 @@ def op_seconds(op: Op, device_type: DeviceType) -> float:
 
     An op without any facet costs its overhead."""
     time = op.facet(Time)
-    return _derived(op, device_type) if time is None else _stated(time, f"@{device_type.name}")
+    return _derived(op, device_type) if time is None else stated_seconds(time, device_type)
 
 
-def _stated(time: Time, type_name: str) -> float:
+def stated_part(op: Op, device_type: DeviceType, part: Cost, *, training: bool = False, again: bool = False) -> float | None:
+    """Seconds of a part of an op whose seconds are stated, None where they are not. ``part``: what the part works and moves;
+    ``training``: with the stated backward pass, and ``again``, where there is one, a second forward pass before it.
+
+    The stated seconds are divided as the flops are; of an op without any, as the bytes that it writes."""
+    time, whole = op.facet(Time), op.facet(Cost)
+    if time is None:
+        return None
+    seconds = stated_seconds(time, device_type)
+    back = op.facet(BackwardTime) if training else None
+    if back is not None:
+        seconds += stated_seconds(back, device_type) + (seconds if again else 0.0)
+    if whole is None or not (whole.flops or whole.write) or math.isinf(seconds):
+        return seconds
+    return seconds * (part.flops / whole.flops if whole.flops else part.write / whole.write)
+
+
+def stated_seconds(time: Time | BackwardTime, device_type: DeviceType) -> float:
+    """Seconds that a facet states for a device type; inf where it states none."""
     for name, seconds in time.seconds:
-        if name == type_name:
+        if name[1:] == device_type.name:
             return seconds
     return math.inf
 
@@ -71,7 +89,6 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     """Seconds of each op of a body, in order; epilogues at what they add to the op they are fused into, if they are ``fused``.
     ``outputs``: values that are written in any case, as results of the whole."""
     ops = tuple(ops)
-    name = f"@{device_type.name}"
     known: dict[object, float] = {}  # of ops that are alike: ``cost`` gives the copies of a block one and the same facet
     seconds = []
     for op in ops:
@@ -83,7 +100,7 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
                 known[alike] = _derived(op, device_type)
             seconds.append(known[alike])
         else:
-            seconds.append(_stated(time, name))
+            seconds.append(stated_seconds(time, device_type))
     if not fused or not fuses(device_type):
         return seconds
     types = {value.name: value.type for op in ops for value in sized_results(op)}

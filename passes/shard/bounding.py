@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ir.facets import Cost, Time
+from ir.facets import Cost
 from ir.module import Module
 from ir.ops import Op
 from ir.topology import DeviceType, Topology
@@ -29,7 +29,7 @@ from passes.model.folding import Folding
 from passes.model.learning import recomputes
 from passes.model.liveness import value_bytes
 from passes.model.network import Network
-from passes.model.op_time import fused_seconds, op_seconds
+from passes.model.op_time import fused_seconds, op_seconds, stated_part
 from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.shard.borders import Border, Cutter
@@ -232,8 +232,10 @@ class Bounding:
         op that may be fused no more than then."""
         cost = op.facet(Cost)
         whole = op_seconds(op, type_)
-        if cost is None or op.facet(Time) is not None:
+        if cost is None:
             return whole
+        if (stated := stated_part(op, type_, cost, training=self.training, again=recomputes(self.module))) is not None:
+            return stated * share if cost.flops or cost.write else stated
         works = [whole]
         gradients = cost.input_grad + cost.weight_grad
         if self.training and gradients:

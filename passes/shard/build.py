@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.facets import SEPARATOR, WHOLE, Cost, Time
+from ir.facets import SEPARATOR, WHOLE, Cost
 from ir.layout_rules import Factor, LayoutRule, Strategy, Surroundings, backward_rule
 from ir.module import Func, Module, Resource, Splat
 from ir.opdefs import module_opsets
@@ -48,7 +48,7 @@ from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, typ
 from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
-from passes.model.op_time import fused_seconds, is_head, op_seconds
+from passes.model.op_time import fused_seconds, is_head, op_seconds, stated_part
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.shard.cells import cells_of
@@ -382,7 +382,7 @@ class _Builder:
         """Of the member that takes longest, forward and, in training, backward; ``port``: the operand by which the op is fused
         into what makes it, where that is quicker."""
         cost = op.facet(Cost)
-        if cost is None or op.facet(Time) is not None:
+        if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
         return max((self.member_seconds(op, cost, operands, strategies, lies, m, port) for m in self.mesh.members), default=0.0)
 
@@ -397,6 +397,9 @@ class _Builder:
         port: int,
     ) -> float:
         local = _local_cost(op, cost, operands, lies, share_of(strategies, self.mesh, member.place), self.mesh, member.place)
+        stated = stated_part(op, member.type, local, training=self.training, again=self.again)
+        if stated is not None:
+            return stated
         chained = operands[port] if port >= 0 else None
         if chained is not None:
             here, kept = op.with_facets(local), part(chained, lies[port], self.mesh, member.place)

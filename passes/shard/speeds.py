@@ -75,14 +75,14 @@ class Speeds:
         kept = {}
         for op, rule in rules(module, module.entry):
             cost = op.facet(Cost)
-            if cost is not None and op.facet(Time) is None:
+            if cost is not None:
                 sizes = frozenset(factor.size for factor in rule.shardable if factor.divided) if rule else frozenset()
-                counts[op.name, cost, sizes] += 1
-                kept[op.name, cost, sizes] = op
+                counts[op.name, op.facets, sizes] += 1
+                kept[op.name, op.facets, sizes] = op
         for key, op in kept.items():
             row = self.work.setdefault(key[2], [0.0] * len(self.types))
             for number, type_ in enumerate(self.types):
-                row[number] += counts[key] * max(0.0, op_seconds(op, type_) - type_.overhead)
+                row[number] += counts[key] * max(0.0, op_seconds(op, type_) - (0.0 if op.facet(Time) else type_.overhead))
 
     def candidates(self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED) -> tuple[Along, ...]:
         """Shares to try on a mesh over the first devices: equal ones, then the best others, if devices differ in type."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ir.facets import Cost, Time
+from ir.facets import Cost
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.opdefs import COLLECTIVES
@@ -22,7 +22,7 @@ from ir.shares import cut
 from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import reads
 from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
-from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds
+from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds, stated_part
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
 
@@ -257,7 +257,7 @@ class _Walk:
         self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
     ) -> float:
         cost = op.facet(Cost)
-        if cost is None or op.facet(Time) is not None:
+        if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
         given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
         made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
@@ -274,6 +274,10 @@ class _Walk:
                 write=round(cost.write * written),
                 weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
             )
+            stated = stated_part(op, member.type, here, training=self.training, again=self.again)
+            if stated is not None:
+                longest = max(longest, stated)
+                continue
             if joined >= 0:
                 row: list[Row] = [(self.types[op.operands[joined]], operands[joined], op.operands[joined])]
                 fused = fused_seconds(op.with_facets(here), member.type, round(self.total(row) * self.ratio(row, member)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ir.facets import BackwardTime, Time
 from ir.types import Partial, Shard
 from passes.model.spmd.price import Decisions, price
-from passes.shard import ShardInput, decisions_of, solve, truthful
+from passes.shard import ShardInput, build, decisions_of, solve, truthful
 from passes.shard.search import FoldedSearch
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.models import mesh, prepared, problem_of
@@ -154,3 +156,27 @@ def test_uneven_shards_are_priced_alike() -> None:
     assert bill.total == pytest.approx(plan.value, rel=1e-9)
     even = build(module, module.entry, mesh(3), found)
     assert plan.value <= solve(even.problem).value
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_stated_seconds_are_divided_by_search_and_price_alike(training: bool) -> None:
+    """A product of 1 s takes 0.25 s on each of 4 devices that share it, and whatever is chosen both say the same."""
+    import numpy as np
+
+    module, _ = prepared(ZOO[0])
+    type_ = mesh(4).types[0].name
+    stated = (Time(((f"@{type_}", 1.0),)), BackwardTime(((f"@{type_}", 2.0),)))
+    entry = module.entry
+    ops = tuple(op.with_facets(*stated) if op.name == "onnx.Gemm" else op for op in entry.ops)
+    module = module.replace(entry, replace(entry, ops=ops))
+    given = build(module, module.entry, mesh(4), None, training=training)
+    plan = solve(given.problem)
+    products = sum(op.name == "onnx.Gemm" for op in ops)
+    assert products * (0.75 if training else 0.25) <= plan.value < products * (0.76 if training else 0.26)
+    random = np.random.default_rng(0)
+    for choices in (
+        list(plan.choices),
+        [int(random.integers(len(given.problem.node(n).seconds))) for n in range(given.problem.size)],
+    ):
+        bill = price(module, module.entry, mesh(4), decisions_of(given, choices), training=training)
+        assert bill.total == pytest.approx(given.problem.cost(choices), rel=1e-9)
