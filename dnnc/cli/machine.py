@@ -67,7 +67,7 @@ def measure(
     All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments say how far the quartiles lie.
     What is not measured (other hosts, GPUs) is kept; comments of FILE are not. Leave the machine to it meanwhile."""
     from dnnc.frontends import load_topology
-    from dnnc.machine import SECONDS, detected, host_here, measured, read_facts
+    from dnnc.machine import SECONDS, busy_text, detected, host_here, measured, read_facts
 
     if file is not None and devices is not None:
         raise UsageError("--devices is of a machine without FILE, which says its devices")
@@ -78,7 +78,11 @@ def measure(
     here = host_here(topology, facts, host)
     talk(f"measuring the CPU devices of {here}, about {SECONDS} seconds", quiet)
     with progress(not quiet) as report:
-        topology, found = measured(topology, facts, here, seed=seed, progress=report)
+        topology, found, spread = measured(topology, facts, here, seed=seed, progress=report)
+    if busy := busy_text(spread):
+        late = DiagnosticSink()
+        late.warn(busy, where=here, hint="measure again when the machine is quiet")
+        show_warnings(late.diagnostics, quiet)
     write_topology(topology, {**notes, **found}, out, quiet)
 
 

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from dnnc.machine.detect import detected, missing_providers
     from dnnc.machine.facts import Facts, read_facts
     from dnnc.machine.local import is_local, machines_of
-    from dnnc.machine.measure import SECONDS, host_here, measured
+    from dnnc.machine.measure import SECONDS, busy_text, host_here, measured
     from dnnc.machine.merge import Merged, merged, parse_link
 
 _HOME = {
     "SECONDS": "measure",
     "Facts": "facts",
     "Merged": "merge",
+    "busy_text": "measure",
     "detected": "detect",
     "host_here": "measure",
     "is_local": "local",
@@ -33,6 +34,7 @@ __all__ = [
     "SECONDS",
     "Facts",
     "Merged",
+    "busy_text",
     "detected",
     "host_here",
     "is_local",

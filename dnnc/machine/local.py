@@ -28,16 +28,18 @@ def machines_of(
         return load_topology(spec, sink)
     from dnnc.machine.detect import detected
     from dnnc.machine.facts import read_facts
-    from dnnc.machine.measure import SECONDS, host_here, measured
+    from dnnc.machine.measure import SECONDS, busy_text, host_here, measured
 
     devices = _devices(found[1], spec)
     facts = read_facts()
     topology, _ = detected(facts, devices)
     progress(f"measure this machine, about {SECONDS} seconds", None)
-    topology, _ = measured(topology, facts, host_here(topology, facts), gloo=False, progress=progress)
+    topology, _, spread = measured(topology, facts, host_here(topology, facts), gloo=False, progress=progress)
     message = "measured on this machine, now: another time gives other numbers, and maybe another plan"
     hint = "dnnc topology measure -o FILE keeps them"
     sink.emit(Diagnostic(message, where=spec, hint=hint, severity=Severity.NOTE))
+    if busy := busy_text(spread):
+        sink.warn(busy, where=spec)
     return topology
 
 

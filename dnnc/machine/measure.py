@@ -33,6 +33,8 @@ from passes.model.network import network
 
 SECONDS = 15
 """About how long it takes."""
+BUSY = 0.15
+"""Relative spread of a rate that a quiet machine does not have: it was 0.02 to 0.08."""
 DTYPES = ("f32", "f64", "f16", "bf16")
 ROUNDS = 20
 """Runs of each op that count."""
@@ -57,6 +59,10 @@ class _Measured:
     overhead: tuple[float, float] = (0.0, 0.0)
     alone: float = 0.0
     missing: list[str] = field(default_factory=list)
+
+    @property
+    def spread(self) -> float:
+        return max(self.rates["f32"][1], self.bandwidth[1])
 
 
 def host_here(topology: Topology, facts: Facts, host: str = "") -> str:
@@ -87,9 +93,10 @@ def measured(
     seed: int = 0,
     gloo: bool = True,
     progress: Progress = lambda label, fraction: None,
-) -> tuple[Topology, Notes]:
+) -> tuple[Topology, Notes, float]:
     """The topology with what is measured of the devices of ``host``, which is this machine, and notes on every number; with
-    ``gloo`` one on an exchange by it, where torch is there. The host has been looked at by ``host_here``."""
+    ``gloo`` one on an exchange by it, where torch is there. The host has been looked at by ``host_here``.
+    And the largest relative spread of a rate: above ``BUSY`` something else was at work."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
@@ -102,7 +109,15 @@ def measured(
         slowest = min(each.bandwidth[0] for each in found.values())
         progress("measure how processes exchange", None)
         link = _link(running, slowest, gloo) if len(devices) > 1 else None
-    return _written(topology, host, found, link)
+    spread = max(each.spread for each in found.values())
+    return *_written(topology, host, found, link), spread
+
+
+def busy_text(spread: float) -> str:
+    """What a person is told of a spread; empty where the machine was quiet."""
+    if spread <= BUSY:
+        return ""
+    return f"something else was at work: rates spread by {percent_text(spread)}, so the numbers are too low, and uneven"
 
 
 def _devices(topology: Topology, host: str) -> list[str]:
@@ -283,4 +298,4 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-__all__ = ["SECONDS", "host_here", "measured"]
+__all__ = ["BUSY", "SECONDS", "busy_text", "host_here", "measured"]

@@ -5,8 +5,9 @@ against one onnxruntime session on 1 core and against one session with 2 threads
 process group; each is pinned; the figures are medians of the ratios of neighbouring turns, so that a change of the machine's
 pace during the run hits both sides. Targets: 1.75 times one core, 0.93 times the two-thread session.
 
-What the plan predicts is held against it: seconds of each stage and of a microbatch, medians of the rounds. ``-t`` names
-another topology of two devices, such as a file of ``dnnc topology measure``.
+What the plan predicts is held against it: seconds of each stage and of a microbatch, medians of the rounds; and against the
+processor's seconds of a stage, which a busy neighbour hardly changes. ``-t`` names another topology of two devices, such as a
+file of ``dnnc topology measure``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,7 @@ def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) 
     against_single, against_double = [], []
     paces: list[float] = []
     stage_seconds: list[Sequence[float]] = []
+    processor: list[tuple[float, ...]] = []
     os.sched_setaffinity(0, set(cores))
     with Pipeline(build, RunOptions(threads=1)) as pipeline:
         pipeline.run(samples[:4])
@@ -93,6 +96,7 @@ def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) 
         print("round   pipeline/s   1 core/s   2 threads/s   vs 1 core   vs 2 threads")
         for turn in range(rounds):
             result = pipeline.run(samples)
+            processor.append(result.cpu)
             paces.append(1 / result.throughput)
             stage_seconds.append(result.stage_seconds)
             one, two = pace(single, {cores[0]}, samples), pace(double, set(cores), samples)
@@ -108,7 +112,9 @@ def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) 
         print(f"throughput against {title}: {found:.3f}x (median of {rounds}; target {target}x: {verdict})")
     print(f"seconds per microbatch: {_against(build.plan.value, paces)}")
     for stage, planned, measured in zip(build.stages, build.plan.stages, zip(*stage_seconds, strict=True), strict=True):
+        spent = [(after - before) / microbatches for before, after in pairwise(of_all[stage.index] for of_all in processor)]
         print(f"  stage {stage.index} on {stage.device}: {_against(planned.compute, measured)}")
+        print(f"  stage {stage.index}, processor seconds: {_against(planned.compute, spent)}")
     print(f"latency {result.latency:.6f} s; load average {os.getloadavg()[0]:.2f}")
 
 

@@ -36,7 +36,7 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
     other = load_topology("preset:cpu-2,cores=2,memory=8GiB", DiagnosticSink())
     both = merged("m", [("here", here), ("there", other)], [parse_link("here-there=1GB/s,50us")]).topology
     host = host_here(both, facts, both.hosts[0].name)
-    found, notes = measured(both, facts, host, gloo=False)
+    found, notes, _ = measured(both, facts, host, gloo=False)
     assert read_topology(topology_to_toml(found, notes)) == found
     assert [device.name for device in found.devices] == [device.name for device in both.devices]
     mine, theirs = (found.type(found.devices[place].type) for place in (0, 2))
@@ -57,10 +57,12 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
 def test_preset_local_says_that_it_is_of_now(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "measured", lambda topology, *_, **__: (topology, {}))
+    monkeypatch.setattr(measure, "measured", lambda topology, *_, **__: (topology, {}, 1.0))
     topology = "preset:local,devices=1"
     assert main(["compile", "zoo:mlp", "-t", topology, "-o", str(tmp_path / "build"), "--plan-only", "--mesh", "none"]) == 0
-    assert f"{topology}: note: measured on this machine, now" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{topology}: note: measured on this machine, now" in told
+    assert "warning: something else was at work: rates spread by 100.0 %" in told
     assert list(tmp_path.glob("*.toml")) == []
 
 
@@ -72,7 +74,7 @@ def test_ranks_exchange_by_gloo() -> None:
     pytest.importorskip("torch")
     facts = read_facts(gpus="")
     topology, _ = detected(facts, 2)
-    _, notes = measured(topology, facts, facts.host)
+    _, notes, _ = measured(topology, facts, facts.host)
     told = notes["links.memory", ""]
     assert re.fullmatch(r"measured beside, and not used: gloo, of dnnc train: [\d.]+ [mu]?s, [\d.]+ [MG]B/s", told)
 
