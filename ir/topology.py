@@ -24,6 +24,13 @@ class DeviceType:
     ``free_transfers``: the device pays nothing for what it sends or receives (the CPU of the placement papers).
     ``provider``: the execution provider of such devices, as ONNX Runtime spells it (``CUDAExecutionProvider``); empty where the
     type names none. ``provider_options``: what the provider is given besides the device's number, sorted.
+
+    ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it.
+
+    With ``units``, products of matrices cost what their sizes ask for (``passes.model.products`` has the formula). ``units``:
+    processors that work on a tile each; ``unit_bandwidth``: bytes per second at which all of them together load tiles, 0: no
+    limit; ``cache`` bytes are read at ``cache_bandwidth``; ``wave``: seconds between two tiles of a unit; ``split``: seconds to
+    add up what was cut along k; ``balance``: the part of the last tiles' idle units that work is spread to, from 0 to 1.
     """
 
     name: str
@@ -38,6 +45,14 @@ class DeviceType:
     handover: float = 0.0
     provider: str = ""
     provider_options: tuple[tuple[str, str], ...] = ()
+    units: int = 0
+    unit_bandwidth: float = 0.0
+    cache: int = 0
+    cache_bandwidth: float = 0.0
+    wave: float = 0.0
+    split: float = 0.0
+    balance: float = 0.0
+    launch: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

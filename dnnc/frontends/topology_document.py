@@ -252,6 +252,14 @@ class Document:
                 fractions[kind] = float(value)
         return fractions
 
+    def fraction(self, path: Path, holder: Mapping[str, Any], default: float) -> float:
+        """From 0 to 1."""
+        value = holder.get(str(path[-1]), default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            self.fault(path, f"found {describe(value)}, expected a fraction from 0 to 1")
+            return default
+        return float(value)
+
 
 def describe(value: object) -> str:
     """A value as a message shows it."""

@@ -37,13 +37,16 @@ _TYPE = (
     "memory_bandwidth",
     "memory",
     "overhead",
+    "launch",
     "handover",
     "efficiency",
     "free_transfers",
     "source",
     "provider",
     "provider_options",
+    "products",
 )
+_PRODUCTS = ("units", "unit_bandwidth", "cache", "cache_bandwidth", "wave", "split", "balance")
 _HOST = ("name", "count", "template", "prefix", "cores", "memory")
 _TEMPLATE = ("cores", "memory", "devices", "switches", "links", "routes")
 _DEVICE = ("name", "count", "type", "host", "memory", "device_id")
@@ -207,6 +210,9 @@ class Reader:
         provider = doc.provider((*path, "provider"), table, default=base.provider)
         options = dict(base.provider_options) if provider == base.provider else {}
         options |= doc.provider_options((*path, "provider_options"), table, provider)
+        inside: Path = (*path, "products")
+        products = doc.table(inside, table)
+        doc.keys(inside, products, _PRODUCTS, "what products of matrices cost")
         result = DeviceType(
             name,
             doc.text((*path, "kind"), table, default=base.kind),
@@ -220,6 +226,14 @@ class Reader:
             doc.seconds((*path, "handover"), table, default=base.handover),
             provider,
             tuple(sorted(options.items())),
+            doc.whole((*inside, "units"), products, default=base.units, least=0, most=MOST_CORES) or 0,
+            doc.bandwidth((*inside, "unit_bandwidth"), products, default=base.unit_bandwidth),
+            doc.memory((*inside, "cache"), products, default=base.cache) or 0,
+            doc.bandwidth((*inside, "cache_bandwidth"), products, default=base.cache_bandwidth),
+            doc.seconds((*inside, "wave"), products, default=base.wave),
+            doc.seconds((*inside, "split"), products, default=base.split),
+            doc.fraction((*inside, "balance"), products, default=base.balance),
+            doc.seconds((*path, "launch"), table, default=base.launch),
         )
         if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')

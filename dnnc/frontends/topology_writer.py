@@ -60,6 +60,8 @@ def _type(type_: DeviceType) -> Fields:
         fields.append(("memory", _text(quantity_text(type_.memory, Quantity.MEMORY))))
     if type_.overhead:
         fields.append(("overhead", _text(quantity_text(type_.overhead, Quantity.TIME))))
+    if type_.launch:
+        fields.append(("launch", _text(quantity_text(type_.launch, Quantity.TIME))))
     if type_.handover:
         fields.append(("handover", _text(quantity_text(type_.handover, Quantity.TIME))))
     if type_.efficiency:
@@ -74,7 +76,16 @@ def _type(type_: DeviceType) -> Fields:
     if type_.provider_options:
         parts = [f"{_key(key)} = {_text(value)}" for key, value in type_.provider_options]
         fields.append(("provider_options", f"{{ {', '.join(parts)} }}"))
+    if type_.units:
+        fields.append(("products", f"{{ {', '.join(_products(type_))} }}"))
     return fields
+
+
+def _products(type_: DeviceType) -> list[str]:
+    kinds = {"unit_bandwidth": Quantity.BANDWIDTH, "cache": Quantity.MEMORY, "cache_bandwidth": Quantity.BANDWIDTH}
+    kinds |= {"wave": Quantity.TIME, "split": Quantity.TIME}
+    parts = [f"{key} = {_text(quantity_text(value, kind))}" for key, kind in kinds.items() if (value := getattr(type_, key))]
+    return [f"units = {type_.units}", *parts, f"balance = {type_.balance!r}"]
 
 
 def _host(host: Host) -> Fields:

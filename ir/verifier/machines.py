@@ -79,9 +79,16 @@ def _number_faults(topology: Topology) -> Iterable[Fault]:
             ("memory bandwidth", type_.memory_bandwidth),
             ("overhead", type_.overhead),
             ("handover", type_.handover),
+            ("unit bandwidth", type_.unit_bandwidth),
+            ("cache bandwidth", type_.cache_bandwidth),
+            ("wave", type_.wave),
+            ("split", type_.split),
+            ("launch", type_.launch),
         ):
             if not is_amount(value):
                 yield type_, f"the {what} of '{type_.name}' is {value}, not 0 or {_ABOVE}"
+        if not (0 <= type_.balance <= 1 and 0 <= type_.units < MOST_CORES and 0 <= type_.cache < MOST_MEMORY):
+            yield type_, f"the units, cache or balance of '{type_.name}' are out of range; balance is from 0 to 1"
     owners: list[DeviceType | Device | Host] = [*topology.types, *topology.devices, *topology.hosts]
     for owner in owners:
         if owner.memory is not None and not 0 <= owner.memory < MOST_MEMORY:

@@ -18,16 +18,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ir import operators
-from ir.facets import BackwardTime, Cost, OptimizerState, Time
+from ir.facets import Cost, OptimizerState, Time
 from ir.module import Func, Module, Resource
 from ir.ops import Op
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
 from passes.model.graph import reads
-from passes.model.op_time import op_seconds, stated_seconds
+from passes.model.op_time import passes_seconds
 from passes.model.sizes import sized_results
 
 RECOMPUTE = "recompute"
@@ -83,17 +83,6 @@ def recomputes(module: Module) -> bool:
     return any(key == RECOMPUTE and attribute.value == "stage" for key, attribute in module.entry.attributes)
 
 
-def backward_seconds(op: Op, device_type: DeviceType) -> float:
-    """Seconds of the gradients of an op, of its operands and weights; 0 where its facts count none."""
-    cost = op.facet(Cost)
-    if op.facet(Time) is not None and (back := op.facet(BackwardTime)) is not None:
-        return stated_seconds(back, device_type)
-    if cost is None or op.facet(Time) is not None or not cost.input_grad + cost.weight_grad:
-        return 0.0
-    work = replace(cost, flops=cost.input_grad + cost.weight_grad, read=2 * cost.read, write=2 * cost.write)
-    return op_seconds(op.with_facets(work), device_type)
-
-
 @dataclass(frozen=True, slots=True)
 class Passes:
     """Seconds of an op of a microbatch."""
@@ -115,7 +104,8 @@ def learning_seconds(module: Module, device_type: DeviceType) -> list[Passes]:
         dtype = next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
         alike = id(op.facet(Cost)), id(op.facet(Time)), dtype
         if alike not in known:
-            forward, backward = op_seconds(op, device_type), backward_seconds(op, device_type)
+            cost = op.facet(Cost, Cost())
+            forward, backward = passes_seconds(op, device_type, cost.input_grad + cost.weight_grad)
             known[alike] = Passes(forward, backward + (forward if again and backward else 0.0))
         found.append(known[alike])
     return found
@@ -189,7 +179,6 @@ __all__ = [
     "ASYNCHRONOUS",
     "InFlight",
     "Learning",
-    "backward_seconds",
     "is_float",
     "learning",
     "learning_seconds",

@@ -6,6 +6,9 @@ Roofline (Williams, Waterman, Patterson, "Roofline: an insightful visual perform
 
 ``rate``, ``efficiency``, ``memory_bandwidth``, ``overhead`` are the device type's; flops, bytes and kind the ``Cost`` facet's.
 
+``memory_bandwidth`` counts as far as the efficiency for ``memory`` says, 1.0 without one. On a type with ``units`` a product of
+matrices costs what its sizes ask for (``products``), and so do the two products that its gradients are.
+
 *Weights on a core.* On device types of kind ``cpu`` the bytes of weights do not hide behind arithmetic: they come from main
 memory once per execution, and one core waits for them. Measured (``tests/bench/calibrate_cpu.py``) on ResNet-50, whose late
 convolutions take a fifth longer than their flops say, and on BERT:
@@ -27,13 +30,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from ir import operators
 from ir.facets import BackwardTime, Cost, Time
 from ir.ops import Op, all_reads
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
+from passes.model.products import product_of, product_seconds
 from passes.model.sizes import sized_results
 
 EPILOGUE = "epilogue"
@@ -78,11 +82,66 @@ def _derived(op: Op, device_type: DeviceType) -> float:
     if cost is None:
         return device_type.overhead
     rate = rate_of(op, device_type) * efficiency_of(cost.kind, device_type)
+    product = product_of(op, cost) if device_type.units and rate else None
+    if product is not None:
+        return product_seconds(product, device_type, rate)
     arithmetic = cost.flops / rate if cost.flops and rate else 0.0
     waited = cost.weight if device_type.kind == "cpu" else 0
     moved = cost.read + cost.write - waited
-    bandwidth = device_type.memory_bandwidth or math.inf
+    bandwidth = _bandwidth(device_type) or math.inf
     return max(arithmetic, moved / bandwidth) + waited / bandwidth + device_type.overhead
+
+
+def gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
+    """Seconds of the gradients of an op, of so many flops; 0 for none. They move its operands and results, twice."""
+    cost = op.facet(Cost)
+    if cost is None or not flops:
+        return 0.0
+    rate = rate_of(op, device_type) * efficiency_of(cost.kind, device_type)
+    product = product_of(op, cost) if device_type.units and rate else None
+    if product is None:
+        work = replace(cost, flops=flops, read=2 * cost.read, write=2 * cost.write)
+        return op_seconds(op.with_facets(work), device_type)
+    wanted = product.gradients[: max(1, round(flops / cost.flops))]
+    return math.fsum(product_seconds(one, device_type, rate) for one in wanted)
+
+
+def passes_seconds(op: Op, device_type: DeviceType, gradients: int) -> tuple[float, float]:
+    """Seconds of an op in the forward and in the backward pass of training, of ``gradients`` flops.
+
+    Training runs kernel by kernel: the host takes ``launch`` seconds to start each, which hide behind kernels that take
+    longer, and behind none that are shorter. Stated seconds are taken as they are."""
+    if op.facet(Time) is not None:
+        back = op.facet(BackwardTime)
+        return op_seconds(op, device_type), stated_seconds(back, device_type) if back is not None else 0.0
+    forward = max(op_seconds(op, device_type), launches(op, 0) * device_type.launch)
+    backward = gradient_seconds(op, device_type, gradients)
+    return forward, max(backward, launches(op, gradients) * device_type.launch) if gradients else backward
+
+
+def launches(op: Op, gradients: int) -> int:
+    """Kernels of an op, or of its gradients of so many flops: two for both operands of a product, none where nothing moves."""
+    cost = op.facet(Cost)
+    if cost is None or op.facet(Time) is not None or not cost.read + cost.write:
+        return 0
+    return min(2, max(1, round(gradients / cost.flops))) if gradients and product_of(op, cost) is not None else 1
+
+
+def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0) -> float:
+    """Seconds beside the overhead that all parts of an op take together at least, however it is cut, or of its ``gradients`` of
+    so many flops: its arithmetic at the best rate, or its bytes at the best bandwidth."""
+    cost = op.facet(Cost)
+    if cost is None or op.facet(Time) is not None or not device_type.units:
+        whole = gradient_seconds(op, device_type, gradients) if gradients else op_seconds(op, device_type)
+        return max(0.0, whole - device_type.overhead)
+    rate = rate_of(op, device_type) * efficiency_of(cost.kind, device_type)
+    bandwidth = max(_bandwidth(device_type), device_type.cache_bandwidth)
+    arithmetic = (gradients or cost.flops) / rate if rate else 0.0
+    return max(arithmetic, (cost.read + cost.write) / bandwidth if bandwidth else 0.0)
+
+
+def _bandwidth(device_type: DeviceType) -> float:
+    return device_type.memory_bandwidth * dict(device_type.efficiency).get("memory", 1.0)
 
 
 def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[str] = (), *, fused: bool = True) -> list[float]:
@@ -123,9 +182,7 @@ def fused_seconds(op: Op, device_type: DeviceType, chained: int) -> float:
         return math.inf
     rate = rate_of(op, device_type) * efficiency_of(EPILOGUE, device_type)
     extra = max(cost.read - cost.weight - chained, 0)
-    return max(
-        cost.flops / rate if rate else 0.0, extra / device_type.memory_bandwidth if device_type.memory_bandwidth else 0.0
-    )
+    return max(cost.flops / rate if rate else 0.0, extra / _bandwidth(device_type) if device_type.memory_bandwidth else 0.0)
 
 
 def epilogues(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple[int, ...]]:

@@ -29,7 +29,7 @@ from passes.model.folding import Folding
 from passes.model.learning import recomputes
 from passes.model.liveness import value_bytes
 from passes.model.network import Network
-from passes.model.op_time import fused_seconds, op_seconds, stated_part
+from passes.model.op_time import fused_seconds, launches, least_seconds, op_seconds, stated_part
 from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.shard.borders import Border, Cutter
@@ -236,13 +236,13 @@ class Bounding:
             return whole
         if (stated := stated_part(op, type_, cost, training=self.training, again=recomputes(self.module))) is not None:
             return stated * share if cost.flops or cost.write else stated
-        works = [whole]
+        alone = type_.overhead + least_seconds(op, type_) * share
         gradients = cost.input_grad + cost.weight_grad
+        if self.training:
+            alone = max(alone, launches(op, 0) * type_.launch)
         if self.training and gradients:
-            back = replace(cost, flops=gradients, read=2 * cost.read, write=2 * cost.write)
-            works.append(op_seconds(op.with_facets(back), type_))
-            works += [whole] if recomputes(self.module) else []
-        alone = sum(min(work, type_.overhead) + max(work - type_.overhead, 0.0) * share for work in works)
+            back = type_.overhead + least_seconds(op, type_, gradients) * share
+            alone = alone * (1 + recomputes(self.module)) + max(back, launches(op, gradients) * type_.launch)
         return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
 
     def table_of(self, work: list[float], bytes_: Floats, limit: int | None) -> Floats:

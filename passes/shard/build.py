@@ -48,8 +48,8 @@ from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, typ
 from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
-from passes.model.op_time import fused_seconds, is_head, op_seconds, stated_part
-from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, part
+from passes.model.op_time import fused_seconds, is_head, op_seconds, passes_seconds, stated_part
+from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, local_op, part
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.shard.cells import cells_of
 from passes.shard.fused import Epilogue, chains_of
@@ -400,16 +400,17 @@ class _Builder:
         stated = stated_part(op, member.type, local, training=self.training, again=self.again)
         if stated is not None:
             return stated
+        here = local_op(op, lies[len(operands) :], self.mesh, member.place).with_facets(local)
         chained = operands[port] if port >= 0 else None
         if chained is not None:
-            here, kept = op.with_facets(local), part(chained, lies[port], self.mesh, member.place)
+            kept = part(chained, lies[port], self.mesh, member.place)
             fused = fused_seconds(here, member.type, round((type_bytes(chained) or 0) * kept))
             return min(op_seconds(here, member.type), fused)
-        works = [local]
-        if self.training and cost.input_grad + cost.weight_grad:
-            works.append(replace(local, flops=local.input_grad, read=2 * local.read, write=2 * local.write))
-            works += [local] if self.again else []
-        return sum(op_seconds(op.with_facets(work), member.type) for work in works)
+        if not self.training:
+            return op_seconds(here, member.type)
+        learns = cost.input_grad + cost.weight_grad > 0
+        forward, backward = passes_seconds(here, member.type, local.input_grad if learns else 0)
+        return forward * (2 if learns and self.again else 1) + backward
 
     def held(self, op: Op, lies: Sequence[Placements]) -> float:
         """Bytes of the weights that learn as an op reads them: its part of these, and of gradients that wait."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ir.opdefs import RESHARD_STEPS, reshard_step
-from ir.shares import Shares, foremost_two, nested_cut, none_empty, proportional
+from ir.ops import Op
+from ir.shares import Shares, cut, foremost_two, nested_cut, none_empty, proportional
 from ir.types import REDUCTIONS, DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from passes.model.spmd.mesh import DeviceMesh
 
@@ -72,6 +73,23 @@ def part(type_: Type, placements: Placements, mesh: DeviceMesh, place: Sequence[
         assert isinstance(length, int)
         share *= nested_cut(length, along)[1] / length
     return share
+
+
+def local_op(op: Op, results: Sequence[Placements], mesh: DeviceMesh, place: Sequence[int]) -> Op:
+    """The op with the shape that its first result has on the member at ``place``."""
+    if not results or not op.results:
+        return op
+    first = op.results[0]
+    type_ = first.type
+    if not isinstance(type_, TensorType) or type_.shape is None or not any(isinstance(p, Shard) for p in results[0]):
+        return op
+    shape = list(type_.shape)
+    for placement, axis, at in zip(results[0], mesh.axes, place, strict=True):
+        if isinstance(placement, Shard):
+            length = shape[placement.dim]
+            assert isinstance(length, int)
+            shape[placement.dim] = cut(length, axis.shares, at)[1]
+    return replace(op, results=(replace(first, type=replace(type_, shape=tuple(shape))), *op.results[1:]))
 
 
 def fullest(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:

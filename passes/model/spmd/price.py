@@ -22,7 +22,7 @@ from ir.shares import cut
 from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import reads
 from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
-from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds, stated_part
+from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
 
@@ -278,17 +278,33 @@ class _Walk:
             if stated is not None:
                 longest = max(longest, stated)
                 continue
+            alone = self.local(op, results, member).with_facets(here)
             if joined >= 0:
                 row: list[Row] = [(self.types[op.operands[joined]], operands[joined], op.operands[joined])]
                 fused = fused_seconds(op.with_facets(here), member.type, round(self.total(row) * self.ratio(row, member)))
-                longest = max(longest, min(op_seconds(op.with_facets(here), member.type), fused))
+                longest = max(longest, min(op_seconds(alone, member.type), fused))
                 continue
-            works = [here]
-            if self.training and gradients:
-                works.append(replace(here, flops=round(gradients * share), read=2 * here.read, write=2 * here.write))
-                works += [here] if self.again else []
-            longest = max(longest, math.fsum(op_seconds(op.with_facets(work), member.type) for work in works))
+            works = [op_seconds(alone, member.type)]
+            if self.training:
+                works = list(passes_seconds(alone, member.type, round(gradients * share)))
+                works += works[:1] if self.again and gradients else []
+            longest = max(longest, math.fsum(works))
         return longest
+
+    def local(self, op: Op, results: list[Lies], member: Member) -> Op:
+        """The op with its results as long as they are on a member."""
+        made = []
+        for value, lies in zip(op.results, results, strict=True):
+            type_ = value.type
+            if isinstance(type_, TensorType) and type_.shape is not None:
+                shape = list(type_.shape)
+                for placement, axis, at in zip(lies, self.mesh.axes, member.place, strict=True):
+                    length = shape[placement.dim] if isinstance(placement, Shard) else None
+                    if isinstance(placement, Shard) and isinstance(length, int):
+                        shape[placement.dim] = cut(length, axis.shares, at)[1]
+                type_ = replace(type_, shape=tuple(shape))
+            made.append(replace(value, type=type_))
+        return replace(op, results=tuple(made))
 
     def saved(
         self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], member: Member

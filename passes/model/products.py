@@ -1,0 +1,104 @@
+"""Seconds of a product of matrices on a device type that computes it in tiles, a *unit* (a streaming multiprocessor) a tile.
+
+One efficiency for all sizes errs where sizes are odd: few rows leave units idle, the last *wave* of tiles is not full, tiles
+need time to begin, and a long product of few tiles is cut along k and added up afterwards. Of b products [m, k] x [k, n]:
+
+    seconds = overhead + (arithmetic^4 + memory^4)^(1/4)
+    arithmetic = least over tiles (tm, tn) and cuts s of   waves * (max(2 tm tn k' / r, (tm + tn) k' e / l) + wave) + added
+    tiles = b ceil(m / tm) ceil(n / tn) s,  waves = ceil(tiles / units) - balance (ceil(tiles / units) - max(1, tiles / units))
+    k' = k / s, at least 64, in steps of 32;  added = 0 for s = 1, else split + 2 s b m n 4 / cache_bandwidth
+    memory = bytes (hit / cache_bandwidth + (1 - hit) / (memory_bandwidth f)),  hit = 1 / (1 + (bytes / cache)^8)
+
+r is a unit's part of ``rate * efficiency``, l a unit's part of ``unit_bandwidth``, e the bytes of an element, f the efficiency
+for ``memory``. The library picks the tile; which ones there are is fixed here. The other names are fields of ``DeviceType``;
+fitted and judged by ``python -m tests.bench.referees``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ir.facets import Cost
+from ir.ops import Op
+from ir.topology import DeviceType
+from ir.types import TensorType
+
+TILES = ((16, 32), (16, 64), (16, 128), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128), (256, 128), (128, 256),
+         (256, 256))  # fmt: skip
+CUTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``batch`` products [m, k] x [k, n] of elements of ``width`` bytes, which move so many ``bytes`` in all."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    bytes: int
+    width: int
+
+    @property
+    def gradients(self) -> tuple[Product, Product]:
+        """Of the first operand, and of the second."""
+        rest = self.bytes, self.width
+        return Product(self.batch, self.m, self.k, self.n, *rest), Product(self.batch, self.k, self.n, self.m, *rest)
+
+
+def product_of(op: Op, cost: Cost) -> Product | None:
+    """The product that an op is, or does; None for another op. ``cost``: its facts, of a shard those of the shard, whose shape
+    is that of the op's first result. A matrix of weights is met by all rows at once; two activations are multiplied batch by
+    batch."""
+    type_ = op.results[0].type if op.results else None
+    if cost.kind not in ("matmul", "conv") or not isinstance(type_, TensorType) or type_.shape is None:
+        return None
+    shape = [dim for dim in type_.shape if isinstance(dim, int)]
+    elements = math.prod(shape)
+    if len(shape) < max(1, len(type_.shape)) or not elements or not cost.flops:
+        return None
+    if cost.kind == "conv":
+        batch, n = 1, shape[1] if len(shape) > 1 else 1
+    else:
+        batch, n = (1 if cost.weight else math.prod(shape[:-2])), shape[-1]
+    k = max(1, round(cost.flops / (2 * elements)))
+    return Product(batch, elements // (batch * n), n, k, cost.read + cost.write, max(1, round((type_.nbytes or 0) / elements)))
+
+
+@lru_cache(maxsize=1 << 14)
+def product_seconds(product: Product, device_type: DeviceType, rate: float) -> float:
+    """``rate``: flop/s that products of such elements reach at best."""
+    arithmetic = min(_tiled(product, device_type, rate, tm, tn, cut) for tm, tn in TILES for cut in CUTS)
+    memory = memory_seconds(product.bytes, device_type)
+    most, other = max(arithmetic, memory), min(arithmetic, memory)
+    return device_type.overhead + most * math.sqrt(math.sqrt(1 + (other / most) ** 4))
+
+
+def _tiled(product: Product, device_type: DeviceType, rate: float, tm: int, tn: int, cut: int) -> float:
+    units = device_type.units
+    k = max(64, math.ceil(product.k / cut / 32) * 32)
+    tiles = product.batch * math.ceil(product.m / tm) * math.ceil(product.n / tn) * cut
+    whole, exact = math.ceil(tiles / units), max(1.0, tiles / units)
+    waves = whole - device_type.balance * (whole - exact)
+    loads = (tm + tn) * k * product.width * units / device_type.unit_bandwidth if device_type.unit_bandwidth else 0.0
+    seconds = waves * (max(2 * tm * tn * k * units / rate, loads) + device_type.wave)
+    if cut > 1:
+        sums = 2 * cut * product.batch * product.m * product.n * 4
+        seconds += device_type.split + (sums / device_type.cache_bandwidth if device_type.cache_bandwidth else 0.0)
+    return seconds
+
+
+def memory_seconds(size: int, device_type: DeviceType) -> float:
+    """Seconds in which so many bytes are moved, from the cache where they fit."""
+    reached = device_type.memory_bandwidth * dict(device_type.efficiency).get("memory", 1.0)
+    if not size or not reached:
+        return 0.0
+    if not device_type.cache or not device_type.cache_bandwidth:
+        return size / reached
+    hit = 1 / (1 + (size / device_type.cache) ** 8) if size < 1e6 * device_type.cache else 0.0
+    return size * (hit / device_type.cache_bandwidth + (1 - hit) / reached)
+
+
+__all__ = ["Product", "memory_seconds", "product_of", "product_seconds"]
