@@ -44,6 +44,12 @@ _providers = st.one_of(
 )
 
 
+_products = st.one_of(
+    st.just((0, 0.0, 0, 0.0, 0.0, 0.0, 0.0)),
+    st.tuples(st.integers(1, 200), _amounts, st.integers(0, 1 << 30), _amounts, _times, _times, st.floats(0.0, 1.0)),
+)
+
+
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
     """Any topology that a file can describe: connected, names as the format allows, types with rates and a bandwidth."""
@@ -65,6 +71,8 @@ def topologies(draw: st.DrawFn) -> Topology:
             draw(st.one_of(st.just(""), _words)),
             draw(_times),
             *draw(_providers),
+            *draw(_products),
+            draw(_times),
         )
         for name in draw(st.lists(_words, min_size=1, max_size=2, unique=True))
     )
@@ -90,7 +98,8 @@ def topologies(draw: st.DrawFn) -> Topology:
     def add(ends: tuple[str, ...]) -> None:
         plain = "-".join(ends)
         name = plain if plain not in made and draw(st.booleans()) else f"link{len(made)}"
-        link = Link(name, ends, draw(_amounts), draw(_times), draw(st.sampled_from(["full", "half"])), draw(st.booleans()))
+        duplex, shared = draw(st.sampled_from(["full", "half"])), draw(st.booleans())
+        link = Link(name, ends, draw(_amounts), draw(_times), duplex, shared, draw(_times), draw(_amounts), draw(_times))
         made.setdefault(name, link)
 
     hub = draw(st.sampled_from(points))
@@ -418,7 +427,8 @@ def test_the_reference_lists_every_key() -> None:
 
     text = (GOLDEN.parents[1] / "dnnc" / "costs" / "README.md").read_text()
     for keys in (topology_reader._ROOT, topology_reader._TYPE, topology_reader._HOST, topology_reader._TEMPLATE,
-                 topology_reader._DEVICE, topology_reader._LINK, topology_reader._ROUTE):  # fmt: skip
+                 topology_reader._DEVICE, topology_reader._LINK, topology_reader._ROUTE, topology_reader._PRODUCTS,
+                 topology_reader._COLLECTIVES):  # fmt: skip
         for key in keys:
             assert key in ("types", "templates", "hosts", "devices", "links", "routes") or f"`{key}`" in text, key
 
