@@ -31,7 +31,8 @@ def complete_topology(incomplete: str) -> list[str]:
     """Presets, then files of the right kind."""
     from dnnc.costs import preset_names
 
-    names = [f"preset:{example}" for name, _ in preset_names() for example in (name.replace("N", "2").replace("M", "8"),)]
+    names = ["preset:local"]
+    names += [f"preset:{example}" for name, _ in preset_names() for example in (name.replace("N", "2").replace("M", "8"),)]
     return [name for name in names if name.startswith(incomplete)] + _files(incomplete, (".toml", ".json"))
 
 
