@@ -24,7 +24,7 @@ from dnnc.kinds import (
     with_one_mesh,
     with_restrictions,
 )
-from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
+from dnnc.options import CompileOptions, asks_training, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
 from dnnc.providers import ON_CPU, Provider
 from dnnc.training import require_engine, require_loss, saves_by_recomputing
 from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
@@ -36,6 +36,7 @@ from ir.types import Type
 from passes.framework.base import PassContext
 
 if TYPE_CHECKING:
+    from passes.model.profiled import Profile
     from passes.shard import Alternative, Layer
 
 __all__ = [
@@ -191,6 +192,8 @@ def compile_model(
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
+    if options.profile:
+        context.profile = _profile(options)
     pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
     module, pipeline = KindSearch(context, manager or {}, passed).run(pipelines, module)
     module = expand(module)
@@ -205,7 +208,9 @@ def compile_model(
         message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"
         sink.warn(message, where="--recompute stage", hint="leave it out, or use more stages")
     plan_told = with_restrictions(
-        _noted(plan, profile=note, meshes=mesh_sizes(pipelines, topology)), restrictions(options, topology), topology
+        _noted(plan, profile=note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology)),
+        restrictions(options, topology),
+        topology,
     )
     module = module.replace(plan, plan := with_cores(plan_told, options.topology))
 
@@ -252,6 +257,26 @@ def compile_model(
     return CompileResult(
         module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
     )
+
+
+def _profile(options: CompileOptions) -> Profile:
+    """What the profiles hold together. Raises InvalidInput, and UsageError for a training step."""
+    from dnnc.machine.profile import read_profile
+
+    if asks_training(options):
+        raise UsageError("--profile is of inference: a profile holds no backward passes", hint="leave out one of the two")
+    first, *others = options.profile
+    found = read_profile(first)
+    for path in others:
+        found = found.joined(read_profile(path), str(path))
+    return found.profile
+
+
+def _origins(context: PassContext) -> str:
+    """Which part of the model's seconds was measured, by device type; empty without a profile."""
+    counted = context.statistics.get("cost", {})
+    told = {key.removeprefix("profile "): text for key, text in counted.items() if key.startswith("profile ")}
+    return "; ".join(f"{text} on {name}" for name, text in told.items())
 
 
 def is_profiled(model: str, module: Module) -> bool:

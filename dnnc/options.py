@@ -49,7 +49,7 @@ class CompileOptions:
     (``3,1``; ``equal``); ``microbatches`` and ``training`` are of a training step. ``explain`` asks for
     ``CompileResult.explanation``; ``load_test``: every program is opened by onnxruntime before the build counts as done.
     ``inputs``: an ``.npz`` of arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its
-    first microbatch."""
+    first microbatch. ``profile``: files of ``dnnc profile``, whose seconds stand over those that are modelled."""
 
     model: str
     topology: str
@@ -78,6 +78,7 @@ class CompileOptions:
     explain: bool = False
     load_test: bool = True
     inputs: Path | None = None
+    profile: tuple[Path, ...] = ()
 
 
 def of_profile(options: CompileOptions, module: Module) -> CompileOptions:

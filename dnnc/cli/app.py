@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from dnnc import __version__
-from dnnc.cli import compile_command, execute, inspection, ir_tools, solve_command, topology, train, whatif_command, zoo
+from dnnc.cli import (
+    compile_command,
+    execute,
+    inspection,
+    ir_tools,
+    profile_command,
+    solve_command,
+    topology,
+    train,
+    whatif_command,
+    zoo,
+)
 
 _HELP = """
 Compiles a neural network (ONNX) and a description of machines (a topology) into one program per device, with a proof of how
@@ -55,6 +66,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("train", train.train, "Train a build, one process per device."),
     ("simulate", execute.simulate, "Predict the timeline of a build."),
     ("whatif", whatif_command.whatif, "Say what some machines give, and more of them."),
+    ("profile", profile_command.profile, "Measure a model's operators on this machine."),
     ("solve", solve_command.solve, "Split a profiled workload, with its proof."),
     ("verify-plan", solve_command.verify_plan, "Recompute such a split from the workload alone."),
     ("inspect", inspection.inspect_, "Show what a model or a build holds."),

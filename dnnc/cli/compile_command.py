@@ -158,6 +158,14 @@ def compile_(
             help="Arrays by input name: their shapes bind dimensions, and sizes that depend on values are measured in one run.",
         ),
     ] = None,
+    profile: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE.json",
+            help="Seconds that 'dnnc profile' measured stand over those that are modelled. Repeatable.",
+        ),
+    ] = None,
     load_test: Annotated[
         bool,
         typer.Option("--load-test/--no-load-test", help="Open each program in onnxruntime before the build counts as done."),
@@ -222,6 +230,7 @@ def compile_(
         explain=explain,
         load_test=load_test,
         inputs=inputs,
+        profile=tuple(profile or ()),
     )
     sink = DiagnosticSink()
     try:

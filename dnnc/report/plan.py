@@ -70,6 +70,8 @@ def plan_headline(plan: Plan) -> str:
         lines.append("  the model fits no single device")
     if seconds := dict(plan.certificate).get("profile"):
         lines.append(f"  of a profile: {seconds}")
+    if origins := dict(plan.certificate).get("seconds"):
+        lines.append(f"  seconds of the model: {origins}")
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")

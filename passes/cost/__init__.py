@@ -32,6 +32,7 @@ from passes.framework.expanded import on_expanded
 from passes.model.graph import reads
 from passes.model.learning import is_float, trained
 from passes.model.op_time import COST_PARTS, total_cost
+from passes.model.profiled import with_profile
 from passes.model.sizes import sized_results
 from passes.model.sizes import sizes as unknown_sizes
 
@@ -80,6 +81,9 @@ class CostPass(Pass):
         sizes.report(result, context)
         if measured is not None:
             result = with_seconds(result, measured)
+        if context.profile is not None:
+            result, origins = with_profile(result, context.profile)
+            context.count(self.name, **{f"profile {name}": str(found) for name, found in origins.items()})
         found = coverage(result)
         context.count(
             self.name,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from ir.attributes import Dense
 from ir.diagnostics import DiagnosticSink, Infeasible
@@ -21,6 +21,9 @@ from ir.module import Module, Plan
 from ir.opdefs import Dialects
 from ir.ops import Op
 from ir.types import Type
+
+if TYPE_CHECKING:
+    from passes.model.profiled import Profile
 
 T = TypeVar("T")
 
@@ -92,6 +95,7 @@ class Measurements:
 class PassContext:
     """Everything a pass may use besides its module. ``progress(label, fraction)`` may be called at any rate; ``fraction`` is
     None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none.
+    ``profile``: seconds that were measured, which stand over those that are modelled.
     ``dialects`` define the ops of the module, for the verifier. ``incumbent``: the best plan of other pipelines; a pass that
     makes a better one gives it a bound that holds for theirs as well, or raises NoBetterPlan."""
 
@@ -102,6 +106,7 @@ class PassContext:
     bodies: FunctionBodies | None = None
     progress: Callable[[str, float | None], None] = lambda label, fraction: None
     measure: Callable[[Module], Measurements] | None = None
+    profile: Profile | None = None
     dialects: Dialects = DIALECTS
     incumbent: Plan | None = None
 

@@ -7,7 +7,7 @@ pace during the run hits both sides. Targets: 1.75 times one core, 0.93 times th
 
 What the plan predicts is held against it: seconds of each stage and of a microbatch, medians of the rounds; and against the
 processor's seconds of a stage, which a busy neighbour hardly changes. ``-t`` names another topology of two devices, such as a
-file of ``dnnc topology measure``.
+file of ``dnnc topology measure``; ``--profile`` a file of ``dnnc profile``.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="zoo:resnet50")
     parser.add_argument("-t", "--topology", default="preset:cpu-2")
+    parser.add_argument("-p", "--profile", type=Path, action="append", default=[])
     parser.add_argument("--microbatches", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
@@ -71,7 +72,16 @@ def main() -> None:
         raise SystemExit("this needs two cores")
     print(header())
     with tempfile.TemporaryDirectory(prefix="dnnc-bench-") as folder:
-        compile_model(CompileOptions(arguments.model, arguments.topology, Path(folder) / "build", stages=2, mesh="none"))
+        compile_model(
+            CompileOptions(
+                arguments.model,
+                arguments.topology,
+                Path(folder) / "build",
+                stages=2,
+                mesh="none",
+                profile=tuple(arguments.profile),
+            )
+        )
         measure(Build.open(Path(folder) / "build"), cores, arguments.microbatches, arguments.rounds)
 
 

@@ -1,0 +1,79 @@
+"""``dnnc profile``: seconds of a model's operators, measured on this machine for ``dnnc compile --profile``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import progress, show_warnings, talk, write_whole
+from ir.diagnostics import DiagnosticSink
+
+if TYPE_CHECKING:
+    from dnnc.machine.profile import Measured
+
+_SHOWN = 3
+
+
+def profile(
+    model: opt.ModelArgument,
+    topology: opt.TopologyOption,
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", metavar="FILE.json", help="File to write; what it holds already is kept, not measured."),
+    ],
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option("--merge", metavar="FILE.json", help="Take in this profile of the same machine first. Repeatable."),
+    ] = None,
+    dim: opt.DimOption = None,
+    limit: opt.LimitOption = None,
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", min=0.0, help="Begin no measurement after this; the largest come first."
+        ),
+    ] = 120.0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Of the inputs that are made.")
+    ] = 0,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Measure what the operators of MODEL take on this machine's cores, for each CPU type of TOPOLOGY, and write it to a file
+    for 'dnnc compile --profile'.
+
+    Operators are measured with what onnxruntime fuses into them. Those alike in attributes, shapes and element type are
+    measured once, whatever model they are of. All devices work at once, each on its cores: leave the machine to it."""
+    from dnnc.machine.profile import ProfileFile, machine_here, measure_profile, read_profile
+    from dnnc.profiling import costed
+
+    sink = DiagnosticSink()
+    try:
+        with progress(not quiet) as report:
+            known = ProfileFile(machine_here())
+            for path in (*((out,) if out.exists() else ()), *(merge or ())):
+                known = known.joined(read_profile(path), str(path))
+            modules, folder, machines = costed(model, topology, opt.parse_dims(dim), opt.parse_limits(limit), sink, report)
+            seconds = time_limit if math.isfinite(time_limit) else math.inf
+            found = measure_profile(modules, folder, machines, known, seconds=seconds, seed=seed, progress=report)
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    write_whole(out, found.file.text())
+    _tell(found, out, quiet)
+
+
+def _tell(found: Measured, out: Path, quiet: bool) -> None:
+    from dnnc.units import seconds_text
+
+    talk(f"measured {found.new} kinds of operators, {found.known} were known: {out} holds {len(found.file.entries)}", quiet)
+    if found.left[0]:
+        talk(f"left out for want of time: {found.left[0]}, {seconds_text(found.left[1])} by the model; --time-limit", quiet)
+    if found.large:
+        talk(f"left out for their size: {found.large}", quiet)
+    for name, why in found.refused[:_SHOWN]:
+        talk(f"onnxruntime does not run {name} alone: {why}", quiet)
+    if len(found.refused) > _SHOWN:
+        talk(f"nor {len(found.refused) - _SHOWN} others", quiet)
