@@ -181,9 +181,9 @@ def stage_memory(
     module: Module, own: Sequence[Sequence[int]], cuts: Sequence[Cut], comm: str, flight: InFlight | None = None
 ) -> tuple[Memory, ...]:
     """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
-    of them for each tensor. In a training step (``flight``) a weight has its gradient, the optimizer's state and older versions
-    beside it, the workspace holds what is saved of the microbatches in flight, and gradients that come back have buffers
-    too."""
+    of them for each tensor. In a training step (``flight``) a weight has its gradient and the optimizer's state beside it, the
+    workspace holds what is saved of the microbatches in flight and older versions of the weights (they come and go:
+    ``passes.model.timeline.memory``), and gradients that come back have buffers too."""
     entry, sizes = module.entry, resource_bytes(module)
     stated = stated_bytes(entry)
     if stated is not None:
@@ -200,8 +200,9 @@ def stage_memory(
         weights = sum(sizes[name] for name in names)
         workspace = stage_workspace(entry, positions)
         if learned is not None and flight is not None:
-            versions = 1 + flight.versions[stage]
-            weights += sum(versions * sizes[name] + learned.state[name] for name in names if name in learned.state)
+            updated = [name for name in names if name in learned.state]
+            weights += sum(sizes[name] + learned.state[name] for name in updated)
+            workspace += flight.versions[stage] * sum(sizes[name] for name in updated)
             saved = {name: size for i in positions for name, size in saved_values(entry.ops[i], learned).items()}
             held = flight.microbatches[stage]
             if recomputes(module):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import DIALECTS
 from dnnc.scheduled import scheduled
+from dnnc.training import TrainingOptions
 from ir import parse_module
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.module import Module, Plan, Program, Stage
@@ -200,3 +202,18 @@ def test_old_versions_of_weights_are_held(family: str, microbatches: int, versio
         most[stage] = max(most[stage], held[stage])
     assert most == [10 * count for count in versions]
     assert held == [0] * 4  # nothing is under way
+
+
+@pytest.mark.parametrize(("family", "microbatches", "versions"), [("pipedream", 1, [2, 1, 0]), ("2bw", 3, [1, 1, 1])])
+def test_old_versions_of_weights_are_counted_once(family: str, microbatches: int, versions: list[int], tmp_path: Path) -> None:
+    """Weights that make up nearly all of a stage, with their gradient and two numbers of adam: four times their bytes."""
+    asked = TrainingOptions(loss="mse:y", schedule=family)
+    model = "zoo:mlp,layers=3,hidden=256,inputs=256,outputs=256,batch=1"
+    options = CompileOptions(
+        model, "preset:cpu-3,cores=3,memory=8GiB", tmp_path, stages=3, microbatches=microbatches, objective="training",
+        training=asked, plan_only=True,
+    )  # fmt: skip
+    plan = compile_model(options).plan
+    weights = 4 * 257 * 256
+    assert [row.weights for row in plan.stages] == [4 * weights] * 3
+    assert [row.memory / weights for row in plan.stages] == pytest.approx([4 + count for count in versions], abs=0.2)
