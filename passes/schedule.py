@@ -129,13 +129,13 @@ class SchedulePass(Pass):
 
 
 def as_scheduled(plan: Plan, schedule: Schedule, topology: Topology | None) -> Plan:
-    """The plan of a training step with the seconds of its rows, where these are no plain 1F1B of stages on devices of their
-    own, which the search counts; of rows without a flush, of those from a step to the next. No order of work makes a step
-    shorter than its microbatches are on the slowest device: the plan's bound becomes one of that. With stages that share
-    devices it is the work of all devices of one type, evenly shared."""
+    """The plan of a training step with the seconds of its rows, unless the plan has a flush and these are plain 1F1B of stages
+    on devices of their own, which the search counts; of rows without a flush, of those from a step to the next. No order of
+    work makes a step shorter than its microbatches are on the slowest device: the plan's bound becomes one of that. With stages
+    that share devices it is the work of all devices of one type, evenly shared."""
     devices = [device for stage in plan.stages for device in stage.devices]
     alone = len(set(devices)) == len(devices)
-    if topology is None or (alone and schedule.kind == DEFAULT):
+    if topology is None or (alone and schedule.kind == DEFAULT and plan.flush):
         return plan
     count = len(topology.devices)
     filled = plan.microbatches - 1 + count if plan.flush else plan.microbatches

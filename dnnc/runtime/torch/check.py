@@ -51,6 +51,7 @@ seen. A wrong gradient shows in the weights that do not follow rounding errors."
 SHAKEN = 3
 """Runs from weights that differ in the last place: what one of them changes is a matter of chance."""
 LOOSE = 0.1
+_SMALLER = "a smaller --learning-rate, or other data"
 _OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
     "momentum": torch.optim.SGD,
@@ -217,7 +218,7 @@ class Checker:
             scale = _range(mine)
             if not bool(torch.isfinite(mine).all()):
                 message = f"weight '{name[1:]}' of the unsplit model is no finite number after step {self.oracle.done}"
-                raise CheckFailed(message, where=str(self.folder), hint="a smaller --learning-rate, or other data")
+                raise CheckFailed(message, where=str(self.folder), hint=_SMALLER)
             difference = _furthest(mine, theirs)
             allowed = TOLERANCES[op.name.removeprefix("grad.")] * scale + _last_places(mine)
             if not difference <= allowed:  # also where it is no number
@@ -239,6 +240,9 @@ class Checker:
     def compare_loss(self, number: int, loss: float) -> None:
         """The loss of step ``number``, counted from 0. Raises CheckFailed."""
         mine = self.losses[number]
+        if not math.isfinite(mine):
+            message = f"the loss of the unsplit model is no finite number in step {number + 1}"
+            raise CheckFailed(message, where=str(self.folder), hint=_SMALLER)
         difference = abs(loss - mine) / max(1.0, abs(mine))
         allowed = LOSS
         if not difference <= allowed:
@@ -246,7 +250,8 @@ class Checker:
             allowed += NOISE * max(self._loss_noise(step) for step in range(number + 1))
         if not difference <= allowed:
             message = f"the loss of step {number + 1} is {loss:.9g}, that of the unsplit model {mine:.9g}"
-            raise CheckFailed(message, where=self._last_stage(), hint="the weights were the same before this step")
+            hint = "" if self.step.schedule.periodic else "the weights were the same before this step"
+            raise CheckFailed(message, where=self._last_stage(), hint=hint)
         self.worst_loss = max(self.worst_loss, difference)
 
     def verdict(self) -> Verdict:

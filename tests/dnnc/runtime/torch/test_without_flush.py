@@ -83,6 +83,16 @@ def test_the_plan_can_be_built_again(build: Path, name: str, tmp_path: Path) -> 
     assert rows[0] == rows[1]
 
 
+def test_another_order_brings_the_flush_back(build: Path, tmp_path: Path) -> None:
+    plan = ["--plan", str(build / "plan.json"), "--schedule", "1f1b", "--loss", "mse:y", "-q", "-o", str(tmp_path)]
+    assert main(["compile", MODEL, "-t", "preset:cpu-2", *plan]) == 0
+    step = read_step(tmp_path)
+    decided = step.module.first(Plan)
+    assert decided is not None
+    assert decided.flush
+    assert decided.value == step.schedule.period
+
+
 def test_simulate_follows_steps_of_a_stream(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", str(build)]) == 0
     assert "a long stream has one every" in capsys.readouterr().out
@@ -115,6 +125,15 @@ def test_the_check_knows_how_old_weights_are(
     assert "after 4 steps are those of the unsplit model with weights up to 1 updates old" in capsys.readouterr().out
     monkeypatch.setattr(Step, "delays", {})
     assert main(["train", str(build), "--check", "--steps", "4"]) == 5
+
+
+@pytest.mark.slow
+def test_a_loss_without_bounds_is_the_models_own_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = compiled(tmp_path / "build", *STAGES, "--optimizer", "sgd", "--learning-rate", "1e25")
+    assert main(["train", str(build), "--check", "--steps", "4"]) == 5
+    told = capsys.readouterr().err
+    assert "the loss of the unsplit model is no finite number in step" in told
+    assert "a smaller --learning-rate" in told
 
 
 @pytest.mark.slow
