@@ -252,7 +252,13 @@ class Reader:
     def preset_type(self, spec: str, doc: Document, path: Path) -> DeviceType | None:
         """The device type that a preset is made of."""
         reader = self.included(spec, doc, path)
-        return None if reader is None else reader.types[find_preset(spec.removeprefix("preset:")).type]
+        if reader is None:
+            return None
+        name = find_preset(spec.removeprefix("preset:")).type
+        if not name:
+            of = ", ".join(sorted(reader.types))
+            doc.fault(path, f"{spec!r} has devices of several types: {of}", hint="name the preset of one of them")
+        return reader.types.get(name)
 
     # points: hosts, devices, switches
 

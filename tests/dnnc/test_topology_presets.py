@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from dnnc.costs import local_cores, local_memory
+from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import load_topology, read_topology
 from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
+from ir.parser import parse_module
+from ir.topology import Topology
 from passes.model.network import Network, device_classes
 
 
@@ -73,8 +76,64 @@ def test_large_topologies_are_read_fast() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "kind", "hosts", "devices"),
+    [
+        ("rtx4090", "rtx4090", 1, 1),  # no host of 4090
+        ("rtx4090x2", "rtx4090", 1, 2),
+        ("2xrtx3090", "rtx3090", 2, 2),
+        ("2xgtx1080tix4", "gtx1080ti", 2, 8),
+        ("tpu-v5ex8", "tpu-v5e", 1, 8),
+        ("l40sx2", "l40s", 1, 2),
+        ("2xb200x8", "b200", 2, 16),
+    ],
+)
+def test_digits_of_a_kind_are_no_count(name: str, kind: str, hosts: int, devices: int) -> None:
+    topology = load(name)
+    assert [type_.name for type_ in topology.types] == [kind]
+    assert (len(topology.hosts), len(topology.devices)) == (hosts, devices)
+
+
+def test_the_testbed_of_tag_has_its_bandwidths() -> None:
+    topology = load("tag-testbed")
+    assert [len(group) for group in device_classes(topology)] == [4, 8, 4]
+    network = Network(topology)
+    for ends, bandwidth in (
+        (("v100-0", "v100-3"), 8e9),
+        (("gtx1080ti-0", "gtx1080ti-7"), 3e9),
+        (("p100-0", "p100-1"), 3e9),
+        (("v100-0", "p100-0"), 2.81e9),
+    ):
+        path = network.path(*ends)
+        assert (path.bandwidth, path.latency) == (bandwidth, pytest.approx(12e-6))
+
+
+def test_unequal_hosts_have_the_links_of_their_kinds() -> None:
+    network = Network(load("a100-v100"))
+    inside, across = network.path("v100.gpu0", "v100.gpu7"), network.path("a100.gpu0", "v100.gpu0")
+    assert (inside.bandwidth, across.bandwidth) == (150e9, 25e9)
+
+
+def test_a_preset_of_several_types_is_no_type() -> None:
+    with pytest.raises(InvalidInput, match="has devices of several types: a100, v100") as caught:
+        read_topology('version = 1\n[types]\nt = "preset:a100-v100"\n[[devices]]\nname = "d"\ntype = "t"\n')
+    assert caught.value.diagnostics[0].span is not None
+
+
+@pytest.mark.parametrize("target", ["jetson-orinx2", "tag-testbed", "a100-v100"])  # names with hyphens; unequal devices
+def test_a_model_compiles_for_it(target: str, tmp_path: Path) -> None:
+    options = CompileOptions("zoo:mlp,layers=4,hidden=64,batch=8", f"preset:{target}", tmp_path, plan_only=True)
+    plan = compile_model(options).plan
+    assert 0 < plan.bound <= plan.value
+    written = parse_module((tmp_path / "plan.ir").read_text()).first(Topology)
+    assert written is not None
+    assert written.devices == load(target).devices
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("rtx409", "did you mean 'preset:rtx4090'?"),
+        ("2xa100-v100", "did you mean 'preset:a100-v100'?"),
         ("a10", "did you mean 'preset:a100'?"),
         ("zzz", "expected one of: cpu-N, a100"),
         ("", "unknown preset ''"),

@@ -1,7 +1,8 @@
 """Presets: names such as ``cpu-4``, ``a100``, ``a100x8``, ``8xh100x8``, to topology text.
 
-``cpu-N`` is N one-core workers on this machine, ``TYPExM`` one host of M devices, ``NxTYPExM`` N such hosts. ``cpu-N`` takes
-options after commas, so that a plan need not depend on the machine it is made on: ``cpu-4,cores=2,memory=16GiB``.
+``cpu-N`` is N one-core workers on this machine, ``TYPExM`` one host of M devices, ``NxTYPExM`` N such hosts; hosts of unequal
+devices have names of their own, such as ``a100-v100``. ``cpu-N`` takes options after commas, so that a plan need not depend on
+the machine it is made on: ``cpu-4,cores=2,memory=16GiB``.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ MAX_DEVICES = 4096
 """Of one preset."""
 _GIB = 1 << 30
 _CPU = re.compile(r"cpu(?:-(\d{1,9}))?\Z")
-_CLUSTER = re.compile(r"(?:(\d{1,9})x)?([a-z][a-z0-9]*?)(?:x(\d{1,9}))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """``text`` in the topology format; ``type``: the device type it is made of; ``slowdown``: workers per core, where more
-    than one share it; ``workers`` and ``cores``: those of ``cpu-N``, else 0."""
+    """``text`` in the topology format; ``type``: the device type it is made of, empty if there are several; ``slowdown``:
+    workers per core, where more than one share it; ``workers`` and ``cores``: those of ``cpu-N``, else 0."""
 
     name: str
     type: str
@@ -43,10 +43,10 @@ def preset_names() -> list[tuple[str, str]]:
     """Names for people, with one line each; ``N`` and ``M`` stand for any number."""
     rows = [("cpu-N", "N one-core workers on this machine")]
     for kind in _kinds():
-        rows.append((kind, f"one {kind.upper()}"))
-        rows.append((f"{kind}xM", f"one host of M {kind.upper()}, such as {kind}x8"))
+        rows.append((kind, _title(f"{kind}.toml")))
+        rows.append((f"{kind}xM", f"one host of M of them, such as {kind}x8"))
         rows.append((f"Nx{kind}xM", f"N such hosts and the network between them, such as 8x{kind}x8"))
-    return rows
+    return rows + [(name, _title(f"{name}.mixed.toml")) for name in _mixed()]
 
 
 def find_preset(name: str) -> Preset:
@@ -56,13 +56,13 @@ def find_preset(name: str) -> Preset:
     cpu = _CPU.match(base)
     if cpu:
         return _cpu_preset(base, int(cpu[1] or 1), options, where)
-    found = _CLUSTER.match(base)
     if base == "local":
         message = "preset:local is measured when it is asked for, so it can be a whole topology alone"
         raise InvalidInput(message, where=where, hint="write a file: dnnc topology measure -o here.toml")
-    if found is None or found[2] not in _kinds():
-        known = [row for row, _ in preset_names()]
-        examples = ["cpu-2", *_kinds(), *(f"{kind}x8" for kind in _kinds()), *(f"8x{kind}x8" for kind in _kinds())]
+    found = _cluster().match(base)
+    if found is None and base not in _mixed():
+        known = ["cpu-N", *_kinds(), *_mixed()]
+        examples = [*known[1:], "cpu-2", *(f"{kind}x8" for kind in _kinds()), *(f"8x{kind}x8" for kind in _kinds())]
         near = difflib.get_close_matches(base, examples, n=1, cutoff=0.75)
         expected = f"did you mean 'preset:{near[0]}'?" if near else f"expected one of: {', '.join(known)}"
         raise InvalidInput(
@@ -70,6 +70,8 @@ def find_preset(name: str) -> Preset:
         )
     if options:
         raise InvalidInput(f"found the option {options[0]!r}, but only cpu-N takes options", where=where)
+    if found is None:
+        return Preset(base, "", Template(_text(f"{base}.mixed.toml")).substitute(name=base))
     hosts, kind, devices = int(found[1] or 1), found[2], int(found[3] or 1)
     if not (1 <= devices <= MAX_DEVICES and 1 <= hosts <= MAX_DEVICES and hosts * devices <= MAX_DEVICES):
         raise InvalidInput(f"found {hosts * devices} devices, expected 1 to {MAX_DEVICES}", where=where)
@@ -99,6 +101,24 @@ def _cpu_preset(base: str, workers: int, options: list[str], where: str) -> Pres
 @cache
 def _kinds() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml") if "." not in file.stem and file.stem != "cpu"))
+
+
+@cache
+def _mixed() -> tuple[str, ...]:
+    """Clusters of unequal hosts, which are as they are: their names have no numbers to choose."""
+    return tuple(sorted(file.name.removesuffix(".mixed.toml") for file in _FOLDER.glob("*.mixed.toml")))
+
+
+@cache
+def _cluster() -> re.Pattern[str]:
+    """Hosts, kind and devices of a name. Spells out the kinds, since ``rtx4090`` is no host of 4090."""
+    return re.compile(rf"(?:(\d{{1,9}})x)?({'|'.join(map(re.escape, _kinds()))})(?:x(\d{{1,9}}))?\Z")
+
+
+def _title(file: str) -> str:
+    """What a file describes: its first words."""
+    words = _text(file).removeprefix("# ").partition(" (`preset:")[0]
+    return words[:1].lower() + words[1:]
 
 
 @cache
