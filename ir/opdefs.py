@@ -239,6 +239,8 @@ def _step(name: str, step: ReshardStep, doc: str) -> OpDef:
         attributes = (("channel", _INT), *attributes)
     if Partial in (step.before, step.after):
         attributes = (*attributes, ("reduction", AttrDef(AttrKind.STRING)))
+    if step.cuts_anew:
+        attributes = (*attributes, ("bucket", AttrDef(AttrKind.INT)))
     traits = frozenset({COMMUNICATION if step.moves else PURE})
     return OpDef(f"comm.{name}", (1, 1), (1, 1), attributes, traits=traits, check=_sensible, doc=doc, step=step)
 

@@ -45,7 +45,8 @@ Sharded stages
          as its type says, or the ``comm.reshard`` that all its readers then read. A collective,
          ``comm.slice`` or ``comm.term`` along an axis changes the placement on that axis as its kind says, and nothing else. A
          stage without a mesh has none of these, but for a ``comm.all_reduce`` in phase U between all its devices, which are
-         replicas. No stage has a ``comm.part``, a ``comm.member`` or a ``comm.reshard`` of anything but a resource.
+         replicas. No stage has a ``comm.part``, a ``comm.member`` or a ``comm.reshard`` of anything but a resource. Sums of one
+         ``bucket`` stand side by side, are along one axis, of one reduction and element type, and none reads another.
 Rows
 - INV22  The rows of a schedule, beside the programs of its stages, hold each action of these on each of their devices once (of
          rows that are not periodic, for each microbatch), equal ones for the members of a mesh, in an order that does not

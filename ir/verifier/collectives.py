@@ -23,6 +23,8 @@ def check_collectives(findings: Findings) -> None:
         for op in stage.ops:
             for fault in _misplaced(op, stage, findings):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
+        for op, fault in bucket_faults(stage.ops):
+            findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about="bucket")
         if mesh is None:
             continue
         for value in stage.args:
@@ -36,6 +38,26 @@ def check_collectives(findings: Findings) -> None:
             for fault in _faults(op, mesh, types, resources):
                 findings.add("INV21", f"in {stage.name}: {fault}", stage, op, about=op.name)
             types.update((value.name, value.type) for value in op.results)
+
+
+def bucket_faults(ops: Sequence[Op]) -> Iterator[tuple[Op, str]]:
+    """Ops of one ``bucket`` that cannot travel in one message."""
+    types = {value.name: value.type for op in ops for value in op.results}
+    first: dict[int, tuple[Op, int, set[str]]] = {}
+    for at, op in enumerate(ops):
+        bucket = op.get("bucket")
+        if not isinstance(bucket, int) or not op.operands:
+            continue
+        head, last, made = first.get(bucket, (op, at - 1, set[str]()))
+        one, other = (types.get(each.operands[0]) for each in (head, op))
+        alike = not (isinstance(one, TensorType) and isinstance(other, TensorType)) or one.dtype is other.dtype
+        if last != at - 1:
+            yield op, f"{op.id} is of bucket {bucket}, but does not stand beside {head.id}"
+        elif any(op.get(key) != head.get(key) for key in ("mesh", "axis", "reduction")) or not alike:
+            yield op, f"{op.id} is of bucket {bucket}, but is no sum like {head.id}: of that axis, reduction and element type"
+        elif op.operands[0] in made:
+            yield op, f"{op.id} is of bucket {bucket}, and reads what that makes"
+        first[bucket] = head, at, made | {value.name for value in op.results}
 
 
 def between_replicas(op: Op, devices: Sequence[str], meshes: Mapping[str, Mesh]) -> bool:

@@ -11,7 +11,7 @@ from ir.module import Mesh, Program, Resource, Stage
 from ir.opdefs import OPDEFS, RESHARD, is_collective
 from ir.ops import Op
 from ir.types import TensorType, Type, without_layout
-from ir.verifier.collectives import between_replicas
+from ir.verifier.collectives import between_replicas, bucket_faults
 from ir.verifier.findings import Findings
 from ir.verifier.values import type_faults
 
@@ -41,6 +41,8 @@ def check_locals(findings: Findings) -> None:
         for op in program.ops:
             for fault in _op_faults(op, program, stage, mesh, findings):
                 findings.add("INV23", f"in {program.name}: {fault}", program, op)
+        for op, fault in bucket_faults(program.ops):
+            findings.add("INV23", f"in {program.name}: {fault}", program, op)
         one = others[0] if others[0] is not program else stage
         if fault := _unlike(one, program):
             findings.add("INV23", f"in {program.name}: {fault}", program)

@@ -5,8 +5,9 @@ stays: it is what the stages are checked against. Where a stage is on a mesh, ``
 else holds of them; collectives are explicit there.
 
 Invariants of the result (``ir.verifier`` checks that channels pair up; ``tests/passes/test_lower.py`` the rest):
-1. An op stands in each stage of its set, in the entry's order, unchanged, values under the entry's names. So the stages one
-   after the other, without ``comm`` ops, are the entry function in another topological order (each op once unless replicated).
+1. An op stands in each stage of its set, in the entry's order (``buckets.py`` brings sums of gradients forward), unchanged,
+   values under the entry's names. So the stages one after the other, without ``comm`` ops, are the entry function in another
+   topological order (each op once unless replicated).
 2. ``comm.send(%v) {channel, peer}`` stands right after the op that makes ``%v``, in its phase. A
    ``%v = comm.recv() {channel, peer}`` has the phase of the first op that reads ``%v`` in its stage, and ``borders.py`` says
    where it stands. A channel is one tensor to one stage. One of a forward value leads from a lower to a higher index, one of
@@ -28,10 +29,12 @@ from ir.module import Func, Module, Plan, Stage
 from ir.names import unique
 from ir.opdefs import is_collective
 from ir.ops import Op
+from ir.types import type_bytes
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
+from passes.lower.buckets import in_buckets
 from passes.lower.sharded import lower_sharded
 from passes.model.graph import Cut, cuts_of, is_sharded, reads, stage_members
 
@@ -125,7 +128,8 @@ def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:
             for value in item.results:
                 body += [replace(send, location=item.location) for send in sends.get(value.name, ())]
         args = tuple(value for value in func.args if value.name in used)
-        stages.append(Stage(f"@stage{index}", index, (), args, tuple(results), tuple(body)))
+        ops = in_buckets(body, lambda type_: type_bytes(type_) or 0)
+        stages.append(Stage(f"@stage{index}", index, (), args, tuple(results), ops))
     return tuple(stages)
 
 

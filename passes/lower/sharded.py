@@ -2,10 +2,10 @@
 
 Types stay those of whole tensors, with layouts. Invariants of a stage on a mesh, beside those of ``passes.lower``:
 
-1. The ops of a stage stand in the order of the entry. A ``comm.reshard`` is expanded where it stands into the cheapest chain of
-   ``comm`` ops from its operand's layout to its result's (``passes.model.spmd.reshard``), which is what the plan was charged;
-   the last one makes the result, what lies between is called ``%v.k``. One between equal layouts of two meshes is a name for
-   the value that arrives.
+1. The ops of a stage stand in the order of the entry, but for sums of gradients (``buckets``). A ``comm.reshard`` is expanded
+   where it stands into the cheapest chain of ``comm`` ops from its operand's layout to its result's
+   (``passes.model.spmd.reshard``), which is what the plan was charged; the last one makes the result, what lies between is
+   called ``%v.k``. One between equal layouts of two meshes is a name for the value that arrives.
 2. ``comm.slice`` (R to S) and ``comm.term`` (R to P) move nothing. A term of a sum is the value itself on the first member of
    the axis and zero on the others; of a maximum it is the value on all.
 3. Arguments of the model reach every member whole; small constants and what has no layout are whole as well. A reshard with
@@ -26,16 +26,18 @@ from dataclasses import replace
 from ir.attributes import Attribute, AttrKind, attributes
 from ir.boxes import Placements, placements_of
 from ir.diagnostics import InvalidInput
-from ir.facets import in_phase, phase_of
+from ir.facets import UPDATE, in_phase, phase_of
 from ir.module import Mesh, Module, Stage
 from ir.opdefs import RESHARD, RESHARD_STEPS, is_collective
 from ir.ops import Op, Value
 from ir.topology import Topology
-from ir.types import Type, without_layout
+from ir.types import Type, type_bytes, without_layout
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
+from passes.lower.buckets import in_buckets
 from passes.model.graph import Cut, describe, reads, renamed, stage_members
 from passes.model.network import network
 from passes.model.spmd.decided import decided
+from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh, mesh_over
 from passes.model.spmd.reshard import Step, Ways
 from passes.model.spmd.reshard_ops import defined, fresh, laid
@@ -105,7 +107,13 @@ class _Stage:
         results = self.results(first)
         used = {name for op in own for name in reads(op)} | {value.name for value in results}
         args = tuple(arg for arg in self.func.args if arg.name in used)
-        return Stage(f"@stage{self.index}", self.index, self.mesh.devices, args, results, tuple(self.body), mesh=self.mesh.name)
+        ops = in_buckets(self.body, self.bytes)
+        return Stage(f"@stage{self.index}", self.index, self.mesh.devices, args, results, ops, mesh=self.mesh.name)
+
+    def bytes(self, type_: Type) -> float:
+        """Of a value on a member, the one with most of it."""
+        placements = placements_of(type_, self.mesh)
+        return (type_bytes(type_) or 0) * split(without_layout(type_), placements, self.ways.mesh)
 
     def results(self, first: set[str]) -> tuple[Value, ...]:
         """Outputs of the model that leave here: made here and in no stage before, or, from the first stage, handed on."""
@@ -143,7 +151,7 @@ class _Stage:
             return
         type_ = without_layout(result.type)
         try:
-            way = self.ways.way(type_, source, target)
+            way = self.ways.way(type_, source, target, together=phase_of(op.facets) == UPDATE)
         except KeyError as error:
             raise InvalidInput(f"{name} cannot be converted: {error.args[0]}", where=describe(op)) from error
         current, lies = name, source

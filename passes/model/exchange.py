@@ -24,6 +24,9 @@ from dataclasses import dataclass
 
 from passes.model.network import Network, Path
 
+BUCKET = 25 << 20
+"""Bytes of gradients that are summed together at most: as PyTorch's data parallel training has it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -44,6 +47,11 @@ class Speed:
             knee = self.switch / (1 / self.small - 1 / self.bandwidth)
             seconds += self.switch * moved / (moved + knee)
         return seconds
+
+    def reduce_seconds(self, members: int, size: float) -> float:
+        """Of an all-reduce of a gradient of ``size`` bytes: its part of a bucket (``BUCKET``), full but for what is larger."""
+        whole = max(size, BUCKET)
+        return self.seconds(2 * (members - 1), whole / members) * size / whole
 
 
 def rings(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = ()) -> Speed:
@@ -79,4 +87,4 @@ def _paths(net: Network, pairs: Iterable[tuple[str, str]], free: Container[str])
     return [net.path(one, two) for one, two in pairs if one != two and not (one in free and two in free)]
 
 
-__all__ = ["Speed", "exchanges", "rings"]
+__all__ = ["BUCKET", "Speed", "exchanges", "rings"]

@@ -23,6 +23,7 @@ from ir.diagnostics import Infeasible
 from ir.module import Module, Plan
 from ir.objectives import TRAINING
 from ir.topology import Topology
+from passes.model.exchange import BUCKET
 from passes.model.graph import reads
 from passes.model.learning import (
     ASYNCHRONOUS,
@@ -67,15 +68,15 @@ class Steps:
 
     @cached_property
     def updated(self) -> Floats:
-        """``[0, op]``: bytes that updates move, ``[1, op]``: bytes of gradients, ``[2, op]``: how many gradients; of each
-        weight at the first op that reads it."""
+        """``[0, op]``: bytes that updates move, ``[1, op]``: bytes of gradients, ``[2, op]``: the buckets in which they
+        are added up (``Speed.reduce_seconds``), or parts of one; of each weight at the first op that reads it."""
         sizes, done = resource_bytes(self.module), set[str]()
         found = np.zeros((3, len(self.module.entry.ops)))
         for i, op in enumerate(self.module.entry.ops):
             for name in reads(op):
                 if name in self.learned.state and name not in done:
                     done.add(name)
-                    found[:, i] += (self.learned.update[name], sizes[name], 1)
+                    found[:, i] += (self.learned.update[name], sizes[name], sizes[name] / max(sizes[name], BUCKET))
         return found
 
     def problem(self, stream: Problem, replicas: int = 1) -> Problem:
@@ -114,14 +115,14 @@ class Steps:
 
     def once(self, replicas: Sequence[int], problem: Problem, updated: Floats) -> Floats:
         """Seconds of the update of each node on each kind of device, of stages of so many ``replicas``."""
-        moved, summed, count = updated
+        moved, summed, buckets = updated
         found = np.zeros((len(replicas), problem.size))
         for row, kind, r in zip(found, problem.kinds, replicas, strict=True):
             type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
             if type_.memory_bandwidth:
                 row += moved / type_.memory_bandwidth
             if r > 1 and not type_.free_transfers:
-                row += 2 * (r - 1) * (summed / r / port.bandwidth + count * port.latency)
+                row += 2 * (r - 1) * (summed / r / port.bandwidth + buckets * port.latency)
         return found
 
     def in_flight(self, replicas: Sequence[int]) -> InFlight:

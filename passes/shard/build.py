@@ -120,12 +120,12 @@ def build(
 
 @dataclass(slots=True)
 class _ValueDraft:
-    """A kind of values while needs are added to it."""
+    """A kind of values while needs are added to it; ``back``: seconds in which a gradient is brought from layout to layout."""
 
     layouts: Layouts
     flows: bool
     numbers: dict[tuple[int, int, float], int]
-    microbatches: int = 1
+    back: Floats
     link: bool = False
 
     def need(self, layout: int, gradient: int, apart: float = 0.0) -> int:
@@ -137,7 +137,7 @@ class _ValueDraft:
         convert, count = self.layouts.convert, len(self.layouts.placements)
         # The gradient is wanted as ``_dual`` of the source; keys from ``count`` on are layouts that it comes in.
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
-        back = convert[:, wanted].T / self.microbatches if self.flows else np.zeros((count, count))
+        back = self.back[:, wanted].T if self.flows else np.zeros((count, count))
         weights = np.hstack([convert, back])
         columns: dict[tuple[int, float], Floats] = {}
         if self.link:  # sources from ``count`` on are of a chain
@@ -184,11 +184,15 @@ class _Builder:
         return is_kept(resource.type, training=self.training)
 
     def value_kind(self, name: str) -> int:
-        times = self.microbatches if name in self.weights else 1
-        key = (self.around.types[name], name in self.trained, times, name in self.chains.links)
+        key = (self.around.types[name], name in self.trained, name in self.weights, name in self.chains.links)
         if key not in self.values:
             self.values[key] = len(self.drafts)
-            self.drafts.append(_ValueDraft(layouts_of(key[0], self.mesh, self.uneven), key[1], {}, *key[2:]))
+            type_, flows, weight, link = key
+            layouts = layouts_of(type_, self.mesh, self.uneven)
+            back = layouts.convert
+            if flows and weight:  # once a step, in buckets
+                back = layouts_of(type_, self.mesh, self.uneven, together=True).convert / self.microbatches
+            self.drafts.append(_ValueDraft(layouts, flows, {}, back, link))
         return self.values[key]
 
     # -- nodes ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from dnnc.backend.torch import dead_after, identifier, prelude, statement
 from dnnc.backend.torch.call import NEWEST
@@ -124,12 +125,23 @@ class _File:
 
     def statements(self, ops: Sequence[Op], leaving: set[str]) -> list[str]:
         """A statement for each op; a value that nothing reads any more, and that does not leave, is freed."""
-        dead, lines = dead_after(ops, leaving), list[str]()
-        for i, op in enumerate(ops):
-            lines += [f"    {line}" for line in self.lines(op).splitlines()]
-            if dead[i] and i + 1 < len(ops):
-                lines.append(f"    del {', '.join(self.name(name) for name in dead[i])}")
+        dead, lines, at = dead_after(ops, leaving), list[str](), 0
+        for bucket, group in groupby(ops, lambda op: op.get("bucket")):
+            some = list(group)
+            for together in [some] if bucket is not None and len(some) > 1 else [[op] for op in some]:
+                said = self.lines(together[0]) if len(together) == 1 else self.together(together)
+                lines += [f"    {line}" for line in said.splitlines()]
+                names = [self.name(name) for one in dead[at : at + len(together)] for name in one]
+                at += len(together)
+                if names and at < len(ops):
+                    lines.append(f"    del {', '.join(names)}")
         return lines
+
+    def together(self, ops: Sequence[Op]) -> str:
+        """The sums of a bucket."""
+        results, operands = ([self.name(name) for name in names] for names in zip(*map(_ends, ops), strict=True))
+        fields = f"channel={ops[0].get('channel')}, reduction={ops[0].get('reduction')!r}"
+        return f"{', '.join(results)} = comm.all_reduce_together([{', '.join(operands)}], {fields})"
 
     def lines(self, op: Op) -> str:
         """What an op does."""
@@ -199,6 +211,10 @@ class _File:
 
     def dict(self, values: Iterable[str], first: Sequence[str] = ()) -> str:
         return "{" + ", ".join([*first, *(f"{name[1:]!r}: {self.name(name)}" for name in values)]) + "}"
+
+
+def _ends(op: Op) -> tuple[str, str]:
+    return op.results[0].name, op.operands[0]
 
 
 def _made(ops: Iterable[Op]) -> list[str]:

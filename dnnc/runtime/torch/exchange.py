@@ -10,7 +10,8 @@ parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,6 +162,13 @@ class Exchange:
         result = tensor.contiguous().clone()
         dist.all_reduce(result, op=_REDUCE[reduction], group=self.network.groups[self._ranks(channel)])
         return result
+
+    def all_reduce_together(self, tensors: Sequence[torch.Tensor], channel: int, reduction: str = "sum") -> list[torch.Tensor]:
+        """The sums, or maxima, of the tensors of a bucket, in one message; ``channel``: of one of them."""
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat, op=_REDUCE[reduction], group=self.network.groups[self._ranks(channel)])
+        ends = itertools.accumulate(tensor.numel() for tensor in tensors)
+        return [flat[end - tensor.numel() : end].view(tensor.shape) for tensor, end in zip(tensors, ends, strict=True)]
 
     def reduce_scatter(self, tensor: torch.Tensor, channel: int, dim: int, reduction: str = "sum") -> torch.Tensor:
         """This rank's range, along ``dim``, of the sum or maximum."""

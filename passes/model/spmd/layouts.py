@@ -46,12 +46,13 @@ class Layouts:
 
 
 @lru_cache(maxsize=1 << 12)
-def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False) -> Layouts:
-    """The layouts of a type; what is no tensor of known shape is replicated."""
+def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False, *, together: bool = False) -> Layouts:
+    """The layouts of a type; what is no tensor of known shape is replicated. ``together``: what a gradient of a weight costs,
+    whose sum shares messages with others (``Axis.seconds``)."""
     found = tuple(sorted(_possible(type_, mesh, uneven), key=lambda placements: _order(placements, mesh)))
     size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
     numbers = {placements: number for number, placements in enumerate(found)}
-    return Layouts(found, _closure(numbers, mesh, type_, size), numbers)
+    return Layouts(found, _closure(numbers, mesh, type_, size, together), numbers)
 
 
 def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
@@ -132,7 +133,7 @@ def _order(placements: Placements, mesh: DeviceMesh) -> tuple[object, ...]:
     return (-parts, tuple(map(str, placements)))
 
 
-def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float) -> Seconds:
+def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, size: float, together: bool) -> Seconds:
     """Shortest paths (Floyd, Warshall)."""
     found = tuple(number)
     convert: Seconds = np.full((len(found), len(found)), np.inf)
@@ -158,7 +159,7 @@ def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, si
                         passed = size * _largest_piece(type_, placements, found[two], position, mesh)
                     else:
                         passed = held[one if step.join else two]
-                    convert[one, two] = axis.seconds(step, passed)
+                    convert[one, two] = axis.seconds(step, passed, together=together)
     for middle in range(len(found)):
         np.minimum(convert, convert[:, middle, None] + convert[None, middle, :], out=convert)
     return convert

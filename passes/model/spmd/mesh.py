@@ -46,8 +46,11 @@ class Axis:
         if not self.shares:
             object.__setattr__(self, "shares", equal(self.size))
 
-    def seconds(self, step: ReshardStep, part: float) -> float:
-        """Seconds of a collective whose members pass on at most ``part`` bytes at once."""
+    def seconds(self, step: ReshardStep, part: float, *, together: bool = False) -> float:
+        """Seconds of a collective whose members pass on at most ``part`` bytes at once. An all-reduce ``together`` with others
+        takes its part of a bucket (``passes.model.exchange``)."""
+        if together and step.cuts_anew:
+            return self.rings.reduce_seconds(self.size, part * self.size)
         speed = self.exchanges if step.spreads and self.exchanges is not None else self.rings
         return speed.seconds(step.rounds * (self.size - 1), part) if step.moves else 0.0
 

@@ -378,8 +378,9 @@ class _Walk:
 
     def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
         """Adds the cheapest chain of collectives to the bill."""
-        runs = self.microbatches if backward and name.startswith("@") else 1
-        for step in self.ways.way(self.types[name], source, target) if source != target else ():
+        summed = backward and name.startswith("@")  # once a step, in buckets
+        runs = self.microbatches if summed else 1
+        for step in self.ways.way(self.types[name], source, target, together=summed) if source != target else ():
             if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
                 self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward))

@@ -39,17 +39,17 @@ class Ways:
 
     def __init__(self, mesh: DeviceMesh, uneven: bool) -> None:
         self.mesh, self.uneven = mesh, uneven
-        self.known: dict[tuple[Type, Lies, Lies], tuple[Step, ...]] = {}
+        self.known: dict[tuple[Type, Lies, Lies, bool], tuple[Step, ...]] = {}
 
-    def way(self, type_: Type, source: Lies, target: Lies) -> tuple[Step, ...]:
-        """Raises KeyError where no chain leads there."""
-        key = (type_, source, target)
+    def way(self, type_: Type, source: Lies, target: Lies, *, together: bool = False) -> tuple[Step, ...]:
+        """``together``: as one of many gradients, whose sums share messages. Raises KeyError where no chain leads there."""
+        key = (type_, source, target, together)
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = self.find(type_, source, target)
+            found = self.known[key] = self.find(type_, source, target, together)
         return found
 
-    def find(self, type_: Type, source: Lies, target: Lies) -> tuple[Step, ...]:
+    def find(self, type_: Type, source: Lies, target: Lies, together: bool) -> tuple[Step, ...]:
         heap: list[tuple[float, int, int, Lies, tuple[Step, ...]]] = [(0.0, 0, 0, source, ())]
         done: set[Lies] = set()
         pushed = 0
@@ -60,12 +60,12 @@ class Ways:
             if lies in done:
                 continue
             done.add(lies)
-            for step in self.steps(type_, lies):
+            for step in self.steps(type_, lies, together):
                 pushed += 1
                 heapq.heappush(heap, (seconds + step.seconds, length + 1, pushed, step.after, (*way, step)))
         raise KeyError(f"{type_} cannot be brought from {source} to {target}")
 
-    def steps(self, type_: Type, lies: Lies) -> Iterator[Step]:
+    def steps(self, type_: Type, lies: Lies, together: bool) -> Iterator[Step]:
         """What one collective, or a local op, can make of a layout."""
         if not isinstance(type_, TensorType):
             return
@@ -84,7 +84,7 @@ class Ways:
                 if kind is not None and self.possible(type_, shape, layout):
                     step = RESHARD_STEPS[kind]
                     passed = size / axis.size if step.cuts_anew else self.bytes(type_, shape, lies, layout)
-                    seconds = axis.seconds(step, passed)
+                    seconds = axis.seconds(step, passed, together=together)
                     yield Step(kind, position, layout, size, seconds)
 
     def possible(self, type_: TensorType, shape: list[int], lies: Lies) -> bool:

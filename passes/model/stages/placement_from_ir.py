@@ -55,10 +55,10 @@ class Update:
     gradients: tuple[int, ...]
 
     def seconds(self, device_type: DeviceType, speed: Speed, replicas: int) -> float:
-        """``speed``: of a ring of the replicas, which add up each gradient in two rounds."""
+        """``speed``: of a ring of the replicas, which add up gradients in buckets."""
         summed = 0.0
         if replicas > 1 and not device_type.free_transfers:
-            summed = math.fsum(speed.seconds(2 * (replicas - 1), size / replicas) for size in self.gradients)
+            summed = math.fsum(speed.reduce_seconds(replicas, size) for size in self.gradients)
         return summed + update_seconds(self.moved, device_type)
 
 

@@ -19,6 +19,7 @@ from ir.module import Module, Plan, Resource
 from ir.topology import DeviceType, Topology
 from passes.cost import CostPass
 from passes.framework.base import PassContext
+from passes.model.exchange import BUCKET
 from passes.model.learning import learning, learning_seconds, saved_values
 from passes.model.network import network
 from passes.model.op_time import op_seconds
@@ -141,7 +142,7 @@ def by_hand_with_replicas(module: Module, microbatches: int, stages: int, device
                 once = sum(learned.update[name] for name in names) / type_.memory_bandwidth
                 for name in names:
                     size: int = module.symbol(name).type.nbytes  # type: ignore[union-attr]
-                    once += 2 * (r - 1) * (size / r / BANDWIDTH + LATENCY)
+                    once += 2 * (r - 1) * (size / r / BANDWIDTH + LATENCY * size / BUCKET)
                 moved = crossing.get(a, 0.0) + crossing.get(b, 0.0)
                 loads.append((math.fsum(seconds[a:b]) + moved) / r + once / microbatches)
             best = min(best, (microbatches - 1 + sum(replicas)) * max(loads))
@@ -190,7 +191,7 @@ def test_replicas_share_microbatches_but_not_the_update() -> None:
     alone, both = planned(module, microbatches=8, stages=1), planned(module, microbatches=8, replicas=2, stages=1)
     (one,), (two,) = alone.stages, both.stages
     assert two.replicas == 2
-    summed = 2 * (512 * 512 * 4 / 2 / BANDWIDTH + LATENCY)
+    summed = 2 * (512 * 512 * 4 / 2 / BANDWIDTH + LATENCY * 512 * 512 * 4 / BUCKET)
     assert two.sync == pytest.approx(one.sync + summed)
     assert two.compute == pytest.approx(one.compute - one.sync / 8 + 2 * two.sync / 8)
 

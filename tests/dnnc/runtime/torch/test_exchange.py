@@ -130,6 +130,9 @@ def run_rank(step: Step, rank: int, folder: Path) -> None:
             made = getattr(comm, op.name.removeprefix("comm."))(held, channel=number, **options)
             assert made.is_contiguous(), op
             np.save(folder / f"{number}.{rank}.npy", made.numpy())
+            if op.name == "comm.all_reduce":
+                both = comm.all_reduce_together([held.T, held], number, op.get("reduction"))
+                np.save(folder / f"{number}.{rank}.together.npy", np.stack([both[0].T.numpy(), both[1].numpy()]))
     dist.barrier()
 
 
@@ -159,3 +162,11 @@ def test_each_rank_ends_with_its_part(name: str, step: Step, results: Path) -> N
     for rank in range(1, RANKS):
         found = np.load(results / f"{number}.{rank}.npy")
         assert np.array_equal(found, expected(step, number, rank)), f"rank {rank}"
+
+
+@pytest.mark.parametrize("name", [name for name, row in COLLECTIVES.items() if "all_reduce" in row[2]])
+def test_a_bucket_is_its_sums(name: str, step: Step, results: Path) -> None:
+    number = list(COLLECTIVES).index(name)
+    for rank in range(1, RANKS):
+        both = np.load(results / f"{number}.{rank}.together.npy")
+        assert np.array_equal(both, np.stack([expected(step, number, rank)] * 2)), f"rank {rank}"

@@ -1,0 +1,74 @@
+"""Gradients that are summed together: sums over the same members travel in one message, a bucket (Li et al., PyTorch
+Distributed, VLDB 2020, section 3.2.3), which pays the latency once.
+
+Invariants of what phase U of a stage then is:
+1. Sums of gradients, with the ``grad.accumulate`` that each needs, come first, in the order in which the backward pass makes
+   the gradients. All else keeps its order. A sum that needs something else of U, such as what another stage sends, stays.
+2. Sums of one ``bucket`` stand side by side: over the same axis, by the same reduction, of the same element type, none of
+   what another makes. A bucket has at most ``BUCKET`` bytes on a member, or one gradient.
+3. A sum without a ``bucket`` travels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ir.attributes import Attribute, AttrKind
+from ir.facets import UPDATE, phase_of
+from ir.grads import ACCUMULATE
+from ir.ops import Op
+from ir.types import TensorType, Type
+from passes.model.exchange import BUCKET
+
+SUM = "comm.all_reduce"
+
+
+def in_buckets(ops: Sequence[Op], size: Callable[[Type], float]) -> tuple[Op, ...]:
+    """The ops of a stage with its sums of gradients in buckets; ``size``: bytes of a type on a member."""
+    updates = [op for op in ops if phase_of(op.facets) == UPDATE]
+    made = {value.name: at for at, op in enumerate(ops) for value in op.results}
+    first = {op.results[0].name: made.get(op.operands[0], -1) for op in updates if op.name == ACCUMULATE}
+    means = {op.results[0].name: op for op in updates if op.name == ACCUMULATE}
+    front: list[Op] = []
+    taken: set[int] = set()
+    number = 0
+    while True:
+        ready = [op for op in updates if op.name == SUM and id(op) not in taken and op.operands[0] in first]
+        if not ready:
+            break
+        for bucket in _filled(sorted(ready, key=lambda op: first[op.operands[0]]), size):
+            front += [mean for op in bucket if (mean := means.pop(op.operands[0], None)) is not None]
+            front += [_numbered(op, number) for op in bucket] if len(bucket) > 1 else bucket
+            number += len(bucket) > 1
+            taken.update(map(id, bucket))
+            first.update((op.results[0].name, first[op.operands[0]]) for op in bucket)
+    if not front:
+        return tuple(ops)
+    moved = {value.name for op in front for value in op.results}
+    left = [op for op in updates if not any(value.name in moved for value in op.results)]
+    return (*(op for op in ops if phase_of(op.facets) != UPDATE), *front, *left)
+
+
+def _filled(sums: Sequence[Op], size: Callable[[Type], float]) -> list[list[Op]]:
+    """Sums in buckets, one after the other; a bucket is closed when the next gradient does not fit into it."""
+    open_: dict[object, tuple[list[Op], float]] = {}
+    found: list[list[Op]] = []
+    for op in sums:
+        type_ = op.results[0].type
+        key = op.get("mesh"), op.get("axis"), op.get("reduction"), type_.dtype if isinstance(type_, TensorType) else None
+        bucket, held = open_.get(key, ([], 0.0))
+        if not bucket or held + size(type_) > BUCKET:
+            bucket, held = [], 0.0
+            found.append(bucket)
+        bucket.append(op)
+        open_[key] = bucket, held + size(type_)
+    return found
+
+
+def _numbered(op: Op, number: int) -> Op:
+    fields = {**dict(op.attributes), "bucket": Attribute(AttrKind.INT, number)}
+    return replace(op, attributes=tuple(sorted(fields.items())))
+
+
+__all__ = ["in_buckets"]
