@@ -81,7 +81,7 @@ def _derived(op: Op, device_type: DeviceType) -> float:
     cost = op.facet(Cost)
     if cost is None:
         return device_type.overhead
-    rate = rate_of(op, device_type) * efficiency_of(cost.kind, device_type)
+    rate = rate_of(op, cost.kind, device_type)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is not None:
         return product_seconds(product, device_type, rate)
@@ -97,7 +97,7 @@ def gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
     cost = op.facet(Cost)
     if cost is None or not flops:
         return 0.0
-    rate = rate_of(op, device_type) * efficiency_of(cost.kind, device_type)
+    rate = rate_of(op, cost.kind, device_type)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is None:
         work = replace(cost, flops=flops, read=2 * cost.read, write=2 * cost.write)
@@ -134,7 +134,7 @@ def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0) -> float:
     if cost is None or op.facet(Time) is not None or not device_type.units:
         whole = gradient_seconds(op, device_type, gradients) if gradients else op_seconds(op, device_type)
         return max(0.0, whole - device_type.overhead)
-    rate = rate_of(op, device_type) * efficiency_of(cost.kind, device_type)
+    rate = rate_of(op, cost.kind, device_type)
     bandwidth = max(_bandwidth(device_type), device_type.cache_bandwidth)
     arithmetic = (gradients or cost.flops) / rate if rate else 0.0
     return max(arithmetic, (cost.read + cost.write) / bandwidth if bandwidth else 0.0)
@@ -180,7 +180,7 @@ def fused_seconds(op: Op, device_type: DeviceType, chained: int) -> float:
     cost = op.facet(Cost)
     if cost is None or op.facet(Time) is not None or not fuses(device_type):
         return math.inf
-    rate = rate_of(op, device_type) * efficiency_of(EPILOGUE, device_type)
+    rate = rate_of(op, EPILOGUE, device_type)
     extra = max(cost.read - cost.weight - chained, 0)
     return max(cost.flops / rate if rate else 0.0, extra / _bandwidth(device_type) if device_type.memory_bandwidth else 0.0)
 
@@ -231,22 +231,19 @@ def as_much(one: Type, other: Type) -> bool:
     return isinstance(one, TensorType) and isinstance(other, TensorType) and one.shape == other.shape
 
 
-def rate_of(op: Op, device_type: DeviceType) -> float:
-    """Peak flop/s for the element type of the op's first tensor result; 0 where the type states no rate at all."""
+def rate_of(op: Op, kind: str, device_type: DeviceType) -> float:
+    """Flop/s that ops of a class reach with the element type of the op's first tensor result; 0 where the type states no rate
+    at all."""
     rates: Mapping[str, float] = dict(device_type.rates)
-    for value in op.results:
-        if isinstance(value.type, TensorType):
-            found = rates.get(value.type.dtype.value)
-            if found:
-                return found
-            break
-    return rates.get("f32") or max(rates.values(), default=0.0)
+    dtype = next((value.type.dtype.value for value in op.results if isinstance(value.type, TensorType)), "")
+    peak = rates.get(dtype) or rates.get("f32") or max(rates.values(), default=0.0)
+    return peak * efficiency_of(f"{kind}-{dtype}", device_type)
 
 
 def efficiency_of(kind: str, device_type: DeviceType) -> float:
     """Fraction of the peak that ops of this class reach; ``default``'s where the class is not listed, 1.0 without one.
 
-    A class may refine another by a suffix: ``conv-depthwise`` falls back to ``conv``."""
+    A class may refine another by a suffix: ``conv-depthwise`` falls back to ``conv``, ``matmul-f32`` to ``matmul``."""
     table = dict(device_type.efficiency)
     while True:
         if kind in table:

@@ -13,9 +13,15 @@ import sys
 from pathlib import Path
 
 from tests.bench.machine import header
-from tests.bench.referees import gemm, nccl, vtrain
+from tests.bench.referees import gemm, nccl, neusight, vtrain
 
-REFEREES = {"gemm": gemm.judge, "nccl": nccl.judge, "vtrain_single": vtrain.judge, "vtrain_multi": vtrain.judge}
+REFEREES = {
+    "gemm": gemm.judge,
+    "nccl": nccl.judge,
+    "neusight": neusight.judge,
+    "vtrain_single": vtrain.judge,
+    "vtrain_multi": vtrain.judge,
+}
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "referees"
 
 

@@ -66,9 +66,15 @@ def test_efficiency_falls_back_to_the_wider_class_then_to_default() -> None:
 
 
 def test_rate_of_a_type_without_one_is_that_of_f32() -> None:
-    assert rate_of(op("Add", dtype=DType.I64), GPU) == 100.0
-    assert rate_of(op("Add"), DeviceType("none")) == 0.0
-    assert rate_of(op("Add"), DeviceType("half", rates=(("f16", 7.0),))) == 7.0
+    assert rate_of(op("Add", dtype=DType.I64), "conv", GPU) == 50.0
+    assert rate_of(op("Add"), "conv", DeviceType("none")) == 0.0
+    assert rate_of(op("Add"), "conv", DeviceType("half", rates=(("f16", 7.0),))) == 7.0
+
+
+def test_an_efficiency_may_be_of_one_element_type() -> None:
+    type_ = replace(GPU, efficiency=(*GPU.efficiency, ("matmul-f32", 0.9)))
+    assert rate_of(op("MatMul"), "matmul", type_) == 90.0
+    assert rate_of(op("MatMul", dtype=DType.F16), "matmul", type_) == 320.0
 
 
 def chain(*more: Op) -> tuple[Op, ...]:
