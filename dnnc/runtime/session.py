@@ -5,8 +5,10 @@ Imports onnxruntime and the standard library only: a stage process must start fa
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,8 @@ from dnnc.runtime.external import session_on
 
 _ERRORS, _NOTHING = 3, 4
 """What onnxruntime writes to standard error."""
+_MMAP_THRESHOLD = -3
+"""M_MMAP_THRESHOLD of malloc.h: from which size on a block is a mapping of its own, that goes back when it is freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ def open_session(model: bytes, settings: Settings, weights: Mapping[str, int] | 
         made = ort.SessionOptions()
         made.intra_op_num_threads = settings.threads
         made.inter_op_num_threads = 1
+        made.enable_mem_pattern = False  # else the activations of the first run are held beside those of all others
         made.log_severity_level = _ERRORS if elsewhere else _NOTHING  # errors come as exceptions, but why a provider failed
         made.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spin else "0")
         if elsewhere:
@@ -77,7 +82,23 @@ def open_session(model: bytes, settings: Settings, weights: Mapping[str, int] | 
     def start(model: bytes, options: Any) -> Any:
         return make_session(model, options, settings.provider)
 
-    return start(model, options()) if weights is None else session_on(model, weights, options, start)
+    with _returning_memory():
+        return start(model, options()) if weights is None else session_on(model, weights, options, start)
+
+
+@contextmanager
+def _returning_memory() -> Iterator[None]:
+    """While a session is made, what is freed goes back to the system: weights are copied and laid out anew one by one, and
+    glibc would keep the first copies. Behind it, large blocks are kept again, for those of microbatches come and go."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # another allocator
+        yield
+        return
+    mallopt(_MMAP_THRESHOLD, 1 << 20)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
 
 
 def nodes_by_provider(session: Any) -> Counter[str]:
