@@ -5,6 +5,9 @@ the network at once. Of a ring (Thakur, Rabenseifner, Gropp 2005) they go to the
 to other members, n-1 steps in all. A step is as fast as its slowest message: that of the narrowest route, or of the medium
 (``Path.media``) that most messages share. So no collective is priced below the bytes that cross a medium over its bandwidth.
 
+Where each host has several members of a group, as many rings may each carry a part of the data, the next leaving each host by
+its next member (as NCCL's do): devices with network cards of their own then use all of these. That is done where it is faster.
+
 Seconds of s steps that each pass on ``part`` bytes, x = s part in all, over a link of bandwidth B and latency L:
 
     start + s L + x / B + switch x / (x + knee),    knee = switch / (1 / small - 1 / B)
@@ -19,7 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from passes.model.network import Network, Path
@@ -57,8 +60,14 @@ class Speed:
 def rings(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = ()) -> Speed:
     """Of collectives in which each member passes on to the next of its group, in all groups at once. What passes between two
     devices of ``free`` costs nothing. Raises Unreachable."""
-    pairs = (pair for group in groups for pair in zip(group, [*group[1:], *group[:1]], strict=True))
-    return _speed(net, _paths(net, pairs, free), 1)
+    one = _speed(net, _paths(net, _around(groups), free), 1)
+    blocks = [[list(block) for _, block in itertools.groupby(group, net.host)] for group in groups]
+    rails = len(blocks[0][0])
+    if rails == 1 or any(len(own) == 1 or any(len(block) != rails for block in own) for own in blocks):
+        return one
+    turned = [[name for block in own for name in (*block[by:], *block[:by])] for by in range(rails) for own in blocks]
+    several = _speed(net, _paths(net, _around(turned), free), 1, rails)
+    return several if several.bandwidth > one.bandwidth else one
 
 
 def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = ()) -> Speed:
@@ -67,15 +76,24 @@ def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str
     return _speed(net, _paths(net, pairs, free), max(len(groups[0]) - 1, 1))
 
 
-def _speed(net: Network, paths: Sequence[Path], steps: int) -> Speed:
-    """Of each message when those of all ``paths`` are sent in so many steps."""
+def _around(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    return (pair for group in groups for pair in zip(group, [*group[1:], *group[:1]], strict=True))
+
+
+def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1) -> Speed:
+    """Of each message when those of all ``paths`` are sent in so many steps, each in ``rails`` parts on paths of their own."""
     if not paths:
         return Speed(math.inf)
     crossing = Counter(name for path in paths for name, _ in path.media)
-    shared = (steps * bandwidth / crossing[name] for path in paths for name, bandwidth in path.media)
+    shared = (steps * rails * bandwidth / crossing[name] for path in paths for name, bandwidth in path.media)
     links = [net.links[name] for name in dict.fromkeys(link for path in paths for link in path.links)]
+    if rails == 1:
+        alone = min(path.bandwidth for path in paths)
+    else:
+        entered = Counter(hop for path in paths for hop in path.hops)
+        alone = min(rails * net.links[hop[0]].bandwidth / count for hop, count in entered.items())
     return Speed(
-        min(min(path.bandwidth for path in paths), min(shared, default=math.inf)),
+        min(alone, min(shared, default=math.inf)),
         max(path.latency for path in paths),
         max(link.start for link in links),
         min((link.small for link in links if link.small), default=0.0),

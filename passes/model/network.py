@@ -113,6 +113,10 @@ class Network:
             found = self._paths[source, target] = self._find(source, target)
         return found
 
+    def host(self, device: str) -> str:
+        """The name of its host. Raises KeyError."""
+        return self._devices[device].host
+
     def port(self, device: str) -> Port:
         """The best case over all routes from and to ``device``."""
         if not self._ports:

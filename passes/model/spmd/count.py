@@ -12,6 +12,7 @@ what one has and another gets; an all-reduce passes on n-ths.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,12 +57,29 @@ def count(module: Module) -> tuple[Counted, ...]:
     for stage in module.of_type(Stage):
         mesh = meshes.get(stage.mesh)
         if mesh is not None:
-            axes = {axis: [_messages(topology, net, mesh, axis, spread) for spread in (False, True)] for axis, _ in mesh.axes}
-            found += _of_stage(stage, mesh, axes, net)
+            found += _of_stage(stage, mesh, {axis: _Traffic.of(topology, net, mesh, axis) for axis, _ in mesh.axes}, net)
     return tuple(found)
 
 
-def _of_stage(stage: Stage, mesh: Mesh, axes: Mapping[str, Sequence[list[Path]]], net: Network) -> list[Counted]:
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Along one axis, routes of what members send in a ``ring``, in an exchange of ``all`` with all, and in rings that part the
+    data (``parted``, ring by ring)."""
+
+    ring: list[Path]
+    all: list[Path]
+    parted: list[list[Path]]
+
+    @classmethod
+    def of(cls, topology: Topology, net: Network, mesh: Mesh, axis: str) -> _Traffic:
+        ring, every = (_messages(topology, net, mesh, axis, spread) for spread in (False, True))
+        return cls(ring, every, _parted(topology, net, mesh, axis))
+
+    def seconds(self, step: ReshardStep, net: Network, steps: int, part: float) -> float:
+        return _seconds(self.all, net, steps, part) if step.spreads else _seconds(self.ring, net, steps, part, self.parted)
+
+
+def _of_stage(stage: Stage, mesh: Mesh, axes: Mapping[str, _Traffic], net: Network) -> list[Counted]:
     found = []
     for op in stage.ops:
         if is_collective(op):
@@ -70,7 +88,7 @@ def _of_stage(stage: Stage, mesh: Mesh, axes: Mapping[str, Sequence[list[Path]]]
             members = dict(mesh.axes)[axis]
             size, passed = _bytes(op, COLLECTIVES[kind], mesh, axis_number(mesh, axis))
             steps = COLLECTIVES[kind].rounds * (members - 1)
-            seconds = _seconds(axes[axis][COLLECTIVES[kind].spreads], net, steps, passed)
+            seconds = axes[axis].seconds(COLLECTIVES[kind], net, steps, passed)
             found.append(Counted(stage.index, op.get("channel"), kind, axis, op.results[0].name, size, steps * passed, seconds))
     return found
 
@@ -139,17 +157,18 @@ def _messages(topology: Topology, net: Network, mesh: Mesh, axis: str, spread: b
     return found
 
 
-def _seconds(messages: Sequence[Path], net: Network, steps: int, part: float) -> float:
-    """Of a collective of so many steps in which members pass on ``part`` bytes."""
+def _seconds(messages: Sequence[Path], net: Network, steps: int, part: float, parted: Sequence[Sequence[Path]] = ()) -> float:
+    """Of a collective of so many steps in which members pass on ``part`` bytes; ``parted``: rings that might share the data."""
     if not messages:
         return 0.0
     ring = len({(path.source, path.target) for path in messages}) == len({path.source for path in messages})
-    each = steps * part if ring else part  # bytes of a message
-    across: dict[str, float] = {}
-    for path in messages:
-        for medium, bandwidth in path.media:
-            across[medium] = across.get(medium, 0.0) + each / bandwidth
-    moving = max(steps * part / min(path.bandwidth for path in messages), *across.values(), 0.0)
+    moving = _moving(messages, steps * part if ring else part)
+    moving = max(moving, steps * part / min(path.bandwidth for path in messages))
+    if parted:
+        every = [path for ring_ in parted for path in ring_]
+        quicker = _moving(every, steps * part / len(parted), net)
+        if quicker < moving:
+            moving, messages = quicker, every
     links = [net.links[name] for path in messages for name in path.links]
     seconds = max(link.start for link in links) + steps * max(path.latency for path in messages) + moving
     quick = min((link.small for link in links if link.small), default=0.0)
@@ -159,6 +178,44 @@ def _seconds(messages: Sequence[Path], net: Network, steps: int, part: float) ->
         longer = steps * part / quick - moving
         seconds += more * longer / (longer + more)
     return seconds
+
+
+def _moving(messages: Sequence[Path], each: float, net: Network | None = None) -> float:
+    """Seconds until the busiest medium, and with ``net`` the busiest link in the direction of a message, has let all messages
+    of ``each`` bytes pass."""
+    busy: dict[object, float] = {}
+    for path in messages:
+        for medium, bandwidth in path.media:
+            busy[medium] = busy.get(medium, 0.0) + each / bandwidth
+        if net is not None:
+            for hop in path.hops:
+                busy[hop] = busy.get(hop, 0.0) + each / net.links[hop[0]].bandwidth
+    return max(busy.values(), default=0.0)
+
+
+def _parted(topology: Topology, net: Network, mesh: Mesh, axis: str) -> list[list[Path]]:
+    """The same of the rings that part the data among as many members as each host has of each group, ring by ring; none where
+    hosts have unequally many, or one, or a group is on one host."""
+    free = {type_.name for type_ in topology.types if type_.free_transfers}
+    found: dict[int, list[Path]] = {}
+    for member in range(len(mesh.devices)):
+        group = members_along(mesh, member, axis)
+        devices = [topology.device(mesh.devices[other]) for other in group]
+        borders = [0, *(i for i in range(1, len(group)) if devices[i].host != devices[i - 1].host), len(group)]
+        lengths = {behind - first for first, behind in itertools.pairwise(borders)}
+        if len(borders) == 2 or len(lengths) > 1 or lengths == {1}:
+            return []
+        (length,) = lengths
+        at = group.index(member)
+        for by in range(length):
+            # A ring that is turned by so many places within each host leaves a host behind the member before ``by``.
+            place = at % length
+            leaves = (place - by) % length == length - 1
+            after = (at // length + 1) * length + by if leaves else at // length * length + (place + 1) % length
+            source, target = devices[at], devices[after % len(group)]
+            if source.type not in free or target.type not in free:
+                found.setdefault(by, []).append(net.path(source.name, target.name))
+    return list(found.values())
 
 
 __all__ = ["Counted", "count"]

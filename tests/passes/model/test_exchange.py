@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dnnc.frontends import load_topology
+from ir.diagnostics import DiagnosticSink
 from ir.module import Mesh
 from ir.opdefs import COLLECTIVES, RESHARD_STEPS
 from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
 from passes.model.exchange import Speed, exchanges, rings
 from passes.model.network import Network, network
-from passes.model.spmd.count import _messages, _seconds
+from passes.model.spmd.count import _Traffic
 from passes.model.spmd.mesh import Axis, mesh_of, shapes
 
 CHIP = DeviceType("chip")
@@ -47,6 +49,15 @@ def test_an_exchange_of_all_with_all_counts_every_pair() -> None:
     (axis,) = mesh_of(topology, network(topology), (8,)).axes
     nbytes = 64e6
     assert axis.seconds(COLLECTIVES["all_to_all"], nbytes / 64) == pytest.approx(nbytes / 4 / 1e9)
+
+
+def test_hosts_with_a_card_for_each_device_use_them_all() -> None:
+    """Eight devices on two hosts, each device with a card of 25 GB/s: rings leave a host by each of its four cards."""
+    topology = load_topology("preset:2xa100x4", DiagnosticSink())
+    (axis,) = mesh_of(topology, network(topology), (8,)).axes
+    assert axis.rings.bandwidth == pytest.approx(4 * 25e9)
+    inside = mesh_of(topology, network(topology), (2, 4)).axes[1]
+    assert inside.rings.bandwidth == pytest.approx(205e9)
 
 
 LATENCIES = st.sampled_from([0.0, 1e-6, 1e-4])
@@ -82,8 +93,10 @@ def machines(draw: st.DrawFn) -> Topology:
     ]
     if draw(st.booleans()):
         found.append(Link("many", (*points, names[0]), draw(BANDWIDTHS), shared=draw(st.booleans())))
-    devices = tuple(Device(point, "chip", "h") for point in points)
-    return Topology("@any", (CHIP,), (Host("h"),), devices, tuple(map(Switch, names)), tuple(found))
+    block = draw(st.sampled_from([1, 2, 4, 8]))  # devices of a host
+    devices = tuple(Device(point, "chip", f"h{i // block}") for i, point in enumerate(points))
+    hosts = tuple(map(Host, dict.fromkeys(device.host for device in devices)))
+    return Topology("@any", (CHIP,), hosts, devices, tuple(map(Switch, names)), tuple(found))
 
 
 def cut_seconds(topology: Topology, groups: Sequence[Sequence[str]], kind: str, nbytes: float) -> float:
@@ -144,8 +157,8 @@ def test_a_collective_costs_what_its_messages_add_up_to(topology: Topology, data
         for kind, step in COLLECTIVES.items():
             part = data.draw(st.sampled_from([0.0, 1.0, 1e4, 1e7]))
             steps = step.rounds * (axis.size - 1)
-            messages = _messages(topology, net, symbol, axis.name, step.spreads)
-            assert math.isclose(axis.seconds(step, part), _seconds(messages, net, steps, part), rel_tol=1e-9), kind
+            counted = _Traffic.of(topology, net, symbol, axis.name).seconds(step, net, steps, part)
+            assert math.isclose(axis.seconds(step, part), counted, rel_tol=1e-9), kind
 
 
 @given(BANDWIDTHS, st.floats(1.0, 10.0), st.floats(0.0, 1e9), st.floats(0.0, 1e9), LATENCIES, st.sampled_from([0.0, 5e5, 1e8]))
