@@ -19,7 +19,8 @@ class DeviceType:
 
     ``rates``: peak flop/s by element type (``f32``, ``bf16``...), sorted. A type that is missing runs at ``f32``'s rate.
     ``efficiency``: fraction of the peak that a class of ops (``Cost.kind``) reaches, sorted; a missing class reaches
-    ``default``, and 1.0 without one. ``overhead``: seconds per op. ``memory``: bytes, None when unlimited.
+    ``default``, and 1.0 without one. ``overhead``: seconds per op. ``memory``: bytes, None when unlimited;
+    of these the process that runs there holds ``reserved`` itself, before it has a tensor.
     ``handover``: seconds per microbatch that a stage on the device spends besides where a plan has several.
     ``free_transfers``: the device pays nothing for what it sends or receives (the CPU of the placement papers).
     ``provider``: the execution provider of such devices, as ONNX Runtime spells it (``CUDAExecutionProvider``); empty where the
@@ -53,6 +54,7 @@ class DeviceType:
     split: float = 0.0
     balance: float = 0.0
     launch: float = 0.0
+    reserved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,10 @@ class Topology:
         raise KeyError(name)
 
     def memory(self, device: Device) -> int | None:
-        """Bytes of memory of ``device``; None when unlimited."""
-        return device.memory if device.memory is not None else self.type(device.type).memory
+        """Bytes of memory of ``device`` for tensors; None when unlimited."""
+        type_ = self.type(device.type)
+        limit = device.memory if device.memory is not None else type_.memory
+        return None if limit is None else max(0, limit - type_.reserved)
 
     def device_id(self, device: Device) -> int:
         """The number by which the provider of ``device`` knows it."""

@@ -36,6 +36,7 @@ _TYPE = (
     "rates",
     "memory_bandwidth",
     "memory",
+    "reserved",
     "overhead",
     "launch",
     "handover",
@@ -234,6 +235,7 @@ class Reader:
             doc.seconds((*inside, "split"), products, default=base.split),
             doc.fraction((*inside, "balance"), products, default=base.balance),
             doc.seconds((*path, "launch"), table, default=base.launch),
+            doc.memory((*path, "reserved"), table, default=base.reserved) or 0,
         )
         if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')

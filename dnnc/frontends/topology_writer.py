@@ -58,6 +58,8 @@ def _type(type_: DeviceType) -> Fields:
     fields.append(("memory_bandwidth", _text(quantity_text(type_.memory_bandwidth, Quantity.BANDWIDTH))))
     if type_.memory is not None:
         fields.append(("memory", _text(quantity_text(type_.memory, Quantity.MEMORY))))
+    if type_.reserved:
+        fields.append(("reserved", _text(quantity_text(type_.reserved, Quantity.MEMORY))))
     if type_.overhead:
         fields.append(("overhead", _text(quantity_text(type_.overhead, Quantity.TIME))))
     if type_.launch:

@@ -25,6 +25,8 @@ _PCIE = (12e9, 10e-6)
 """Bandwidth and latency of a GPU's way to its host where nothing is known: PCIe 3 with 16 lanes."""
 _UNKNOWN_GPU = DeviceType("gpu", "gpu", (("f16", 20e12), ("f32", 10e12)), 500e9, overhead=5e-6, efficiency=(("default", 0.5),))
 _MIB = 1 << 20
+_RUNTIME = 55 * _MIB
+"""Bytes that a process of 'dnnc run' holds beside its model."""
 _TOLD = 8
 """Devices whose cores the comment on them tells."""
 
@@ -100,10 +102,9 @@ def _shares(facts: Facts, parts: tuple[tuple[int, ...], ...]) -> list[int]:
 
 def _core_type(core: DeviceType, cores: int, memory: int) -> DeviceType:
     """The type of a device of so many cores, each of which is taken for the preset's."""
-    if cores == 1:
-        return replace(core, memory=memory, source="")
+    name = core.name if cores == 1 else f"cores{cores}"
     rates = tuple((dtype, rate * cores) for dtype, rate in core.rates)
-    return replace(core, name=f"cores{cores}", rates=rates, memory=memory, source="")
+    return replace(core, name=name, rates=rates, memory=memory, reserved=_RUNTIME, source="")
 
 
 def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
@@ -113,6 +114,7 @@ def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
     notes = dict.fromkeys(((table, key) for key in ("memory_bandwidth", "overhead", "handover", "efficiency")), guess)
     notes[table, "rates"] = guess if cores == 1 else f"{guess}, times {cores} cores"
     notes[table, "memory"] = "read: this device's part of the host's memory"
+    notes[table, "reserved"] = "measured elsewhere: a process that runs next to nothing (python -m tests.bench.memory)"
     run = f"; 'dnnc run --threads {cores}' gives each device its cores" if cores > 1 else ""
     return {**notes, (table, ""): f"{cores} core{'s' if cores > 1 else ''} of {facts.processor}{run}"}
 

@@ -36,8 +36,9 @@ def topology_text(topology: Topology) -> str:
     for _, run in groupby(topology.devices, key=lambda d: (d.type, d.host, topology.memory(d))):
         members = list(run)
         first = members[0]
+        memory = first.memory if first.memory is not None else topology.type(first.type).memory
         names = _span([device.name for device in members])
-        devices.append((names, str(len(members)), first.type.removeprefix("@"), first.host, _limit(topology.memory(first))))
+        devices.append((names, str(len(members)), first.type.removeprefix("@"), first.host, _limit(memory)))
     parts.append(table_text(Table(columns("<devices count <type <host memory"), tuple(devices))))
     if topology.links:
         links = []
