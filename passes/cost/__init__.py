@@ -14,16 +14,17 @@ Sizes that types do not tell are those of a ``Measured`` facet (``measured.py``)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from ir import operators
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import Cost, Measured, OptimizerState
 from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.ranges import COUNTED
-from ir.types import TensorType, Type
+from ir.types import DType, TensorType, Type
 from passes.cost import backward, contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.cost.measured import with_measurements, with_seconds
@@ -32,6 +33,7 @@ from passes.framework.expanded import on_expanded
 from passes.model.graph import reads
 from passes.model.learning import is_float, trained
 from passes.model.op_time import COST_PARTS, total_cost
+from passes.model.products import BITS
 from passes.model.profiled import with_profile
 from passes.model.sizes import sized_results
 from passes.model.sizes import sizes as unknown_sizes
@@ -181,6 +183,8 @@ class _Coster:
     program: _Program
     types: dict[str, Type]
     learned: set[str] | None = None
+    narrow: set[str] = field(default_factory=set)
+    """What is dequantised from 8 bits: runtimes compute a product of such operands in 8 bits."""
 
     def body(self, ops: Iterable[Op]) -> tuple[Op, ...]:
         return tuple(map(self.op, ops))
@@ -203,7 +207,18 @@ class _Coster:
             if work is None:
                 return op.with_facets(_cost(facts, Work("default")))
             known[alike] = _cost(facts, work)
-        return op.with_facets(known[alike])
+        return op.with_facets(self.in_bits(op, operands, alike))
+
+    def in_bits(self, op: Op, operands: Sequence[Type | None], alike: object) -> Cost:
+        """The cost of ops that are ``alike``, where both operands are dequantised of the class of 8 bits."""
+        cost, known = self.program.known[alike], self.program.known
+        if operators.has(op, operators.DEQUANTISES):
+            first = operands[0]
+            if isinstance(first, TensorType) and first.dtype in (DType.I8, DType.U8):
+                self.narrow.add(op.results[0].name)
+        elif operators.has(op, operators.FUSES) and len(op.operands) > 1 and self.narrow.issuperset(op.operands[:2]):
+            return known.setdefault((alike, BITS), replace(cost, kind=f"{cost.kind}{BITS}"))
+        return cost
 
     def learns(self, op: Op) -> tuple[bool, ...] | None:
         """Which operands need a gradient; notes which results have one."""

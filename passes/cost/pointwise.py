@@ -207,12 +207,18 @@ def scan_search(facts: OpFacts) -> Work:
     return Work("gather", facts.size(0))
 
 
-def quantize(forward: int) -> Formula:
-    """Per element of the data; gradients pass straight through."""
+def quantize(forward: int, wide: int | None = None) -> Formula:
+    """Per element of the data; gradients pass straight through. ``wide``: the operand, or -1 the result, that is not moved: of
+    QuantizeLinear and DequantizeLinear runtimes fuse the wide side with the op that makes or reads it, so they cost the narrow
+    side, at the rate of an epilogue."""
 
     def formula(facts: OpFacts) -> Work:
         inputs, weights = split_gradients(facts, {0: facts.size(0)})
-        return Work("elementwise", forward * facts.size(0), inputs, weights)
+        kind, flops = "elementwise" if wide is None else "epilogue", forward * facts.size(0)
+        if wide is None:
+            return Work(kind, flops, inputs, weights)
+        read = sum(facts.bytes(i) for i in range(len(facts.operands)) if i != wide)
+        return Work(kind, flops, inputs, weights, read=read, write=0 if wide < 0 else facts.bytes(-1))
 
     return formula
 
@@ -415,8 +421,8 @@ FORMULAS: dict[str, Formula] = {
     "onnx.GridSample": grid_sample,
     "onnx.AffineGrid": elementwise(6),
     "onnx.RoiAlign": roi_align,
-    "onnx.QuantizeLinear": quantize(3),
-    "onnx.DequantizeLinear": quantize(2),
+    "onnx.QuantizeLinear": quantize(3, 0),
+    "onnx.DequantizeLinear": quantize(2, -1),
     "onnx.DynamicQuantizeLinear": quantize(5),  # extremes 2, then 3 as above
     "onnx.TopK": topk,
     "onnx.Unique": sorting,

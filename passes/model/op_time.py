@@ -37,7 +37,7 @@ from ir.facets import BackwardTime, Cost, Time
 from ir.ops import Op, all_reads
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
-from passes.model.products import product_of, product_seconds
+from passes.model.products import BITS, product_of, product_seconds
 from passes.model.sizes import sized_results
 
 EPILOGUE = "epilogue"
@@ -236,6 +236,8 @@ def rate_of(op: Op, kind: str, device_type: DeviceType) -> float:
     at all."""
     rates: Mapping[str, float] = dict(device_type.rates)
     dtype = next((value.type.dtype.value for value in op.results if isinstance(value.type, TensorType)), "")
+    if kind.endswith(BITS):
+        kind, dtype = kind.removesuffix(BITS), BITS.removeprefix("-")
     peak = rates.get(dtype) or rates.get("f32") or max(rates.values(), default=0.0)
     return peak * efficiency_of(f"{kind}-{dtype}", device_type)
 

@@ -29,6 +29,9 @@ TILES = ((16, 32), (16, 64), (16, 128), (32, 64), (64, 32), (64, 64), (64, 128),
          (256, 256))  # fmt: skip
 CUTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
+BITS = "-i8"
+"""Behind the class of a product or convolution that runtimes compute in 8 bits, since both operands are dequantised."""
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -53,13 +56,14 @@ def product_of(op: Op, cost: Cost) -> Product | None:
     is that of the op's first result. A matrix of weights is met by all rows at once; two activations are multiplied batch by
     batch."""
     type_ = op.results[0].type if op.results else None
-    if cost.kind not in ("matmul", "conv") or not isinstance(type_, TensorType) or type_.shape is None:
+    kind = cost.kind.removesuffix(BITS)
+    if kind not in ("matmul", "conv") or not isinstance(type_, TensorType) or type_.shape is None:
         return None
     shape = [dim for dim in type_.shape if isinstance(dim, int)]
     elements = math.prod(shape)
     if len(shape) < max(1, len(type_.shape)) or not elements or not cost.flops:
         return None
-    if cost.kind == "conv":
+    if kind == "conv":
         batch, n = 1, shape[1] if len(shape) > 1 else 1
     else:
         batch, n = (1 if cost.weight else math.prod(shape[:-2])), shape[-1]
@@ -101,4 +105,4 @@ def memory_seconds(size: int, device_type: DeviceType) -> float:
     return size * (hit / device_type.cache_bandwidth + (1 - hit) / reached)
 
 
-__all__ = ["Product", "memory_seconds", "product_of", "product_seconds"]
+__all__ = ["BITS", "Product", "memory_seconds", "product_of", "product_seconds"]

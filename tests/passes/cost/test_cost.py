@@ -436,3 +436,30 @@ def test_compute_dtype(name: str, operands: list[DType], result: DType, expected
     op = Op(name, tuple(types), (Value("%y", tensor(4, dtype=result)),))
     assert compute_dtype(op, types) is expected
     assert compute_dtype(Op("onnx.Nothing"), {}) is None
+
+
+QUANTISED = """module @m {opset.onnx = 20} {
+  resource @w : tensor<16x8xi8> = declared
+  resource @s : tensor<f32> = declared
+  resource @plain : tensor<16x8xf32> = declared
+  func @main(%x : tensor<4x16xu8>, %y : tensor<4x16xf32>) -> (%q : tensor<4x8xu8>, %c : tensor<4x8xf32>) {
+    %a = onnx.DequantizeLinear(%x, @s) : tensor<4x16xf32>
+    %b = onnx.DequantizeLinear(@w, @s) : tensor<16x8xf32>
+    %p = onnx.MatMul(%a, %b) : tensor<4x8xf32>
+    %q = onnx.QuantizeLinear(%p, @s) {output_dtype = 2} : tensor<4x8xu8>
+    %c = onnx.MatMul(%a, @plain) : tensor<4x8xf32>
+  }
+}
+"""
+
+
+def test_products_of_what_is_dequantised_run_in_8_bits() -> None:
+    """And the conversions cost what they move of the narrow side, for their wide side is fused away."""
+    ops = CostPass().run(parse_module(QUANTISED), PassContext()).entry.ops
+    costs = [op.facet(Cost, Cost()) for op in ops]
+    assert [cost.kind for cost in costs] == ["epilogue", "epilogue", "matmul-i8", "epilogue", "matmul"]
+    assert [(cost.read, cost.write, cost.weight) for cost in costs if cost.kind == "epilogue"] == [
+        (4 * 16 + 4, 0, 4),
+        (16 * 8 + 4, 0, 16 * 8 + 4),
+        (4, 4 * 8, 4),
+    ]

@@ -77,6 +77,12 @@ def test_an_efficiency_may_be_of_one_element_type() -> None:
     assert rate_of(op("MatMul", dtype=DType.F16), "matmul", type_) == 320.0
 
 
+def test_a_product_in_8_bits_runs_at_their_rate() -> None:
+    type_ = replace(GPU, rates=(*GPU.rates, ("i8", 800.0)))
+    assert rate_of(op("MatMul"), "matmul-i8", type_) == 640.0
+    assert rate_of(op("Conv"), "conv-i8", GPU) == 50.0, "that of f32 where there is none of 8 bits"
+
+
 def chain(*more: Op) -> tuple[Op, ...]:
     """A convolution, its batch norm and activation, then ``more``."""
     return (
