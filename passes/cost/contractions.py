@@ -227,7 +227,8 @@ def rotary(facts: OpFacts) -> Work:
 
 
 def recurrent(gates: int, pointwise: int) -> Formula:
-    """RNN, GRU, LSTM(X [S, B, I], W [D, G H, I], R [D, G H, H], B ..): 2 S B D G H (I + H) and the gates' pointwise part."""
+    """RNN, GRU, LSTM(X [S, B, I], W [D, G H, I], R [D, G H, H], B ..): 2 S B D G H (I + H) and the gates' pointwise part. Of one
+    sample, each step multiplies a vector: a class of its own."""
 
     def formula(facts: OpFacts) -> Work:
         first, second, _ = facts.shape(0)  # steps and batch, in either order (`layout`)
@@ -241,7 +242,8 @@ def recurrent(gates: int, pointwise: int) -> Formula:
         in_grad, weight_grad = split_gradients(facts, {0: products, 1: products})
         item = facts.bytes(0) // max(1, facts.size(0))
         saved = facts.bytes(0) + cells * (gates + 1) * item if facts.has_gradient() else 0
-        return Work("recurrent", flops, in_grad, weight_grad, saved)
+        batch = first if facts.op.get("layout", 0) else second
+        return Work("recurrent" if batch > 1 else "recurrent-vector", flops, in_grad, weight_grad, saved)
 
     return formula
 

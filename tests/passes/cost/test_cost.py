@@ -463,3 +463,9 @@ def test_products_of_what_is_dequantised_run_in_8_bits() -> None:
         (16 * 8 + 4, 0, 16 * 8 + 4),
         (4, 4 * 8, 4),
     ]
+
+
+@pytest.mark.parametrize(("layout", "kind"), [(0, "recurrent"), (1, "recurrent-vector")])
+def test_a_recurrent_layer_of_one_sample_is_a_class_of_its_own(layout: int, kind: str) -> None:
+    operands = [tensor(1, 6, 5), tensor(1, 12, 5), tensor(1, 12, 3)]  # steps and samples, or samples and steps
+    assert cost_of("onnx.LSTM", operands, tensor(1, 1, 6, 3), weights=(1, 2), hidden_size=3, layout=layout).kind == kind
