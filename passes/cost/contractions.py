@@ -227,8 +227,9 @@ def rotary(facts: OpFacts) -> Work:
 
 
 def recurrent(gates: int, pointwise: int) -> Formula:
-    """RNN, GRU, LSTM(X [S, B, I], W [D, G H, I], R [D, G H, H], B ..): 2 S B D G H (I + H) and the gates' pointwise part. Of one
-    sample, each step multiplies a vector: a class of its own."""
+    """RNN, GRU, LSTM(X [S, B, I], W [D, G H, I], R [D, G H, H], B ..): 2 S B D G H (I + H) and the gates' pointwise part.
+
+    Of one sample, each step multiplies a vector: a class of its own."""
 
     def formula(facts: OpFacts) -> Work:
         first, second, _ = facts.shape(0)  # steps and batch, in either order (`layout`)
