@@ -92,6 +92,7 @@ def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1) -> S
     else:
         entered = Counter(hop for path in paths for hop in path.hops)
         alone = min(rails * net.links[hop[0]].bandwidth / count for hop, count in entered.items())
+        alone = min(alone, min(net.port(path.source).bandwidth for path in paths))  # a device sends on one link at a time
     return Speed(
         min(alone, min(shared, default=math.inf)),
         max(path.latency for path in paths),

@@ -167,6 +167,7 @@ def _seconds(messages: Sequence[Path], net: Network, steps: int, part: float, pa
     if parted:
         every = [path for ring_ in parted for path in ring_]
         quicker = _moving(every, steps * part / len(parted), net)
+        quicker = max(quicker, steps * part / min(net.port(path.source).bandwidth for path in every))
         if quicker < moving:
             moving, messages = quicker, every
     links = [net.links[name] for path in messages for name in path.links]
