@@ -9,6 +9,7 @@ import typer
 
 from dnnc import __version__
 from dnnc.cli import (
+    calibrate_command,
     compile_command,
     execute,
     inspection,
@@ -67,6 +68,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("simulate", execute.simulate, "Predict the timeline of a build."),
     ("whatif", whatif_command.whatif, "Say what some machines give, and more of them."),
     ("profile", profile_command.profile, "Measure a model's operators on this machine."),
+    ("calibrate", calibrate_command.calibrate, "Fit a device type's numbers to measured runs."),
     ("solve", solve_command.solve, "Split a profiled workload, with its proof."),
     ("verify-plan", solve_command.verify_plan, "Recompute such a split from the workload alone."),
     ("inspect", inspection.inspect_, "Show what a model or a build holds."),

@@ -47,12 +47,15 @@ def run(
     threads: ThreadsOption = 1,
     timeout: TimeoutOption = 600.0,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random inputs.")] = 0,
+    runs: opt.RunsOption = None,
     trace: Annotated[bool, typer.Option("--trace", help="Add the measured timeline to DIR/trace.json (Perfetto).")] = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Run the stage programs of DIR, one process per device, several microbatches in flight."""
+    from dnnc.runs import append_row
     from dnnc.runtime import RunCommand, RunOptions, run_command
+    from dnnc.runtime.run import measured_seconds
     from ir.scratch import remove_dead_scratch
 
     remove_dead_scratch()
@@ -68,6 +71,8 @@ def run(
     )
     with progress(not quiet) as report:
         done = run_command(command, lambda diagnostic: show_warnings([diagnostic], quiet), report)
+    if runs is not None:
+        append_row(runs, build, measured_seconds(done))
     if trace:
         tensors = {channel.id: channel.tensor for channel in done.build.channels}
         _add_measured(build / "trace.json", done.result.events, tensors)

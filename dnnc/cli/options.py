@@ -171,6 +171,10 @@ PrintAfterOption = Annotated[
     list[str] | None, typer.Option("--print-after", metavar="PASS|all", help="Print the IR after a pass. Repeatable.")
 ]
 PrintChangeOption = Annotated[bool, typer.Option("--print-on-change", help="Print the IR after each pass that changed it.")]
+RunsOption = Annotated[
+    Path | None,
+    typer.Option("--runs", metavar="FILE.csv", help="Add what was measured to this file, a row for 'dnnc calibrate'."),
+]
 PrintFolderOption = Annotated[
     Path | None,
     typer.Option("--print-folder", metavar="DIR", help="Print to one file per pass in DIR, not to standard error."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ from ir.diagnostics import UsageError
 
 if TYPE_CHECKING:
     from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions
+
+LEAST_STEPS = 3
+"""For ``--runs``."""
 
 
 def train(
@@ -42,6 +46,7 @@ def train(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write losses.json and trace.json there (default: where checkpoints are)."),
     ] = None,
+    runs: opt.RunsOption = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Compare every step with the unsplit model under torch's autograd and torch.optim."),
@@ -60,6 +65,7 @@ def train(
     for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
     --check: exit 5 names the first weight that differs, and its stage.
     """
+    from dnnc.runs import append_row
     from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, resumption
     from dnnc.runtime.torch.launch import train as launch
 
@@ -70,19 +76,23 @@ def train(
     for name, folder in (("--checkpoint", checkpoint), ("--out", out)):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UsageError("it is no folder", where=f"{name} {folder}", hint="name a folder, which may be new")
+    if runs is not None and steps < LEAST_STEPS:
+        raise UsageError(f"a row needs {LEAST_STEPS} steps: the first is slower than the others", where="--runs")
     opened = TrainingBuild.open(build)
     options = TrainOptions(steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, threads, nodes, node, meet)
     losses: list[float] = []
+    steps_seconds: list[float] = []
 
     def told(progressed: Progressed) -> None:
         losses.append(progressed.loss)
+        steps_seconds.append(progressed.seconds)
         if not json and not quiet:
             put(f"step {progressed.step}  loss {progressed.loss:.6g}  {progressed.pace:.4g} samples/s")
             sys.stdout.flush()  # steps take long
 
     if check:
-        if checkpoint is not None or resume is not None or out is not None or nodes > 1:
-            hint = "leave out --checkpoint, --resume, --out and --nodes"
+        if checkpoint is not None or resume is not None or out is not None or runs is not None or nodes > 1:
+            hint = "leave out --checkpoint, --resume, --out, --runs and --nodes"
             raise UsageError("it trains from the build's weights on this host", where="--check", hint=hint)
         _check(opened, options, told, json=json, quiet=quiet)
         return
@@ -91,6 +101,8 @@ def train(
     seconds = launch(opened, options, told)
     if json:
         put_json("train", {"build": str(build), "steps": steps, "losses": losses, "seconds": seconds})
+    if runs is not None and not node:
+        append_row(runs, build, statistics.median(steps_seconds[1:]))
     if options.out is not None and not node:
         talk(f"losses and the measured timeline are in {options.out}", quiet)
 

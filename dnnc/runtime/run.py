@@ -128,6 +128,23 @@ def foreign_types(build: Build) -> tuple[str, ...]:
     return tuple(sorted(name for name in on_cpu if kinds.get(name, "cpu") != "cpu"))
 
 
+def measured_seconds(done: RunReport) -> float:
+    """What a run measured of the plan's value: seconds per microbatch, of a latency plan those of one. Raises UsageError where
+    it did not measure that."""
+    if foreign := foreign_types(done.build):
+        message = f"it ran on this machine's CPU, and the plan is for {', '.join(foreign)}: that is no row"
+        raise UsageError(message, where="--runs")
+    if done.build.plan.minimises.alone:
+        if done.microbatches > 1:
+            hint = "run one microbatch; --repeat and --warmup as you like"
+            raise UsageError("a plan for latency is measured by microbatches that are alone", where="--runs", hint=hint)
+        return done.result.latency
+    if len(done.build.stages) > 1 and done.microbatches < 2 * len(done.build.stages):
+        hint = f"run at least {2 * len(done.build.stages)} microbatches"
+        raise UsageError("with so few microbatches the pipeline is not full", where="--runs", hint=hint)
+    return 1 / done.throughput
+
+
 def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
     """What to expect where devices that work at once, each on ``threads`` cores, need more than there are; None where they do
     not."""

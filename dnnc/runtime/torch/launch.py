@@ -33,7 +33,7 @@ from ir.grads import STATE
 from ir.scratch import scratch_folder
 from passes.model.graph import listing
 
-_STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s")
+_STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s  (\S+) s")
 _NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
 _POLL = 0.5
 _GRACE = 10.0
@@ -137,11 +137,12 @@ def resumption(build: TrainingBuild, checkpoint: Path) -> DiagnosticSink:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """A step as rank 0 tells of it."""
+    """A step as rank 0 tells of it. ``pace``: samples a second; ``seconds``: that it took."""
 
     step: int
     loss: float
     pace: float
+    seconds: float
 
 
 def train(
@@ -240,7 +241,7 @@ def _follow(process: subprocess.Popen[bytes], folder: Path, limit: float, told: 
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 if match := _STEP.match(line.decode(errors="replace")):
-                    told(Progressed(int(match[1]), float(match[2]), float(match[3])))
+                    told(Progressed(int(match[1]), *(float(text) for text in match.groups()[1:])))
             changed = time.monotonic()
         now = doing(folder)
         if now != before or not now or STARTING in now.values():  # ranks bound the time of their start

@@ -154,7 +154,7 @@ def tell(step: Step, number: int, loss: float, seconds: float) -> None:
     shapes = [tensor_type(value.type).shape for value in step.module.entry.args]
     sizes = [shape[0] for shape in shapes if shape and isinstance(shape[0], int)]
     samples = step.microbatches * (sizes[0] if sizes else 1)
-    print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s", flush=True)
+    print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s  {seconds:.6g} s", flush=True)
 
 
 def write_trace(step: Step, out: Path, folder: Path, spans: Iterable[Span], rank: int, world: int) -> None:

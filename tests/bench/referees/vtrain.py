@@ -71,6 +71,12 @@ def at(grid: Floats, launch: float) -> Floats:
 
 def step(row: Mapping[str, str], launch: float | None, recompute: str) -> float:
     """Predicted seconds of a training step; ``launch`` in microseconds, None: the preset's."""
+    with tempfile.TemporaryDirectory() as folder:
+        return planned(row, launch, recompute, Path(folder)).value
+
+
+def planned(row: Mapping[str, str], launch: float | None, recompute: str, folder: Path) -> Plan:
+    """The plan of a row; its build is ``folder``/build."""
     size = {key: int(row[key]) for key in row if key not in ("iteration_time_ms", "parameters_billion")}
     tensor, data, stages = (size[f"{kind}_parallelism"] for kind in ("tensor", "data", "pipeline"))
     batch = size["micro_batch"] * data
@@ -79,23 +85,22 @@ def step(row: Mapping[str, str], launch: float | None, recompute: str) -> float:
         f"layers={size['layers']},seq={size['sequence_length']},positions={size['sequence_length']}"
     )
     axes = [n for n in (data, tensor) if n > 1]
-    with tempfile.TemporaryDirectory() as folder:
-        options = CompileOptions(
-            model,
-            topology(Path(folder), size["gpus"], launch),
-            Path(folder) / "build",
-            stages=stages,
-            mesh="x".join(map(str, axes)) or "none",
-            strategy=("megatron" if tensor > 1 else "data") if axes else "",
-            replicas=None if axes else 1,
-            plan_only=True,
-            objective="training",
-            microbatches=size["global_batch"] // batch,
-            training=TrainingOptions(loss="cross-entropy:logits", recompute=recompute),
-        )
-        plan = compile_model(options, sink=DiagnosticSink()).module.first(Plan)
+    options = CompileOptions(
+        model,
+        topology(folder, size["gpus"], launch),
+        folder / "build",
+        stages=stages,
+        mesh="x".join(map(str, axes)) or "none",
+        strategy=("megatron" if tensor > 1 else "data") if axes else "",
+        replicas=None if axes else 1,
+        plan_only=True,
+        objective="training",
+        microbatches=size["global_batch"] // batch,
+        training=TrainingOptions(loss="cross-entropy:logits", recompute=recompute),
+    )
+    plan = compile_model(options, sink=DiagnosticSink()).module.first(Plan)
     assert plan is not None
-    return plan.value
+    return plan
 
 
 def topology(folder: Path, gpus: int, launch: float | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
+from dnnc.runs import read_rows, read_stated
 from tests.dnnc.runtime.processes import nothing_left
 from tests.dnnc.runtime.torch.training_builds import MODEL, TWO_STAGES, compiled, write_source
 from tests.dnnc.sealing import refresh
@@ -98,6 +99,7 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
     ("options", "told"),
     [
         (("--every", "2"), "--every: error: there is no folder for checkpoints"),
+        (("--runs", "rows.csv"), "--runs: error: a row needs 3 steps"),
         (("--resume", "nowhere"), "--resume nowhere: error: no such file"),
         (("--out", __file__), f"--out {__file__}: error: it is no folder"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
@@ -187,7 +189,10 @@ def test_resumed_after_a_kill_the_weights_are_those_without(build: Path, tmp_pat
 def test_resumed_on_another_plan(build: Path, tmp_path: Path) -> None:
     one = compiled(tmp_path / "one", "--stages", "1", "--replicas", "1", "--mesh", "none")
     whole, part = tmp_path / "whole", tmp_path / "part"
-    assert main(["train", str(build), "--steps", "4", "--checkpoint", str(whole), "-q"]) == 0
+    rows = tmp_path / "rows.csv"
+    assert main(["train", str(build), "--steps", "4", "--checkpoint", str(whole), "--runs", str(rows), "-q"]) == 0
+    assert [row.build.resolve() for row in read_rows(rows)] == [build], "what 'dnnc calibrate' reads"
+    assert read_stated(read_rows(rows)[0]).value > 0
     assert main(["train", str(one), "--steps", "2", "--checkpoint", str(part), "-q"]) == 0
     last = part / "step2.safetensors"
     assert main(["train", str(build), "--steps", "2", "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0

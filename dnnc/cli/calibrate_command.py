@@ -1,0 +1,143 @@
+"""``dnnc calibrate``: numbers of machines, fitted to measured runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+from dnnc.cli.console import progress, put, put_json, show_warnings
+from dnnc.cli.machine import OutOption, write_topology
+from ir.diagnostics import DiagnosticSink
+
+if TYPE_CHECKING:
+    from dnnc.calibrate import Calibration, Number
+    from dnnc.frontends.topology_writer import Notes
+
+
+def calibrate(
+    type_: Annotated[str, typer.Argument(metavar="TYPE", help="A device type of the plans' machines.")],
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS.csv", help="Measured runs, as 'dnnc run' and 'dnnc train' write them with --runs.")
+    ],
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "-t",
+            "--topology",
+            metavar="TOPOLOGY",
+            help="Machines to put the numbers into (default: those of the plan with the most devices).",
+            autocompletion=opt.complete_topology,
+        ),
+    ] = None,
+    out: OutOption = None,
+    json: opt.JsonOption = False,
+    quiet: opt.QuietOption = False,
+) -> None:
+    """Fit what devices of TYPE, and the links of their plans, are said to do to what plans took: rates, efficiencies, memory
+    bandwidth, overheads, bandwidths and latencies. Writes the machines with the new numbers to FILE.toml.
+
+    Few rows move little: what they cannot tell stays as it is. The error on plans that were left out of the fit says what to
+    expect of plans that were not run yet; where it is not below that of the present numbers, these are kept."""
+    from dnnc.calibrate import calibrated
+    from dnnc.machine import machines_of
+
+    sink = DiagnosticSink()
+    try:
+        with progress(not quiet) as report:
+            base = machines_of(topology, sink, report) if topology is not None else None
+            found = calibrated(type_, runs, base, report)
+    finally:
+        show_warnings(sink.diagnostics, quiet)
+    if json:
+        put_json("calibrate", calibration_json(found))
+    elif not quiet:
+        _print(found)
+    if out is not None:
+        write_topology(found.topology, _notes(found, type_), out, quiet)
+
+
+def calibration_json(found: Calibration) -> dict[str, object]:
+    """``--json``: ``numbers`` in SI units; ``error``: mean relative ones."""
+    return {
+        "plans": found.plans,
+        "rows": [
+            {"build": str(row.build), "measured": row.seconds, "before": before, "after": after}
+            for row, before, after in zip(found.rows, found.before, found.after, strict=True)
+        ],
+        "numbers": [
+            {"of": one.number.of, "key": one.number.key, "from": one.number.value, "to": one.value, "share": one.share}
+            for one in found.fitted
+        ],
+        "error": {"before": found.error(found.before), "after": found.error(found.after), "left_out": found.held_out},
+    }
+
+
+def _print(found: Calibration) -> None:
+    from dnnc.report import Table, columns, percent_text, print_table, ratio_text, seconds_text
+
+    runs = [
+        (
+            str(row.build),
+            seconds_text(row.seconds),
+            seconds_text(before),
+            ratio_text(before / row.seconds),
+            seconds_text(after),
+            ratio_text(after / row.seconds),
+        )
+        for row, before, after in zip(found.rows, found.before, found.after, strict=True)
+    ]
+    print_table(Table(columns("<build measured before ratio now ratio"), tuple(runs)))
+    put("")
+    if found.fitted:
+        numbers = [
+            (one.number.of, one.number.key, *(number_text(one.number, value) for value in (one.number.value, one.value)))
+            for one in found.fitted
+        ]
+        shares = (percent_text(one.share) for one in found.fitted)
+        rows = tuple((*row, share) for row, share in zip(numbers, shares, strict=True))
+        print_table(Table(columns("<of <number from to share"), rows))
+        put("")
+    put(_verdict(found))
+
+
+def _verdict(found: Calibration) -> str:
+    from dnnc.report import percent_text
+
+    before, left_out = percent_text(found.error(found.before)), percent_text(found.held_out)
+    rows = f"{len(found.rows)} rows of {found.plans} plans"
+    if not found.fitted:
+        return f"{rows} err by {before} in the mean and tell no better numbers: the present ones are kept"
+    after = percent_text(found.error(found.after))
+    return f"mean error of {rows}: before {before}, now {after}; on plans left out of the fit {left_out}"
+
+
+def number_text(number: Number, value: float) -> str:
+    """As a topology file writes it."""
+    from dnnc.calibrate import EFFICIENCY, RATES
+    from dnnc.frontends.quantities import Quantity, quantity_text
+
+    if number.key.startswith(EFFICIENCY):
+        return f"{value:g}"
+    kind = Quantity.TIME if number.is_time else Quantity.RATE if number.key == RATES else Quantity.BANDWIDTH
+    return quantity_text(value, kind)
+
+
+def _notes(found: Calibration, type_: str) -> Notes:
+    """Comments: what was fitted to what, and what each number was."""
+    from dnnc.calibrate import EFFICIENCY
+
+    notes = {("", ""): f"Calibrated: {_verdict(found)}."}
+    for one in found.fitted:
+        number, was = one.number, number_text(one.number, one.number.value)
+        table = f"types.{type_}" if number.kind is None else f"links.{number.of}"
+        key, _, of = number.key.partition(".")
+        before = notes.get((table, key), "calibrated; was")
+        separator = " " if before.endswith("was") else ", "
+        notes[table, key] = f"{before}{separator}{f'{of} {was}' if number.key.startswith(EFFICIENCY) else was}"
+    return notes
+
+
+__all__ = ["calibrate"]

@@ -1,0 +1,165 @@
+"""Measured plans: a CSV with a row for each run of a build, which ``dnnc run`` and ``dnnc train`` append with ``--runs`` and
+``dnnc calibrate`` fits the numbers of machines to.
+
+Columns: ``build``, the folder (from the CSV's own folder where it is relative); ``plan``, the beginning of the SHA-256 digest
+of its ``plan.ir``, so that a row is not taken for one of a later plan in the same folder (may be empty); ``seconds``, in the
+unit of the plan's value: per microbatch once the pipeline is full, of a latency plan those of one sample, of training those
+of a step. More columns are for the user.
+
+A plan is priced again on changed machines by what prices an edited one: its decisions are replayed (``passes.replay``), and
+``place`` counts them.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.files import read_input_text
+from ir.limits import LIMITS
+from ir.module import Module, Plan
+from ir.topology import Topology
+from passes.framework.base import Pass
+
+COLUMNS = ("build", "plan", "seconds")
+HINT = "the first line is 'build,plan,seconds', as 'dnnc run DIR --runs FILE.csv' writes it"
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured run. ``where``: the line of the file, for messages."""
+
+    build: Path
+    plan: str
+    seconds: float
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatedPlan:
+    """The plan of a build, and how to price it again. ``value``: what the build says of itself, in seconds."""
+
+    build: Path
+    digest: str
+    topology: Topology
+    value: float
+    _module: Module
+    _decisions: Pass
+
+    def require(self, row: Row) -> None:
+        """Raises InvalidInput where the row is of another plan."""
+        if row.plan and row.plan.lower()[:_DIGITS] != self.digest:
+            hint = "measure the build again, or leave the row out"
+            raise InvalidInput(f"{row.build} holds another plan than the one that was measured", where=row.where, hint=hint)
+
+    def seconds_on(self, topology: Topology) -> float:
+        """What the plan's value is on machines of the same names with other numbers. Raises DnncError."""
+        from dnnc.driver import pass_context, with_topology
+        from passes.framework.manager import PassManager
+        from passes.framework.pipeline import parse_pipeline
+
+        steps = (self._decisions, *parse_pipeline("place"))
+        module = with_topology(self._module, topology)
+        plan = PassManager(steps, verify=False, expanded=True).run(module, pass_context(DiagnosticSink())).first(Plan)
+        assert plan is not None
+        return plan.value
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file. Raises InvalidInput that names every line with a fault."""
+    reader = csv.reader(io.StringIO(read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes), newline=""))
+    rows: list[Row] = []
+    faults: list[Diagnostic] = []
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        if missing := [name for name in ("build", "seconds") if names.count(name) != 1]:
+            raise InvalidInput(f"expected one column '{missing[0]}' in the first line", where=f"{path}:1", hint=HINT)
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            fields = dict(zip(names, (cell.strip() for cell in cells), strict=False))
+            where = f"{path}:{reader.line_num}"
+            seconds = _seconds(fields.get("seconds", ""))
+            if not fields.get("build"):
+                faults.append(Diagnostic("names no build", where=where, hint=HINT))
+            elif seconds is None:
+                found = fields.get("seconds", "")
+                message = f"expected seconds as a number above 0, found '{found}'"
+                faults.append(Diagnostic(message, where=where))
+            else:
+                rows.append(Row(path.parent / fields["build"], fields.get("plan", ""), seconds, where))
+    except csv.Error as error:
+        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:{reader.line_num}", hint=HINT) from None
+    if faults:
+        raise InvalidInput(faults)
+    return rows
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
+def append_row(path: Path, build: Path, seconds: float) -> None:
+    """Adds a row, and the header to a file that is new. Raises InvalidInput."""
+    plan = digest(_plan_text(build))
+    try:
+        with path.open("a", encoding="utf-8", newline="") as file:
+            row = io.StringIO()
+            writer = csv.writer(row, lineterminator="\n")
+            if file.tell() == 0:
+                writer.writerow(COLUMNS)
+            writer.writerow((os.path.relpath(build.absolute(), path.absolute().parent), plan, f"{seconds:.6g}"))
+            file.write(row.getvalue())  # at once, so that two runs at a time do not mix their rows
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+def read_stated(row: Row) -> StatedPlan:
+    """The plan of a row's build. Raises InvalidInput: no build, no plan, or another plan than the row is of."""
+    from dnnc.frontends import DIALECTS
+    from dnnc.program.build import PROGRAM
+    from dnnc.program.plan_json import plan_to_json, replay_from_json, undifferentiated
+    from ir import load_module
+    from ir.module import Program, Schedule, Stage
+    from passes.model.folding import expand
+    from passes.model.spmd.undecided import undecided
+
+    text = _plan_text(row.build, row.where)
+    where = str(row.build / PROGRAM)
+    written = load_module(text, where, dialects=DIALECTS)
+    module = expand(written.without(Stage, Program))
+    plan, topology = module.first(Plan), module.first(Topology)
+    if plan is None or topology is None:
+        raise InvalidInput("the module has no plan for machines", where=where, hint="plan.ir of a build has one")
+    module = undifferentiated(module)
+    decisions = replay_from_json(plan_to_json(module), where)
+    stated = StatedPlan(row.build, digest(text), topology, plan.value, undecided(module.without(Schedule)), decisions)
+    stated.require(row)
+    return stated
+
+
+def digest(text: str) -> str:
+    """As the column ``plan`` has it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _plan_text(build: Path, where: str = "") -> str:
+    from dnnc.program.build import PROGRAM
+
+    if not build.is_dir():
+        raise InvalidInput(f"no such build: {build}", where=where or str(build), hint="make it with 'dnnc compile'")
+    return read_input_text(build / PROGRAM, "the plan of a build", LIMITS.text_bytes)
+
+
+__all__ = ["COLUMNS", "Row", "StatedPlan", "append_row", "read_rows", "read_stated"]
