@@ -204,7 +204,8 @@ class PlanStage:
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
     or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights``
-    are told as if all devices were the smallest: of one with twice its memory, half of what it holds.
+    are told as if all devices were the smallest: of one with twice its memory, half of what it holds. ``shared``: links that
+    something besides the stage crosses too, each with the seconds that its collectives keep it busy.
 
     In training ``compute`` and ``collectives`` are those of a microbatch forward and backward: ``backward``, what of their sum
     the backward pass takes; ``sync``, seconds of the update once a step, in which gradients of weights are synchronised, and
@@ -227,6 +228,7 @@ class PlanStage:
     backward: float = 0.0
     sync: float = 0.0
     learning: tuple[str, ...] = ()
+    shared: tuple[tuple[str, float], ...] = ()
 
     @property
     def working(self) -> float:

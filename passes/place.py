@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -48,7 +48,7 @@ from passes.model.graph import cuts_of, listing, stage_members
 from passes.model.learning import InFlight, learning_seconds, step_seconds
 from passes.model.network import network
 from passes.model.sizes import assessed
-from passes.model.stages.placement import Placement, PlacementProblem
+from passes.model.stages.placement import Placement, PlacementProblem, turns
 from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
 from passes.model.stages.placement_search import search
 
@@ -96,6 +96,7 @@ class PlacePass(Pass):
             problem = settled(module, plan, problem, own, chosen)
         stages = []
         steps = steps_of(module, plan, problem, own, chosen) if plan.in_steps else [{}] * len(own)
+        link = busiest(problem.busy(chosen), [dict(row.get("shared", ())) for row in steps])
         for stage, devices in enumerate(chosen):
             compute, receive, send = problem.parts(stage, chosen)
             stages.append(
@@ -116,7 +117,7 @@ class PlacePass(Pass):
             )
             _warn_of_spare(context, stage, memory[stage], [topology.devices[device] for device in devices], topology)
         alone = plan.minimises.alone
-        value = problem.latency(chosen) if alone else problem.value(chosen)
+        value = problem.latency(chosen) if alone else max(problem.value(chosen), link)
         of_ports = problem.latency(chosen, ports=True) if alone else problem.port_value(chosen)
         if plan.in_steps:
             shared = [len(devices) for devices in chosen]
@@ -138,21 +139,42 @@ def steps_of(
     module: Module, plan: Plan, problem: PlacementProblem, own: Sequence[Sequence[int]], chosen: Placement
 ) -> list[dict[str, Any]]:
     """What the rows of a training plan say beside their seconds per microbatch: of these the backward pass, the seconds of the
-    update once a step, on the slowest device; and the values whose gradients a stage returns."""
+    update once a step, on the slowest device; the values whose gradients a stage returns; and the links that its sums of
+    gradients share with others."""
     found: list[dict[str, Any]] = []
-    for stage, (positions, update) in enumerate(zip(own, updates(module, own), strict=True)):
+    learned = updates(module, own)
+    speeds = [replica_speed(problem, devices) for devices in chosen]
+    busy = [update.busy(speed, len(on)) for update, speed, on in zip(learned, speeds, chosen, strict=True)]
+    for stage, (positions, update, speed) in enumerate(zip(own, learned, speeds, strict=True)):
         row = problem.compute[stage]
         device = problem.topology.devices[max(chosen[stage], key=lambda position: row[position])]
-        type_, speed = problem.topology.type(device.type), replica_speed(problem, chosen[stage])
+        type_ = problem.topology.type(device.type)
+        others = {link for number, its in enumerate(busy) if number != stage for link in its}
+        for channel, message in enumerate(problem.messages):
+            if stage not in (message.source, message.target):
+                pairs = turns(chosen[message.source], chosen[message.target])
+                others.update(link for pair in pairs for link, _ in problem.media(channel, *pair))
         works = learning_seconds(module, type_)
         found.append(
             {
                 "backward": math.fsum(works[i].backward for i in positions),
                 "sync": update.seconds(type_, speed, len(chosen[stage])),
                 "learning": tuple(sorted(m.tensor for m in problem.messages if m.target == stage and m.times > 1)),
+                "shared": tuple(
+                    sorted((link, seconds / plan.microbatches) for link, seconds in busy[stage].items() if link in others)
+                ),
             }
         )
     return found
+
+
+def busiest(passing: Mapping[str, float], summed: Sequence[Mapping[str, float]]) -> float:
+    """Seconds per sample of the link that is busy longest with what passes between stages and with sums of gradients."""
+    total = dict(passing)
+    for busy in summed:
+        for link, seconds in busy.items():
+            total[link] = total.get(link, 0.0) + seconds
+    return max(total.values(), default=0.0)
 
 
 def routes(problem: PlacementProblem) -> int:

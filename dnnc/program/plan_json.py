@@ -32,7 +32,8 @@ by row::
 
 that is, per axis the strategy of each op, a name of its layout rule, and how each weight is kept and each result of the model
 leaves: ``S(d)`` a shard of dimension d, ``R`` replicated. Where members get unequal parts, ``mesh`` has ``shares`` too,
-``{"x": [3, 1], "y": [1, 1]}``. How all else lies follows; ``plan.ir`` shows it.
+``{"x": [3, 1], "y": [1, 1]}``. How all else lies follows; ``plan.ir`` shows it. Where collectives of another stage, or what
+passes between others, cross a link too, the seconds have ``"shared": {"bus": 0.0003}``: how long the stage's own keep it busy.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
 ``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights`` and ``outputs``; ``bound`` is kept
@@ -398,6 +399,7 @@ def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:
             **({"backward": stage.backward, "sync": stage.sync} if training else {}),
             "receive": _number(stage.receive),
             "send": _number(stage.send),
+            **({"shared": dict(stage.shared)} if stage.shared else {}),
         },
         "memory": {"weights": stage.weights, "workspace": stage.workspace, "buffers": stage.buffers},
         "ops": ops,

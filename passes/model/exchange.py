@@ -23,7 +23,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from passes.model.network import Network, Path
 
@@ -34,13 +34,15 @@ BUCKET = 25 << 20
 @dataclass(frozen=True, slots=True)
 class Speed:
     """Of one collective at a time by all groups. ``bandwidth``: of what a member passes on while all others do; ``small``: the
-    least of the links' bandwidths for small messages, 0 for none. Bytes per second; seconds."""
+    least of the links' bandwidths for small messages, 0 for none. Bytes per second; seconds. ``media``: what the bandwidth
+    would be if each alone limited it; of no account where two speeds are compared."""
 
     bandwidth: float
     latency: float = 0.0
     start: float = 0.0
     small: float = 0.0
     switch: float = 0.0
+    media: tuple[tuple[str, float], ...] = field(default=(), compare=False)
 
     def seconds(self, steps: int, part: float) -> float:
         """Of so many steps, each of which waits for ``part`` bytes."""
@@ -85,7 +87,7 @@ def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1) -> S
     if not paths:
         return Speed(math.inf)
     crossing = Counter(name for path in paths for name, _ in path.media)
-    shared = (steps * rails * bandwidth / crossing[name] for path in paths for name, bandwidth in path.media)
+    shared = {name: steps * rails * bandwidth / crossing[name] for path in paths for name, bandwidth in path.media}
     links = [net.links[name] for name in dict.fromkeys(link for path in paths for link in path.links)]
     if rails == 1:
         alone = min(path.bandwidth for path in paths)
@@ -94,11 +96,12 @@ def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1) -> S
         alone = min(rails * net.links[hop[0]].bandwidth / count for hop, count in entered.items())
         alone = min(alone, min(net.port(path.source).bandwidth for path in paths))  # a device sends on one link at a time
     return Speed(
-        min(alone, min(shared, default=math.inf)),
+        min(alone, min(shared.values(), default=math.inf)),
         max(path.latency for path in paths),
         max(link.start for link in links),
         min((link.small for link in links if link.small), default=0.0),
         max(link.switch for link in links),
+        tuple(sorted(shared.items())),
     )
 
 

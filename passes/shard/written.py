@@ -22,6 +22,7 @@ from typing import Any
 from ir.attributes import attributes
 from ir.facets import SEPARATOR, ShardRule, StageSet
 from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
+from ir.opdefs import COLLECTIVES
 from ir.ops import Op, Value
 from ir.rows import edge_slots
 from ir.topology import Topology
@@ -29,15 +30,17 @@ from ir.types import Replicate, Type
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
 from passes.model.liveness import SLOTS
+from passes.model.network import network
 from passes.model.sizes import assessed
 from passes.model.spmd.cross_mesh import message_bytes, parties
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
+from passes.model.spmd.mesh import mesh_over
 from passes.model.spmd.price import price
 from passes.model.spmd.reshard_ops import Decided, laid, with_reshards
 from passes.model.spmd.staged import Staged
 from passes.model.timeline.families import step
-from passes.model.timeline.workload import largest_load, workload
+from passes.model.timeline.workload import Workload, largest_load, workload
 from passes.shard.constants import own_copies
 from passes.shard.proof import proven_for
 
@@ -217,13 +220,44 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
         buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source], sides[wire.target])
     filled = tuple(
-        replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index]) for row in plan.stages
+        replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index], shared=shared)
+        for row, shared in zip(plan.stages, _shared(module, stages, names, load), strict=True)
     )
+    load = workload(module.replace(plan, replace(plan, stages=filled)))
     if plan.minimises.trains:
         slowest = max(row.working + row.receive + row.send for row in filled)
         filling = (plan.microbatches + len(stages) - 1) * slowest
         return replace(plan, stages=filled, value=max(filling, step(load, plan.microbatches).period))
     return replace(plan, stages=filled, value=largest_load(load))
+
+
+def _shared(
+    module: Module, stages: Sequence[Staged], names: Sequence[str], load: Workload
+) -> list[tuple[tuple[str, float], ...]]:
+    """Of each stage the links that its collectives keep busy, and for how long per microbatch: those that collectives of
+    another stage cross too, or what passes between others."""
+    topology = module.first(Topology)
+    assert topology is not None
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    net = network(topology)
+    busy: list[dict[str, float]] = []
+    for stage, name in zip(stages, names, strict=True):
+        mesh = mesh_over(topology, net, meshes[name]) if name else stage.mesh
+        axes = {axis.name: axis for axis in mesh.axes}
+        own: dict[str, float] = {}
+        for one in stage.bill.collectives:
+            for link, seconds in axes[one.axis].busy(COLLECTIVES[one.kind], one.size).items():
+                own[link] = own.get(link, 0.0) + seconds / one.runs
+        busy.append(own)
+    others = [
+        {link for other in busy if other is not own for link in other}
+        | {link for wire in load.wires if number not in (wire.source, wire.target) for row in wire.media for link, _ in row}
+        for number, own in enumerate(busy)
+    ]
+    return [
+        tuple(sorted((link, seconds) for link, seconds in own.items() if link in shared and seconds > 0))
+        for own, shared in zip(busy, others, strict=True)
+    ]
 
 
 def _bounded(plan: Plan) -> Plan:

@@ -54,6 +54,13 @@ class Axis:
         speed = self.exchanges if step.spreads and self.exchanges is not None else self.rings
         return speed.seconds(step.rounds * (self.size - 1), part) if step.moves else 0.0
 
+    def busy(self, step: ReshardStep, size: float) -> dict[str, float]:
+        """Seconds that a collective of all groups keeps each medium busy. ``size``: bytes of the tensor of one group."""
+        spread = step.spreads and self.exchanges is not None
+        speed = self.exchanges if spread and self.exchanges is not None else self.rings
+        moved = step.rounds * (self.size - 1) * size / (self.size**2 if step.spreads else self.size) if step.moves else 0.0
+        return {name: moved / bandwidth for name, bandwidth in speed.media}
+
 
 @dataclass(frozen=True, slots=True)
 class Member:

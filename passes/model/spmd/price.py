@@ -43,7 +43,8 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it."""
+    """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it. ``seconds``:
+    per microbatch, of one that is done once in ``runs`` of them its part."""
 
     kind: str
     axis: str
@@ -51,6 +52,7 @@ class Collective:
     size: float
     seconds: float
     backward: bool = False
+    runs: int = 1
 
 
 @dataclass(slots=True)
@@ -383,7 +385,7 @@ class _Walk:
         for step in self.ways.way(self.types[name], source, target, together=summed) if source != target else ():
             if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
-                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward))
+                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward, runs))
 
 
 def _shape(type_: Type) -> object:

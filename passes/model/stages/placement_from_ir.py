@@ -61,6 +61,11 @@ class Update:
             summed = math.fsum(speed.reduce_seconds(replicas, size) for size in self.gradients)
         return summed + update_seconds(self.moved, device_type)
 
+    def busy(self, speed: Speed, replicas: int) -> dict[str, float]:
+        """Seconds that the sums keep each medium busy, once a step."""
+        passed = 2 * (replicas - 1) / replicas * sum(self.gradients)
+        return {name: passed / bandwidth for name, bandwidth in speed.media} if replicas > 1 else {}
+
 
 def updates(module: Module, own: Sequence[Sequence[int]]) -> tuple[Update, ...]:
     """The updates of each stage. A weight of several stages is updated by the first."""

@@ -153,6 +153,9 @@ def _verbs(load: Workload, flow: Flow) -> tuple[Verbs, int]:
         waits = flow.needs(action)
         needs.append([(place[one.kind, one.stage, one.channel], late - (one.microbatch or 0)) for one in waits])
         media = load.wires[action.channel or 0].media if v >= len(verbs) - wires else ()
+        if action.channel is None and load.shared and load.shared[action.stage]:
+            taken = _seconds(load, action)
+            media = (tuple((name, part * taken) for name, part in load.shared[action.stage]),)
         turns.append([[(names.setdefault(name, len(names)), busy) for name, busy in row] for row in media])
     flat = [need for of_verb in needs for need in of_verb]
     occupied = [one for of_verb in turns for row in of_verb for one in row]

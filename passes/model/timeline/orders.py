@@ -44,7 +44,7 @@ def stream(load: Workload, period: float) -> Schedule:
         for device in devices:  # stages on one device take turns
             rows[device] = (*rows.get(device, ()), *actions)
     schedule = Schedule("@schedule", "stream", tuple(rows.items()), periodic=True, period=period, slots=SLOTS)
-    if any(any(wire.media) for wire in load.wires):
+    if any(any(wire.media) for wire in load.wires) or any(load.shared):
         schedule = replace(schedule, period=max(period, steady_period(load, schedule)))
     return replace(schedule, latency=makespan(load, unrolled(schedule, flow, 1)))
 

@@ -48,8 +48,9 @@ class Workload:
 
     Of a training step ``compute`` is that of the forward pass; ``backward[stage]`` per microbatch, of which ``weights[stage]``
     are those of gradients of weights alone; ``sync[stage]`` seconds once a step, ``updates`` the stages that have an update
-    whatever its seconds. All are empty of inference. ``saved[stage]``: bytes that a device saves of a microbatch in flight, and
-    ``space``: bytes that devices have for that (no entry: no limit); empty where nobody asked."""
+    whatever its seconds. All are empty of inference. ``shared[stage]``: links that collectives of the stage share with others,
+    each with the part of the stage's seconds that they keep it busy. ``saved[stage]``: bytes that a device saves of a
+    microbatch in flight, and ``space``: bytes that devices have for that (no entry: no limit); empty where nobody asked."""
 
     compute: tuple[float, ...]
     replicas: tuple[tuple[str, ...], ...]
@@ -61,6 +62,7 @@ class Workload:
     sync: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
     updates: frozenset[int] = frozenset()
+    shared: tuple[tuple[tuple[str, float], ...], ...] = ()
     saved: tuple[int, ...] = ()
     space: tuple[tuple[str, int], ...] = ()
 
@@ -135,6 +137,9 @@ def largest_load(load: Workload) -> float:
         send[wire.source] += wire.send
         for name, seconds in itertools.chain.from_iterable(wire.media):
             media[name] = media.get(name, 0.0) + seconds / len(wire.media)
+    for compute, shared in zip(load.compute, load.shared, strict=False):
+        for name, part in shared:
+            media[name] = media.get(name, 0.0) + part * compute
     parts = list(zip(load.compute, receive, send, strict=True))
     return max((*shared_loads(load.comm, parts, load.flow.takers), *media.values()), default=0.0)
 
@@ -159,6 +164,7 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
         sync=tuple(stage.sync for stage in plan.stages) if training else (),
         weights=weight_seconds(module, plan) if training else (),
         updates=updating(module.entry) if training else frozenset(),
+        shared=tuple(tuple((name, seconds / stage.working) for name, seconds in stage.shared) for stage in plan.stages),
     )
 
 
