@@ -195,8 +195,8 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
 def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> Iterable[str]:
     if stage.index != position:
         yield f"a stage has number {stage.index} where {position} is next"
-    seconds = (stage.compute, stage.collectives, stage.receive, stage.send, stage.backward, stage.sync)
-    seconds += tuple(busy for _, busy in stage.shared)
+    seconds = [stage.compute, stage.collectives, stage.receive, stage.send, stage.backward, stage.sync]
+    seconds += [busy for _, busy in stage.shared]
     numbers = (stage.ops, stage.weights, stage.workspace, stage.buffers)
     if not all(0 <= number < MOST_MEMORY for number in numbers):
         yield f"stage {stage.index} has a number that is not from 0 to {MOST_MEMORY - 1}"
