@@ -247,6 +247,7 @@ def _type_at(type_: DeviceType, number: Number, x: float) -> DeviceType:
             type_,
             memory_bandwidth=number.at(x),
             unit_bandwidth=_rounded(type_.unit_bandwidth / x),
+            store_bandwidth=_rounded(type_.store_bandwidth / x),
             cache_bandwidth=_rounded(type_.cache_bandwidth / x),
         )
     if number.is_time:

@@ -29,8 +29,9 @@ class DeviceType:
     ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it.
 
     With ``units``, products of matrices cost what their sizes ask for (``passes.model.products`` has the formula). ``units``:
-    processors that work on a tile each; ``unit_bandwidth``: bytes per second at which all of them together load tiles, 0: no
-    limit; ``cache`` bytes are read at ``cache_bandwidth``; ``wave``: seconds between two tiles of a unit; ``split``: seconds to
+    processors that work on a tile each; ``unit_bandwidth``: bytes per second at which all of them together load tiles, and
+    ``store_bandwidth``: at which they write what they made, 0: no limit; ``cache`` bytes are read at ``cache_bandwidth``;
+    ``step``: seconds that a unit takes at least for each 32 of a product's inner length; ``split``: seconds to
     add up what was cut along k; ``balance``: the part of the last tiles' idle units that work is spread to, from 0 to 1.
     """
 
@@ -48,9 +49,10 @@ class DeviceType:
     provider_options: tuple[tuple[str, str], ...] = ()
     units: int = 0
     unit_bandwidth: float = 0.0
+    store_bandwidth: float = 0.0
     cache: int = 0
     cache_bandwidth: float = 0.0
-    wave: float = 0.0
+    step: float = 0.0
     split: float = 0.0
     balance: float = 0.0
     launch: float = 0.0

@@ -47,7 +47,7 @@ _TYPE = (
     "provider_options",
     "products",
 )
-_PRODUCTS = ("units", "unit_bandwidth", "cache", "cache_bandwidth", "wave", "split", "balance")
+_PRODUCTS = ("units", "unit_bandwidth", "store_bandwidth", "cache", "cache_bandwidth", "step", "split", "balance")
 _HOST = ("name", "count", "template", "prefix", "cores", "memory")
 _TEMPLATE = ("cores", "memory", "devices", "switches", "links", "routes")
 _DEVICE = ("name", "count", "type", "host", "memory", "device_id")
@@ -229,9 +229,10 @@ class Reader:
             tuple(sorted(options.items())),
             doc.whole((*inside, "units"), products, default=base.units, least=0, most=MOST_CORES) or 0,
             doc.bandwidth((*inside, "unit_bandwidth"), products, default=base.unit_bandwidth),
+            doc.bandwidth((*inside, "store_bandwidth"), products, default=base.store_bandwidth),
             doc.memory((*inside, "cache"), products, default=base.cache) or 0,
             doc.bandwidth((*inside, "cache_bandwidth"), products, default=base.cache_bandwidth),
-            doc.seconds((*inside, "wave"), products, default=base.wave),
+            doc.seconds((*inside, "step"), products, default=base.step),
             doc.seconds((*inside, "split"), products, default=base.split),
             doc.fraction((*inside, "balance"), products, default=base.balance),
             doc.seconds((*path, "launch"), table, default=base.launch),

@@ -84,8 +84,8 @@ def _type(type_: DeviceType) -> Fields:
 
 
 def _products(type_: DeviceType) -> list[str]:
-    kinds = {"unit_bandwidth": Quantity.BANDWIDTH, "cache": Quantity.MEMORY, "cache_bandwidth": Quantity.BANDWIDTH}
-    kinds |= {"wave": Quantity.TIME, "split": Quantity.TIME}
+    kinds = {"unit_bandwidth": Quantity.BANDWIDTH, "store_bandwidth": Quantity.BANDWIDTH, "cache": Quantity.MEMORY}
+    kinds |= {"cache_bandwidth": Quantity.BANDWIDTH, "step": Quantity.TIME, "split": Quantity.TIME}
     parts = [f"{key} = {_text(quantity_text(value, kind))}" for key, kind in kinds.items() if (value := getattr(type_, key))]
     return [f"units = {type_.units}", *parts, f"balance = {type_.balance!r}"]
 

@@ -80,8 +80,9 @@ def _number_faults(topology: Topology) -> Iterable[Fault]:
             ("overhead", type_.overhead),
             ("handover", type_.handover),
             ("unit bandwidth", type_.unit_bandwidth),
+            ("store bandwidth", type_.store_bandwidth),
             ("cache bandwidth", type_.cache_bandwidth),
-            ("wave", type_.wave),
+            ("step", type_.step),
             ("split", type_.split),
             ("launch", type_.launch),
         ):

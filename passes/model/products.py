@@ -1,17 +1,19 @@
 """Seconds of a product of matrices on a device type that computes it in tiles, a *unit* (a streaming multiprocessor) a tile.
 
-One efficiency for all sizes errs where sizes are odd: few rows leave units idle, the last *wave* of tiles is not full, tiles
-need time to begin, and a long product of few tiles is cut along k and added up afterwards. Of b products [m, k] x [k, n]:
+One efficiency for all sizes errs where sizes are odd: few rows leave units idle, the last *wave* of tiles is not full, a unit
+has a pace of its own along k and writes a tile before it begins the next, and a long product of few tiles is cut along k and
+added up afterwards. Of b products [m, k] x [k, n]:
 
     seconds = overhead + (arithmetic^4 + memory^4)^(1/4)
-    arithmetic = least over tiles (tm, tn) and cuts s of   waves * (max(2 tm tn k' / r, (tm + tn) k' e / l) + wave) + added
+    arithmetic = least over tiles (tm, tn) and cuts s of   waves * (max(2 tm tn k' / r, (tm + tn) k' e / l, step k' / 32)
+                                                                    + tm tn e / w) + added
     tiles = b ceil(m / tm) ceil(n / tn) s,  waves = ceil(tiles / units) - balance (ceil(tiles / units) - max(1, tiles / units))
-    k' = k / s, at least 64, in steps of 32;  added = 0 for s = 1, else split + 2 s b m n 4 / cache_bandwidth
+    k' = k / s, in steps of 32;  added = 0 for s = 1, else split + 2 s b m n 4 / cache_bandwidth
     memory = bytes (hit / cache_bandwidth + (1 - hit) / (memory_bandwidth f)),  hit = 1 / (1 + (bytes / cache)^8)
 
-r is a unit's part of ``rate * efficiency``, l a unit's part of ``unit_bandwidth``, e the bytes of an element, f the efficiency
-for ``memory``. The library picks the tile; which ones there are is fixed here. The other names are fields of ``DeviceType``;
-fitted and judged by ``python -m tests.bench.referees``.
+r, l and w are a unit's part of ``rate * efficiency``, ``unit_bandwidth`` and ``store_bandwidth``, e the bytes of an element, f
+the efficiency for ``memory``. The library picks the tile; which ones there are is fixed here. The other names are fields of
+``DeviceType``; fitted and judged by ``python -m tests.bench.referees``.
 """
 
 from __future__ import annotations
@@ -82,12 +84,13 @@ def product_seconds(product: Product, device_type: DeviceType, rate: float) -> f
 
 def _tiled(product: Product, device_type: DeviceType, rate: float, tm: int, tn: int, cut: int) -> float:
     units = device_type.units
-    k = max(64, math.ceil(product.k / cut / 32) * 32)
+    k = math.ceil(product.k / cut / 32) * 32
     tiles = product.batch * math.ceil(product.m / tm) * math.ceil(product.n / tn) * cut
     whole, exact = math.ceil(tiles / units), max(1.0, tiles / units)
     waves = whole - device_type.balance * (whole - exact)
     loads = (tm + tn) * k * product.width * units / device_type.unit_bandwidth if device_type.unit_bandwidth else 0.0
-    seconds = waves * (max(2 * tm * tn * k * units / rate, loads) + device_type.wave)
+    stores = tm * tn * product.width * units / device_type.store_bandwidth if device_type.store_bandwidth else 0.0
+    seconds = waves * (max(2 * tm * tn * k * units / rate, loads, k / 32 * device_type.step) + stores)
     if cut > 1:
         sums = 2 * cut * product.batch * product.m * product.n * 4
         seconds += device_type.split + (sums / device_type.cache_bandwidth if device_type.cache_bandwidth else 0.0)

@@ -45,8 +45,8 @@ _providers = st.one_of(
 
 
 _products = st.one_of(
-    st.just((0, 0.0, 0, 0.0, 0.0, 0.0, 0.0)),
-    st.tuples(st.integers(1, 200), _amounts, st.integers(0, 1 << 30), _amounts, _times, _times, st.floats(0.0, 1.0)),
+    st.just((0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0)),
+    st.tuples(st.integers(1, 200), _amounts, _amounts, st.integers(0, 1 << 30), _amounts, _times, _times, st.floats(0.0, 1.0)),
 )
 
 

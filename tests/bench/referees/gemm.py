@@ -23,13 +23,13 @@ SHEETS = {
     "l40s": (142, 362e12, 864e9, 96e6),
 }
 """Of vendors: multiprocessors, dense bf16 flop/s, bytes per second of memory, bytes of second-level cache."""
-WAVE = 0.5e-6
-"""Seconds between two tiles: the tables do not tell it from the overhead, so it is not fitted."""
 STARTS = [
-    (0.8, 0.9, ratio, 4.0, 2e-6, 2e-6, spread, cache) for cache, ratio in ((0.4, 1.0), (1.1, 2.0)) for spread in (0.3, 5.0)
+    (0.8, 0.9, ratio, 4.0, 2e-6, 2e-6, spread, cache, step, 2.0)
+    for cache, ratio in ((0.4, 1.0), (1.1, 2.0))
+    for spread, step in ((0.3, 1.2e-7), (5.0, 4e-8))
 ]
 """Efficiency, that of memory, bandwidth of the cache and of the units over that of memory, overhead, split, balance over
-what is left of 1, cache over the sheet's."""
+what is left of 1, cache over the sheet's, step, bandwidth of stores over that of memory."""
 
 
 def judge(path: Path) -> Iterator[str]:
@@ -54,6 +54,7 @@ def judge(path: Path) -> Iterator[str]:
         told = f"matmul {best[0]:.3f}, memory {best[1]:.3f}, overhead {best[4] * 1e6:.2f} us, units {units}"
         told += f", unit_bandwidth {best[3] * bandwidth / 1e12:.2f} TB/s, cache {best[7] * cache / 1e6:.0f} MB"
         told += f", cache_bandwidth {best[2] * bandwidth / 1e12:.3f} TB/s"
+        told += f", step {best[8] * 1e9:.0f} ns, store_bandwidth {best[9] * bandwidth / 1e12:.2f} TB/s"
         told += f", split {best[5] * 1e6:.2f} us, balance {best[6] / (1 + best[6]):.2f}"
         yield TOLD.format(f"{gpu:5} {len(rows):4} rows", *line) + f"   {told}"
     means = np.array(everything).mean(axis=0)
@@ -72,15 +73,16 @@ def model_of(gpu: str) -> Callable[[Floats, Floats], Floats]:
     cuts = np.array(CUTS, float)[None, None, :]
 
     def model(logs: Floats, rows: Floats) -> Floats:
-        efficiency, memory, cached, loads, overhead, split, spread, larger = np.exp(np.clip(logs, -40, 40))
+        efficiency, memory, cached, loads, overhead, split, spread, larger, step, stores = np.exp(np.clip(logs, -40, 40))
         rate, balance, fast = peak * efficiency, spread / (1 + spread), cached * bandwidth
         m, n, k = (column[:, None, None] for column in rows.T)
-        length = np.maximum(64, np.ceil(k / cuts / 32) * 32)
+        length = np.ceil(k / cuts / 32) * 32
         tiles = np.ceil(m / tiles_m) * np.ceil(n / tiles_n) * cuts
         whole, exact = np.ceil(tiles / units), np.maximum(1, tiles / units)
         waves = whole - balance * (whole - exact)
         load = (tiles_m + tiles_n) * length * 2 * units / (loads * bandwidth)
-        work = waves * (np.maximum(2 * tiles_m * tiles_n * length * units / rate, load) + WAVE)
+        pace = np.maximum(2 * tiles_m * tiles_n * length * units / rate, np.maximum(load, length / 32 * step))
+        work = waves * (pace + tiles_m * tiles_n * 2 * units / (stores * bandwidth))
         arithmetic = (work + (cuts > 1) * (split + 2 * cuts * m * n * 4 / fast)).min(axis=(1, 2))
         size = bytes_of(rows)
         hit = 1 / (1 + (size / (larger * room)) ** 8)

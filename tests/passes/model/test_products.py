@@ -24,7 +24,8 @@ CHIP = DeviceType(
     efficiency=(("matmul", 0.8), ("memory", 0.5)),
     units=100,
     unit_bandwidth=5e12,
-    wave=5e-7,
+    store_bandwidth=4e12,
+    step=5e-8,
     split=2e-6,
     balance=0.5,
 )
