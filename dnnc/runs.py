@@ -34,7 +34,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measured run. ``where``: the line of the file, for messages."""
+    """A measured run. ``build``: absolute, so that a plan is known again; ``where``: the line of the file, for messages."""
 
     build: Path
     plan: str
@@ -94,7 +94,7 @@ def read_rows(path: Path) -> list[Row]:
                 message = f"expected seconds as a number above 0, found '{found}'"
                 faults.append(Diagnostic(message, where=where))
             else:
-                rows.append(Row(path.parent / fields["build"], fields.get("plan", ""), seconds, where))
+                rows.append(Row((path.parent / fields["build"]).resolve(), fields.get("plan", ""), seconds, where))
     except csv.Error as error:
         raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:{reader.line_num}", hint=HINT) from None
     if faults:
@@ -110,19 +110,36 @@ def _seconds(text: str) -> float | None:
     return value if 0 < value < math.inf else None
 
 
+def require_appendable(path: Path) -> None:
+    """Raises InvalidInput where no row can be added, before anything runs for it."""
+    if path.exists() and not path.is_file():
+        raise InvalidInput("it is no file", where=str(path), hint="name a file, which may be new, ending in .csv")
+    if not path.absolute().parent.is_dir():
+        raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
+    if path.exists() and _columns(path):
+        read_rows(path)
+
+
 def append_row(path: Path, build: Path, seconds: float) -> None:
-    """Adds a row, and the header to a file that is new. Raises InvalidInput."""
-    plan = digest(_plan_text(build))
+    """Adds a row, below the columns that the file has, or those of ``COLUMNS`` in a new one. Raises InvalidInput."""
+    told = os.path.relpath(build.absolute(), path.absolute().parent), digest(_plan_text(build)), f"{seconds:.6g}"
+    fields = dict(zip(COLUMNS, told, strict=True))
+    names = _columns(path) if path.exists() else []
+    row = io.StringIO()
+    writer = csv.writer(row, lineterminator="\n")
+    if not names:
+        writer.writerow(COLUMNS)
+    writer.writerow([fields.get(name, "") for name in names or COLUMNS])
     try:
         with path.open("a", encoding="utf-8", newline="") as file:
-            row = io.StringIO()
-            writer = csv.writer(row, lineterminator="\n")
-            if file.tell() == 0:
-                writer.writerow(COLUMNS)
-            writer.writerow((os.path.relpath(build.absolute(), path.absolute().parent), plan, f"{seconds:.6g}"))
             file.write(row.getvalue())  # at once, so that two runs at a time do not mix their rows
     except OSError as error:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+def _columns(path: Path) -> list[str]:
+    text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
+    return [name.strip() for name in next(csv.reader(io.StringIO(text, newline="")), [])]
 
 
 def read_stated(row: Row) -> StatedPlan:
@@ -142,6 +159,8 @@ def read_stated(row: Row) -> StatedPlan:
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None:
         raise InvalidInput("the module has no plan for machines", where=where, hint="plan.ir of a build has one")
+    if not 0 < plan.value < math.inf:
+        raise InvalidInput(f"{row.build} has a plan of {plan.value} s, which no number changes", where=row.where)
     module = undifferentiated(module)
     decisions = replay_from_json(plan_to_json(module), where)
     stated = StatedPlan(row.build, digest(text), topology, plan.value, undecided(module.without(Schedule)), decisions)
@@ -162,4 +181,4 @@ def _plan_text(build: Path, where: str = "") -> str:
     return read_input_text(build / PROGRAM, "the plan of a build", LIMITS.text_bytes)
 
 
-__all__ = ["COLUMNS", "Row", "StatedPlan", "append_row", "read_rows", "read_stated"]
+__all__ = ["COLUMNS", "Row", "StatedPlan", "append_row", "read_rows", "read_stated", "require_appendable"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +81,7 @@ def _print(found: Calibration) -> None:
 
     runs = [
         (
-            str(row.build),
+            os.path.relpath(row.build),
             seconds_text(row.seconds),
             seconds_text(before),
             ratio_text(before / row.seconds),

@@ -53,9 +53,8 @@ def run(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Run the stage programs of DIR, one process per device, several microbatches in flight."""
-    from dnnc.runs import append_row
+    from dnnc.runs import append_row, require_appendable
     from dnnc.runtime import RunCommand, RunOptions, run_command
-    from dnnc.runtime.run import measured_seconds
     from ir.scratch import remove_dead_scratch
 
     remove_dead_scratch()
@@ -68,11 +67,14 @@ def run(
         warmup=warmup,
         seed=seed,
         options=RunOptions(threads=threads, timeout=timeout or None),
+        measures=runs is not None,
     )
+    if runs is not None:
+        require_appendable(runs)
     with progress(not quiet) as report:
         done = run_command(command, lambda diagnostic: show_warnings([diagnostic], quiet), report)
     if runs is not None:
-        append_row(runs, build, measured_seconds(done))
+        append_row(runs, build, done.measured)
     if trace:
         tensors = {channel.id: channel.tensor for channel in done.build.channels}
         _add_measured(build / "trace.json", done.result.events, tensors)

@@ -65,7 +65,7 @@ def train(
     for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
     --check: exit 5 names the first weight that differs, and its stage.
     """
-    from dnnc.runs import append_row
+    from dnnc.runs import append_row, require_appendable
     from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, resumption
     from dnnc.runtime.torch.launch import train as launch
 
@@ -78,6 +78,8 @@ def train(
             raise UsageError("it is no folder", where=f"{name} {folder}", hint="name a folder, which may be new")
     if runs is not None and steps < LEAST_STEPS:
         raise UsageError(f"a row needs {LEAST_STEPS} steps: the first is slower than the others", where="--runs")
+    if runs is not None:
+        require_appendable(runs)
     opened = TrainingBuild.open(build)
     options = TrainOptions(steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, threads, nodes, node, meet)
     losses: list[float] = []

@@ -43,7 +43,7 @@ def run_build(
 class RunCommand:
     """What ``dnnc run`` was asked to do. ``inputs`` absent: random ones, by ``seed``. ``microbatches``: how many to make, or to
     split the first axis into. ``repeat``: how often to run all of them in the same processes, after ``warmup`` such rounds; the
-    last round's outputs and times count."""
+    last round's outputs and times count. ``measures``: the run is to say what the plan's value is really (``--runs``)."""
 
     build: Path
     inputs: Path | None = None
@@ -53,6 +53,7 @@ class RunCommand:
     warmup: int = 0
     seed: int = 0
     options: RunOptions = field(default_factory=RunOptions)
+    measures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class RunReport:
     @property
     def throughput(self) -> float:
         return statistics.median(self.throughputs)
+
+    @property
+    def measured(self) -> float:
+        """Seconds of what the plan's value predicts: per microbatch, of a latency plan those of one."""
+        return self.result.latency if self.build.plan.minimises.alone else 1 / self.throughput
 
     @property
     def predicted(self) -> float:
@@ -128,21 +134,17 @@ def foreign_types(build: Build) -> tuple[str, ...]:
     return tuple(sorted(name for name in on_cpu if kinds.get(name, "cpu") != "cpu"))
 
 
-def measured_seconds(done: RunReport) -> float:
-    """What a run measured of the plan's value: seconds per microbatch, of a latency plan those of one. Raises UsageError where
-    it did not measure that."""
-    if foreign := foreign_types(done.build):
-        message = f"it ran on this machine's CPU, and the plan is for {', '.join(foreign)}: that is no row"
+def require_measures(build: Build, microbatches: int) -> None:
+    """Raises UsageError where a run of so many microbatches would not measure the plan's value."""
+    if foreign := foreign_types(build):
+        message = f"it would run on this machine's CPU, and the plan is for {', '.join(foreign)}: that is no row"
         raise UsageError(message, where="--runs")
-    if done.build.plan.minimises.alone:
-        if done.microbatches > 1:
-            hint = "run one microbatch; --repeat and --warmup as you like"
-            raise UsageError("a plan for latency is measured by microbatches that are alone", where="--runs", hint=hint)
-        return done.result.latency
-    if len(done.build.stages) > 1 and done.microbatches < 2 * len(done.build.stages):
-        hint = f"run at least {2 * len(done.build.stages)} microbatches"
+    if build.plan.minimises.alone and microbatches > 1:
+        hint = "run one microbatch; --repeat and --warmup as you like"
+        raise UsageError("a plan for latency is measured by a microbatch that is alone", where="--runs", hint=hint)
+    if not build.plan.minimises.alone and len(build.stages) > 1 and microbatches < 2 * len(build.stages):
+        hint = f"run at least {2 * len(build.stages)} microbatches"
         raise UsageError("with so few microbatches the pipeline is not full", where="--runs", hint=hint)
-    return 1 / done.throughput
 
 
 def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
@@ -178,6 +180,8 @@ def run_command(
         count = command.microbatches or 1
         items = RandomMicrobatches(build, count, seed=command.seed).drawn_ahead()
         batches = Microbatches(items, "stacked" if count > 1 else "single")
+    if command.measures:
+        require_measures(build, len(batches.items))
     crowded = crowding(build, command.options.threads, local_cores())
     if crowded is not None:
         warn(crowded)

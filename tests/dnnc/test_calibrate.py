@@ -18,7 +18,7 @@ from dnnc.calibrate import bounded, calibrated, machines_at, numbers_of
 from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import load_topology
-from dnnc.runs import Row, StatedPlan, read_rows, read_stated
+from dnnc.runs import Row, StatedPlan, append_row, read_rows, read_stated
 from dnnc.training import TrainingOptions
 from ir.diagnostics import DiagnosticSink
 from ir.topology import Topology
@@ -182,11 +182,22 @@ def test_a_run_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     capsys.readouterr()
     assert main(["run", str(tmp_path / "two"), "-m", "2", "--runs", str(rows), "-q"]) == 2
     assert "the pipeline is not full" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "two"), "-m", "8", "--runs", str(tmp_path / "none" / "rows.csv"), "-q"]) == 3
+    assert "its folder does not exist" in capsys.readouterr().err
     assert len(read_rows(rows)) == 3
     assert main(["compile", "zoo:mlp", "-t", "preset:cpu-2,cores=2", "-q", "-o", str(tmp_path / "one")]) == 0
     assert main(["calibrate", "core", str(rows)]) == 3
     assert f"{rows}:2: error: {tmp_path}" in (told := capsys.readouterr().err)
     assert "holds another plan than the one that was measured" in told
+
+
+def test_a_row_goes_below_the_columns_that_there_are(plans: dict[str, StatedPlan], tmp_path: Path) -> None:
+    for text in ("seconds,note,build\n", ""):
+        (tmp_path / "rows.csv").write_text(text)
+        append_row(tmp_path / "rows.csv", plans["two"].build, 0.25)
+        append_row(tmp_path / "rows.csv", plans["alone"].build, 0.5)
+        rows = read_rows(tmp_path / "rows.csv")
+        assert [(row.build, row.seconds) for row in rows] == [(plans["two"].build, 0.25), (plans["alone"].build, 0.5)]
 
 
 @pytest.mark.parametrize(
