@@ -61,6 +61,8 @@ def plan_headline(plan: Plan) -> str:
     on = f" on {used} device{'s' if used != 1 else ''}" if 0 < used < count else ""
     stages = f"{count} stage{'s' if count != 1 else ''}{on}"
     lines = [f"{plan.objective}: {seconds_text(plan.value)} {plan.minimises.per}{rate}, {stages}"]
+    if plan.minimises.streams and not plan.in_steps and (busiest := step_period(plan)) < plan.value * (1 - EVEN):
+        lines.append(f"  a link that stages share sets the pace: no device is busy for more than {seconds_text(busiest)}")
     if plan.microbatches > 1 or (plan.in_steps and count > 1):
         lines.append(f"  {_step_text(plan)}")
     if math.isfinite(plan.single):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.report import plan_headline
 from dnnc.scheduled import scheduled
 from dnnc.training import TrainingOptions
 from ir.diagnostics import DiagnosticSink
@@ -138,6 +139,7 @@ def test_a_stream_is_as_quick_as_its_messages(tmp_path: Path, strategy: str, ban
     plan, crossing, followed = stream(tmp_path, strategy, bandwidth, rate)
     assert crossing < 0.7 * plan.value
     assert followed == pytest.approx(plan.value, rel=0.05)
+    assert "sets the pace" not in plan_headline(plan)
 
 
 @pytest.mark.parametrize(("bandwidth", "rate"), [(0.25, 200), (0.25, 1000)])
@@ -148,6 +150,7 @@ def test_a_stream_is_no_quicker_than_its_bytes(tmp_path: Path, bandwidth: float,
     assert slowest * 1.04 < crossing
     assert crossing * (1 - 1e-9) <= plan.value <= followed
     assert followed < 1.25 * plan.value
+    assert "a link that stages share sets the pace: no device is busy for more than" in plan_headline(plan)
     assert simulated(tmp_path) == pytest.approx(plan.value, rel=0.01)
 
 
