@@ -34,7 +34,7 @@ def test_the_three_grammars_load_fast() -> None:
     grammars.load("types", ("type", "types"))
     grammars.load("attributes", ("elements", "attributes"))
     grammars.load("module", ("module",))
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 10
 
 
 def test_an_unknown_grammar() -> None:
