@@ -10,7 +10,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
-from dnnc.cli.machine import OutOption, write_topology
+from dnnc.cli.machine import write_topology
 from ir.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
@@ -33,7 +33,12 @@ def calibrate(
             autocompletion=opt.complete_topology,
         ),
     ] = None,
-    out: OutOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FILE.toml", help="Machines with the new numbers, for -t (default: tell them only)."
+        ),
+    ] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
