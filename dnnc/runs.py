@@ -6,8 +6,8 @@ of its ``plan.ir``, so that a row is not taken for one of a later plan in the sa
 unit of the plan's value: per microbatch once the pipeline is full, of a latency plan those of one sample, of training those
 of a step. More columns are for the user.
 
-A plan is priced again on changed machines by what prices an edited one: its decisions are replayed (``passes.replay``), and
-``place`` counts them.
+A plan is priced again on changed machines by what prices an edited one: its decisions are replayed (``passes.replay``),
+``place`` counts them, and ``schedule`` follows the rows that it states.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StatedPlan:
     topology: Topology
     value: float
     _module: Module
-    _decisions: Pass
+    _steps: tuple[Pass, ...]
 
     def require(self, row: Row) -> None:
         """Raises InvalidInput where the row is of another plan."""
@@ -63,11 +63,9 @@ class StatedPlan:
         """What the plan's value is on machines of the same names with other numbers. Raises DnncError."""
         from dnnc.driver import pass_context, with_topology
         from passes.framework.manager import PassManager
-        from passes.framework.pipeline import parse_pipeline
 
-        steps = (self._decisions, *parse_pipeline("place"))
         module = with_topology(self._module, topology)
-        plan = PassManager(steps, verify=False, expanded=True).run(module, pass_context(DiagnosticSink())).first(Plan)
+        plan = PassManager(self._steps, verify=False, expanded=True).run(module, pass_context(DiagnosticSink())).first(Plan)
         assert plan is not None
         return plan.value
 
@@ -147,10 +145,13 @@ def read_stated(row: Row) -> StatedPlan:
     from dnnc.frontends import DIALECTS
     from dnnc.program.build import PROGRAM
     from dnnc.program.plan_json import plan_to_json, replay_from_json, undifferentiated
-    from ir import load_module
+    from ir import load_module, print_symbol
     from ir.module import Program, Schedule, Stage
     from passes.model.folding import expand
     from passes.model.spmd.undecided import undecided
+    from passes.model.timeline.families import DEFAULT
+    from passes.place import PlacePass
+    from passes.schedule import SchedulePass
 
     text = _plan_text(row.build, row.where)
     where = str(row.build / PROGRAM)
@@ -163,7 +164,13 @@ def read_stated(row: Row) -> StatedPlan:
         raise InvalidInput(f"{row.build} has a plan of {plan.value} s, which no number changes", where=row.where)
     module = undifferentiated(module)
     decisions = replay_from_json(plan_to_json(module), where)
-    stated = StatedPlan(row.build, digest(text), topology, plan.value, undecided(module.without(Schedule)), decisions)
+    steps: list[Pass] = [decisions, PlacePass()]
+    schedule = module.first(Schedule) if plan.in_steps else None
+    used = [device for stage in plan.stages for device in stage.devices]
+    plain = schedule is None or (schedule.kind == DEFAULT and len(set(used)) == len(used))
+    if schedule is not None and not plain:  # plain 1F1B is what plans count with
+        steps.append(SchedulePass(schedule.kind, print_symbol(schedule), where))
+    stated = StatedPlan(row.build, digest(text), topology, plan.value, undecided(module.without(Schedule)), tuple(steps))
     stated.require(row)
     return stated
 

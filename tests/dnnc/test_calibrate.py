@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ bandwidth = "4 GB/s"
 latency = "10 us"
 shared = true
 """
+TWO = MACHINES.replace("{0..3}", "{0..1}")
 WIDE = "zoo:mlp,hidden=1024,batch=64"
 PLANS: dict[str, tuple[str, dict[str, object]]] = {
     "alone": (WIDE, {"stages": 1, "mesh": "none"}),
@@ -98,21 +100,33 @@ def test_a_plan_is_priced_again_as_it_was(plans: dict[str, StatedPlan], name: st
     assert plan.seconds_on(faster) == pytest.approx(plan.value / 2, rel=1e-6), "all rates twice, all times half"
 
 
-def test_training_is_priced_again(tmp_path: Path) -> None:
-    (tmp_path / "four.toml").write_text(MACHINES)
-    options = CompileOptions(
-        "zoo:mlp,batch=4",
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stages": 2},
+        {"mesh": "none", "replicas": 4, "stages": 1},
+        {"mesh": "2", "stages": 2, "training": {"schedule": "zb-h1"}},
+        {"training": {"chunks": 2}},
+        {"stages": 2, "training": {"schedule": "pipedream"}},
+    ],
+    ids=["stages", "replicas", "zb-h1 on meshes", "chunks", "pipedream"],
+)
+def test_training_is_priced_again(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "four.toml").write_text(MACHINES if "training" not in options or "mesh" in options else TWO)
+    training = TrainingOptions(loss="cross-entropy:y", **options.pop("training", {}))
+    asked = CompileOptions(
+        "zoo:mlp,layers=6,batch=4",
         str(tmp_path / "four.toml"),
         tmp_path / "build",
         plan_only=True,
         objective="training",
         microbatches=4,
-        stages=2,
-        training=TrainingOptions(loss="cross-entropy:y"),
+        training=training,
+        **options,
     )
-    compile_model(options)
+    compile_model(asked)
     plan = read_stated(Row(tmp_path / "build", "", 1.0, ""))
-    assert plan.seconds_on(plan.topology) == plan.value
+    assert plan.seconds_on(plan.topology) == pytest.approx(plan.value, rel=1e-12)
     assert plan.seconds_on(truth(plan.topology)) > 1.2 * plan.value
 
 
