@@ -101,10 +101,17 @@ def train(
     if resume is not None:
         show_warnings(resumption(opened, resume).diagnostics, quiet)
     seconds = launch(opened, options, told)
+    later = steps_seconds[1:] or steps_seconds  # the first is slower than the others
+    measured = statistics.median(later) if later else None  # other hosts than the first hear of no step
     if json:
-        put_json("train", {"build": str(build), "steps": steps, "losses": losses, "seconds": seconds})
-    if runs is not None and not node:
-        append_row(runs, build, statistics.median(steps_seconds[1:]))
+        fields = {"build": str(build), "steps": steps, "losses": losses, "seconds": seconds}
+        put_json("train", {**fields, "seconds_per_step": {"measured": measured, "predicted": opened.predicted}})
+    elif not quiet and measured is not None:
+        from dnnc.report import seconds_text
+
+        put(f"a step takes {seconds_text(measured)} (predicted {seconds_text(opened.predicted)})")
+    if runs is not None and measured is not None:
+        append_row(runs, build, measured)
     if options.out is not None and not node:
         talk(f"losses and the measured timeline are in {options.out}", quiet)
 

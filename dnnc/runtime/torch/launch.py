@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dnnc.program.build import PROGRAM, TORCH
+from dnnc.program.build import PLAN, PROGRAM, TORCH
+from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
 from dnnc.runtime.torch.failures import FAILURES, STARTING, Ended, doing
 from ir.child import module_command, module_environment
@@ -71,15 +72,18 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBuild:
-    """A training build on disk, whose files are those that were written. ``labels``: what to call each rank."""
+    """A training build on disk, whose files are those that were written. ``labels``: what to call each rank; ``predicted``:
+    seconds of a step."""
 
     folder: Path
     labels: tuple[str, ...]
+    predicted: float
 
     @classmethod
     def open(cls, folder: Path) -> TrainingBuild:
         """Raises InvalidInput for what is no training build, UsageError where PyTorch is missing."""
-        manifest = Snapshot.open(folder).manifest
+        files = Snapshot.open(folder)
+        manifest = files.manifest
         if manifest.get("engine") != TORCH:
             hint = "compile with --objective training and --loss; 'dnnc run' runs a build for inference"
             raise InvalidInput("it is no build for training", where=str(folder), hint=hint)
@@ -95,7 +99,7 @@ class TrainingBuild:
             message = f"the manifest does not describe a training build: {error}"
             raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
         labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
-        return cls(folder, tuple(labels))
+        return cls(folder, tuple(labels), plan_from_json(files.json(PLAN), files.where(PLAN)).value)
 
     def ranks_of(self, options: TrainOptions) -> int:
         """How many ranks this host starts. Raises UsageError."""

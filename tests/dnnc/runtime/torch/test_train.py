@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
+from dnnc.report import seconds_text
 from dnnc.runs import read_rows, read_stated
 from tests.dnnc.runtime.processes import nothing_left
 from tests.dnnc.runtime.torch.training_builds import MODEL, TWO_STAGES, compiled, write_source
@@ -186,13 +187,26 @@ def test_resumed_after_a_kill_the_weights_are_those_without(build: Path, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_step_is_measured(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it takes stands beside what was predicted, and is a row for 'dnnc calibrate'."""
+    rows = tmp_path / "rows.csv"
+    assert main(["train", str(build), "--steps", "3", "--runs", str(rows)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    (row,) = read_rows(rows)
+    predicted = read_stated(row).value
+    assert row.build == build.resolve()
+    assert last == f"a step takes {seconds_text(row.seconds)} (predicted {seconds_text(predicted)})"
+    assert main(["train", str(build), "--steps", "3", "--runs", str(rows), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["seconds_per_step"]
+    assert told["predicted"] == predicted
+    assert told["measured"] == pytest.approx(read_rows(rows)[1].seconds, rel=1e-4)
+
+
+@pytest.mark.slow
 def test_resumed_on_another_plan(build: Path, tmp_path: Path) -> None:
     one = compiled(tmp_path / "one", "--stages", "1", "--replicas", "1", "--mesh", "none")
     whole, part = tmp_path / "whole", tmp_path / "part"
-    rows = tmp_path / "rows.csv"
-    assert main(["train", str(build), "--steps", "4", "--checkpoint", str(whole), "--runs", str(rows), "-q"]) == 0
-    assert [row.build.resolve() for row in read_rows(rows)] == [build], "what 'dnnc calibrate' reads"
-    assert read_stated(read_rows(rows)[0]).value > 0
+    assert main(["train", str(build), "--steps", "4", "--checkpoint", str(whole), "-q"]) == 0
     assert main(["train", str(one), "--steps", "2", "--checkpoint", str(part), "-q"]) == 0
     last = part / "step2.safetensors"
     assert main(["train", str(build), "--steps", "2", "--resume", str(last), "--checkpoint", str(part), "-q"]) == 0
