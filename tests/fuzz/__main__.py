@@ -28,10 +28,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--failures", type=Path, help="folder for failing inputs (default: a new one)")
     options = parser.parse_args(argv)
     failures = options.failures or Path(tempfile.mkdtemp(prefix="dnnc-fuzz-"))
-    seconds = options.seconds or (math.inf if options.executions else 60.0)
+    seconds = options.seconds or (math.inf if options.executions is not None else 60.0)
     failed = False
     for name in SURFACES if options.surface == "all" else [options.surface]:
-        executions = options.executions or sys.maxsize
+        executions = options.executions if options.executions is not None else sys.maxsize
         tally = fuzz(
             SURFACES[name], seed=options.seed, seconds=seconds, executions=executions, jobs=options.jobs, failures=failures
         )
