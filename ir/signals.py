@@ -5,13 +5,14 @@ The exit code is 128 + the signal's number, as a shell has it for a process that
 was started with as ignored (``nohup``) stays ignored. All three wait where an exception would be lost or do harm: in the
 import of a module (C++ that is initialised aborts the process), in llvmlite, which calls Python from C while it compiles and
 goes on with half of its work when that raises, and in what numpy's C calls (a comparison of structures tells any exception
-there as a TypeError).
+there as a TypeError). Where Python itself drops one (in a finalizer, or in a callback of the collector), it is asked for again.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,9 +41,7 @@ class Terminated(SystemExit):
 
 def _raise(number: int, frame: FrameType | None) -> None:
     if _must_wait(frame):
-        again = threading.Timer(0.05, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
+        _ask_again(number)
         return
     if number == signal.SIGINT:
         raise KeyboardInterrupt
@@ -50,6 +49,12 @@ def _raise(number: int, frame: FrameType | None) -> None:
         if signal.getsignal(other) is _raise:
             signal.signal(other, signal.SIG_IGN)  # a second request must not interrupt the cleaning up after the first
     raise Terminated(number)
+
+
+def _ask_again(number: int) -> None:
+    again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _must_wait(frame: FrameType | None) -> bool:
@@ -70,11 +75,25 @@ def termination_raises() -> Iterator[None]:
         return
     defaults = {**dict.fromkeys(_REQUESTS, signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
     mine = {number: default for number, default in defaults.items() if signal.getsignal(number) is default}
+    other_hook = sys.unraisablehook
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        number = dropped.exc_value.number if isinstance(dropped.exc_value, Terminated) else signal.SIGINT
+        if not issubclass(dropped.exc_type, (Terminated, KeyboardInterrupt)) or number not in mine:
+            other_hook(dropped)
+            return
+        signal.signal(number, _raise)
+        _ask_again(number)
+
     for number in mine:
         signal.signal(number, _raise)
+    if mine:
+        sys.unraisablehook = hook
     try:
         yield
     finally:
+        if mine:
+            sys.unraisablehook = other_hook
         for number, default in mine.items():
             signal.signal(number, default)
 

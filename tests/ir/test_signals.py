@@ -11,7 +11,7 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from ir.signals import termination_raises
+from ir.signals import Terminated, termination_raises
 
 
 def test_ctrl_c_within_what_numpy_calls_from_c_stays_an_interrupt() -> None:
@@ -37,3 +37,23 @@ def test_ctrl_c_within_what_numpy_calls_from_c_stays_an_interrupt() -> None:
     with termination_raises(), pytest.raises(KeyboardInterrupt):
         compare()
     assert pressed == ["call"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_that_python_drops_in_a_finalizer_comes_again(number: signal.Signals) -> None:
+    class Closing:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), number)
+            time.sleep(0.001)  # where the handler runs, and its exception is dropped
+
+    def drop() -> None:
+        Closing()
+        time.sleep(10.0)
+
+    hook = sys.unraisablehook
+    with termination_raises(), pytest.raises((Terminated, KeyboardInterrupt)) as ended:
+        drop()
+    assert sys.unraisablehook is hook
+    if number == signal.SIGTERM:
+        assert isinstance(ended.value, Terminated)
+        assert ended.value.number == number
