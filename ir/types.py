@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -77,6 +78,12 @@ _BITS = {
     else int(dtype.value[1])
     for dtype in DType
 }
+
+ONNX_TYPES: Mapping[DType, int] = {
+    DType.F32: 1, DType.U8: 2, DType.I8: 3, DType.U16: 4, DType.I16: 5, DType.I32: 6, DType.I64: 7, DType.BOOL: 9,
+    DType.F16: 10, DType.F64: 11, DType.U32: 12, DType.U64: 13, DType.BF16: 16,
+}  # fmt: skip
+"""ONNX's numbers of element types, as Cast's ``to`` spells them."""
 
 Dim: TypeAlias = int | str | None
 

@@ -191,9 +191,10 @@ class Step:
         members = members_along(mesh, mesh.devices.index(self.devices[rank]), op.get("axis"))
         return tuple(self.ranks[mesh.devices[member]] for member in members)
 
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of all collectives, each once, in an order that all ranks agree on."""
-        found = {self.group(op, rank): None for rank in range(len(self.devices)) for _, op in self.collectives(rank)}
+    def groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The groups of the collectives of each stage, by its number, each once, in an order that all ranks agree on."""
+        ranks = range(len(self.devices))
+        found = {(stage.index, self.group(op, rank)): None for rank in ranks for stage, op in self.collectives(rank)}
         return tuple(found)
 
     def box(self, type_: Type, op: Op, rank: int) -> Box:

@@ -1,9 +1,9 @@
 """Canonicalize: the same program with fewer and simpler ops.
 
 Binds symbolic dimensions, computes what is constant (shape arithmetic, masks, positions), drops ops that hand an operand
-through, writes a transpose that merges dimensions on its way as one transpose, inlines an ``If`` whose condition is known,
-keeps equal small constants once, and removes what nothing reads. A resource with optimizer state is trained: it is no constant,
-and it equals no other.
+through, writes a transpose that merges dimensions on its way as one transpose and a CastLike as a Cast, inlines an ``If`` whose
+condition is known, keeps equal small constants once, and removes what nothing reads. A resource with optimizer state is
+trained: it is no constant, and it equals no other.
 
 Invariants: the numbers that come out are the same, bit for bit where constants are computed by exact operations (a sine of a
 constant may be rounded otherwise than the runtime would); arguments and results of the entry keep their names; an op that
@@ -16,12 +16,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ir.attributes import Dense
+from ir.attributes import Dense, attributes
 from ir.diagnostics import UsageError
 from ir.module import Func, Module, Resource, Stage, Symbol
 from ir.names import ABSENT
 from ir.ops import Op, Region, Value
-from ir.types import TensorType, Type
+from ir.types import ONNX_TYPES, TensorType, Type
 from passes.canonicalize.bind import bind_types
 from passes.canonicalize.constants import Constants
 from passes.canonicalize.dead import equal_constants, live_ops, used_symbols
@@ -123,6 +123,7 @@ class _Simplifier:
         if (whole := unmerged(op, self.makers, self.types)) is not None:
             self.counts["unmerged"] += 1
             op = whole
+        op = _cast(op)
         self.makers.update((value.name, op) for value in op.results)
         if (targets := self.handed_through(op)) is not None:
             self.counts["passed_through"] += 1
@@ -200,6 +201,16 @@ class _Simplifier:
                 # A captured value, a constant, or a value that the branch yields twice.
                 kept += self.stand_in(replace(op, results=(value,)), {value.name: self.aliases.get(target, target)}, yielded)
         return kept
+
+
+def _cast(op: Op) -> Op:
+    """A CastLike as a Cast, which does not read the tensor that only says the element type: what it reads it waits for, and on
+    a mesh has beside the other."""
+    made = op.results[0].type if op.name == "onnx.CastLike" else None
+    if not isinstance(made, TensorType) or made.dtype not in ONNX_TYPES:
+        return op
+    fields = attributes({**dict(op.attributes), "to": ONNX_TYPES[made.dtype]})
+    return replace(op, name="onnx.Cast", operands=op.operands[:1], attributes=fields)
 
 
 def _names_read(ops: Iterable[Op]) -> set[str]:

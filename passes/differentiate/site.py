@@ -32,7 +32,7 @@ from ir.layout_rules import Numbers, Surroundings, numbers_of, resource_numbers
 from ir.module import Inline, Module, Resource, ResourceData, Splat
 from ir.names import unique
 from ir.ops import Op, Value
-from ir.types import DType, TensorType, Type, without_layout
+from ir.types import ONNX_TYPES, DType, TensorType, Type, without_layout
 from passes.model.graph import describe
 
 
@@ -355,10 +355,4 @@ AXES_OPERAND = 13
 
 Rule: TypeAlias = Callable[[Site], Sequence[str | None]]
 
-ONNX_TYPES: Mapping[DType, int] = {
-    DType.F32: 1, DType.U8: 2, DType.I8: 3, DType.U16: 4, DType.I16: 5, DType.I32: 6, DType.I64: 7, DType.BOOL: 9,
-    DType.F16: 10, DType.F64: 11, DType.U32: 12, DType.U64: 13, DType.BF16: 16,
-}  # fmt: skip
-"""ONNX's numbers of element types, as Cast's ``to`` spells them."""
-
-__all__ = ["ONNX_TYPES", "Added", "Program", "Rule", "Site", "broadcast"]
+__all__ = ["Added", "Program", "Rule", "Site", "broadcast"]

@@ -1,11 +1,15 @@
 """Gradients that are summed together: sums over the same members travel in one message, a bucket (Li et al., PyTorch
-Distributed, VLDB 2020, section 3.2.3), which pays the latency once.
+Distributed, VLDB 2020, section 3.2.3), which pays the latency once. A bucket's sum can begin when the backward pass has made
+its last gradient; that of the last bucket has nothing left to hide behind, so it is small, and those before it twice as large
+as the next.
 
 Invariants of what phase U of a stage then is:
-1. Sums of gradients, with the ``grad.accumulate`` that each needs, come first, in the order in which the backward pass makes
-   the gradients. All else keeps its order. A sum that needs something else of U, such as what another stage sends, stays.
+1. Sums of gradients, with the ``grad.accumulate`` that each needs, come first: buckets in the order in which the backward pass
+   makes the last gradient of each, and so the gradients in a bucket. All else keeps its order. A sum that needs something else
+   of U, such as what another stage sends, stays.
 2. Sums of one ``bucket`` stand side by side: over the same axis, by the same reduction, of the same element type, none of
-   what another makes. A bucket has at most ``BUCKET`` bytes on a member, or one gradient.
+   what another makes. The last such bucket has at most ``LAST`` bytes on a member, one before another at most twice as many as
+   may that, and none over ``BUCKET``, but for a bucket of one gradient.
 3. A sum without a ``bucket`` travels alone.
 """
 
@@ -22,6 +26,8 @@ from ir.types import TensorType, Type
 from passes.model.exchange import BUCKET
 
 SUM = "comm.all_reduce"
+LAST = 1 << 20
+"""Bytes of the bucket whose sum begins last. Of less, latency would be most of its seconds (``tests.bench.data_parallel``)."""
 
 
 def in_buckets(ops: Sequence[Op], size: Callable[[Type], float]) -> tuple[Op, ...]:
@@ -37,12 +43,13 @@ def in_buckets(ops: Sequence[Op], size: Callable[[Type], float]) -> tuple[Op, ..
         ready = [op for op in updates if op.name == SUM and id(op) not in taken and op.operands[0] in first]
         if not ready:
             break
-        for bucket in _filled(sorted(ready, key=lambda op: first[op.operands[0]]), size):
+        found = _filled(sorted(ready, key=lambda op: first[op.operands[0]]), size)
+        for bucket in sorted(found, key=lambda bucket: first[bucket[-1].operands[0]]):
             front += [mean for op in bucket if (mean := means.pop(op.operands[0], None)) is not None]
             front += [_numbered(op, number) for op in bucket] if len(bucket) > 1 else bucket
             number += len(bucket) > 1
             taken.update(map(id, bucket))
-            first.update((op.results[0].name, first[op.operands[0]]) for op in bucket)
+            first.update((op.results[0].name, first[bucket[-1].operands[0]]) for op in bucket)
     if not front:
         return tuple(ops)
     moved = {value.name for op in front for value in op.results}
@@ -51,19 +58,19 @@ def in_buckets(ops: Sequence[Op], size: Callable[[Type], float]) -> tuple[Op, ..
 
 
 def _filled(sums: Sequence[Op], size: Callable[[Type], float]) -> list[list[Op]]:
-    """Sums in buckets, one after the other; a bucket is closed when the next gradient does not fit into it."""
-    open_: dict[object, tuple[list[Op], float]] = {}
+    """Sums in buckets, filled from the last sum on; a bucket is closed when the gradient before it does not fit into it."""
+    open_: dict[object, tuple[list[Op], float, float]] = {}
     found: list[list[Op]] = []
-    for op in sums:
+    for op in reversed(sums):
         type_ = op.results[0].type
         key = op.get("mesh"), op.get("axis"), op.get("reduction"), type_.dtype if isinstance(type_, TensorType) else None
-        bucket, held = open_.get(key, ([], 0.0))
-        if not bucket or held + size(type_) > BUCKET:
-            bucket, held = [], 0.0
+        bucket, held, room = open_.get(key, ([], 0.0, LAST / 2))
+        if not bucket or held + size(type_) > room:
+            bucket, held, room = [], 0.0, min(2 * room, BUCKET)
             found.append(bucket)
         bucket.append(op)
-        open_[key] = bucket, held + size(type_)
-    return found
+        open_[key] = bucket, held + size(type_), room
+    return [bucket[::-1] for bucket in found]
 
 
 def _numbered(op: Op, number: int) -> Op:

@@ -91,7 +91,7 @@ def explicit(after: Module, values: dict[str, Any]) -> Callable[[], None]:
 
     def step() -> None:
         gradients, saved = {}, {}
-        for name in ("forward", "backward_input", "backward_weight"):
+        for name in ("forward", "backward", "backward_input", "backward_weight"):
             if name in scope:
                 given = inputs if name == "forward" else {}
                 _, found, saved = scope[name](weights, given, saved, None)

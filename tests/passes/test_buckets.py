@@ -16,7 +16,7 @@ from ir.module import Module
 from ir.ops import Op, Value
 from ir.parser import parse_module
 from ir.types import DType, TensorType, type_bytes
-from passes.lower.buckets import in_buckets
+from passes.lower.buckets import LAST, in_buckets
 from passes.model.exchange import BUCKET
 
 KIND = st.tuples(st.integers(1, 9), st.sampled_from([DType.F32, DType.F16]), st.sampled_from("xy"), st.booleans())
@@ -63,6 +63,15 @@ def test_sums_travel_together(weights: list[tuple[int, DType, str, bool]], rando
         assert len(places) > 1
         assert sum(type_bytes(op.results[0].type) or 0 for op in some) <= BUCKET
         assert len({(op.get("axis"), op.results[0].type.dtype) for op in some}) == 1  # type: ignore[union-attr]
+    rooms: dict[object, float] = {}
+    for at in reversed(range(len(found))):
+        op, number = found[at], found[at].get("bucket")
+        if op.name != "comm.all_reduce" or (number is not None and at != buckets[number][-1]):
+            continue
+        some = [found[place] for place in buckets[number]] if number is not None else [op]
+        key = op.get("axis"), op.results[0].type.dtype, some[0].operands[0][1]  # type: ignore[union-attr]
+        room = rooms[key] = min(2 * rooms.get(key, LAST / 2), BUCKET)
+        assert len(some) == 1 or sum(type_bytes(op.results[0].type) or 0 for op in some) <= room, "each half of the next"
     first = [op.operands[0] for op in found if op.name == "grad.accumulate" and op.results[0].type.dtype is DType.F32]  # type: ignore[union-attr]
     if all((dtype, axis) == (DType.F32, "x") for _, dtype, axis, _ in weights):
         assert first == [op.results[0].name for op in made], "in the order of the backward pass"

@@ -1,5 +1,8 @@
 """The Python file of a program: one function per phase, which calls PyTorch and nothing else.
 
+The backward pass is one function, ``backward``, in the order of the program, unless the rows of the schedule run its phases I
+and W apart: then it is ``backward_input`` and ``backward_weight``.
+
 The functions of a microbatch are ``phase(weights, inputs, saved, comm) -> (outputs, gradients, saved)``:
 
 - ``weights``: what the rank holds of each resource; ``inputs``: arguments of the model, and what the phase received;
@@ -13,12 +16,17 @@ The functions of a microbatch are ``phase(weights, inputs, saved, comm) -> (outp
 ``update(weights, gradients, step, comm)`` runs once a step on these sums, and puts new weights in ``weights``. Where it reads
 tensors of other stages it is a generator: it yields the number of a channel, and is sent the tensor. Keys of the dicts are the
 names of the IR without sigils; names of variables are made from them.
+
+Gradients that other ranks add to are none of ``gradients``: where a phase has made the last of a bucket it hands them to
+``comm.add``, which sums them over the microbatches and, in the last of a step, begins the sum over the ranks. The rest of the
+backward pass runs beside it; ``comm.summed`` waits for it in the update.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -28,22 +36,26 @@ from ir.attributes import Dense, attributes
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
 from ir.grads import ACCUMULATE, MASK, STEP
 from ir.layout_rules import Surroundings
-from ir.module import Module, Program
+from ir.module import Module, Program, Schedule
 from ir.opdefs import module_opsets
 from ir.ops import Op
 from ir.types import TensorType
 
-FUNCTIONS = {
-    FORWARD: "forward",
-    INPUT_GRADIENT: "backward_input",
-    WEIGHT_GRADIENT: "backward_weight",
-    UPDATE: "update",
-}
-"""The function of each phase."""
-MICROBATCH = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
-"""The phases of a microbatch, in order."""
-_WORDS = frozenset({*FUNCTIONS.values(), "weights", "inputs", "saved", "gradients", "step"})
+UPDATES = "update"
+APART = {"forward": (FORWARD,), "backward_input": (INPUT_GRADIENT,), "backward_weight": (WEIGHT_GRADIENT,)}
+TOGETHER = {"forward": (FORWARD,), "backward": (INPUT_GRADIENT, WEIGHT_GRADIENT)}
+"""The functions of a microbatch, in order, and the phases that each of them is."""
+_WORDS = frozenset({*APART, *TOGETHER, UPDATES, "weights", "inputs", "saved", "gradients", "step"})
 _COLLECTIVE = ("dim", "split_dim", "concat_dim", "reduction")
+_ADD, _SUMMED = "comm.add", "comm.summed"
+"""What stands in a function for the sums of a bucket that begin before the update: they are no ops of the IR."""
+
+
+def functions_of(schedule: Schedule | None) -> Mapping[str, tuple[str, ...]]:
+    """The functions of a microbatch in programs that a schedule runs."""
+    rows = schedule.rows if schedule is not None else ()
+    alone = any(action.kind in (INPUT_GRADIENT, WEIGHT_GRADIENT) for _, row in rows for action in row)
+    return APART if alone or not rows else TOGETHER
 
 
 def program_source(module: Module, program: Program, title: str) -> str:
@@ -53,11 +65,12 @@ def program_source(module: Module, program: Program, title: str) -> str:
 
 @dataclass(slots=True)
 class _File:
-    """``ops`` by phase, without ``comm.part``: a function finds the rank's part of a resource under the resource's name.
-    ``masks``: values that are masks of dropouts, or parts of one."""
+    """``ops`` by function, without ``comm.part``: a function finds the rank's part of a resource under the resource's name.
+    ``functions``: of a microbatch, and their phases; ``masks``: values that are masks of dropouts, or parts of one."""
 
     module: Module
     program: Program
+    functions: Mapping[str, tuple[str, ...]] = field(init=False)
     ops: dict[str, list[Op]] = field(default_factory=dict)
     around: Surroundings = field(default_factory=Surroundings)
     names: dict[str, str] = field(default_factory=dict)
@@ -67,7 +80,9 @@ class _File:
     def __post_init__(self) -> None:
         self.around = Surroundings(self.module.resources.values(), module_opsets(self.module))
         self.around.types.update((value.name, value.type) for value in self.program.args)
-        self.ops = {phase: [] for phase in FUNCTIONS}
+        self.functions = functions_of(self.module.first(Schedule))
+        of = {UPDATE: UPDATES, **{phase: name for name, phases in self.functions.items() for phase in phases}}
+        self.ops = {name: [] for name in (*self.functions, UPDATES)}
         parts: dict[str, str] = {}
         for op in self.program.ops:
             self.around.see(op)
@@ -78,37 +93,64 @@ class _File:
                 self.around.types[op.operands[0]] = op.results[0].type
             else:
                 op = replace(op, operands=tuple(parts.get(name, name) for name in op.operands))
-                self.ops[phase_of(op.facets)].append(op)
+                self.ops[of[phase_of(op.facets)]].append(op)
+        for sums in _buckets(self.ops[UPDATES]):
+            self.begin_early(sums)
+
+    def begin_early(self, sums: Sequence[Op]) -> None:
+        """Let the sums of a bucket begin where its last gradient is made, if they are of gradients that nothing else of the
+        update reads, all made by one function."""
+        update = self.ops[UPDATES]
+        means = {op.results[0].name: op for op in update if op.name == ACCUMULATE}
+        found = [mean for op in sums if (mean := means.get(op.operands[0])) is not None]
+        gradients = [mean.operands[0] for mean in found]
+        read = Counter(name for op in update for name in op.operands)
+        if len(found) < len(sums) or any(read[name] > 1 for mean in found for name in (mean.operands[0], mean.results[0].name)):
+            return
+        for function in self.functions:
+            ops = self.ops[function]
+            made = [at for at, op in enumerate(ops) for v in op.results if v.name in gradients and op.name != "comm.recv"]
+            if len(made) == len(gradients):
+                fields = {"channel": sums[0].get("channel"), "reduction": sums[0].get("reduction")}
+                begun = attributes(**fields, microbatches=found[0].get("microbatches"))
+                ops.insert(max(made) + 1, Op(_ADD, tuple(gradients), (), begun))
+                results = tuple(op.results[0] for op in sums)
+                gone = {id(op) for op in (*found, *sums)}
+                left = [op for op in update if id(op) not in gone]
+                at = sum(op.name == _SUMMED for op in left)  # a rank without microbatches begins all of them here, first
+                self.ops[UPDATES] = [*left[:at], Op(_SUMMED, tuple(gradients), results, attributes(**fields)), *left[at:]]
+                return
 
     def text(self, title: str) -> str:
         helpers = prelude([op for op in self.program.ops if op.dialect != "comm"]).strip()
         lines = [f'"""{title}"""', "", helpers, "", "", 'device = torch.device("cpu")  # the rank says which is its own']
-        for phase, ops in self.ops.items():
+        for name, ops in self.ops.items():
             if ops:
-                lines += ["", "", *(self.update() if phase == UPDATE else self.function(phase))]
+                lines += ["", "", *(self.update() if name == UPDATES else self.function(name))]
         return "\n".join(lines) + "\n"
 
-    def function(self, phase: str) -> list[str]:
-        """The lines of the function of one phase of a microbatch."""
-        at = MICROBATCH.index(phase)
-        ops = self.ops[phase]
+    def function(self, function: str) -> list[str]:
+        """The lines of a function of a microbatch."""
+        order = list(self.functions)
+        at = order.index(function)
+        ops = self.ops[function]
         body = [op for op in ops if op.name not in ("comm.recv", "comm.send")]
-        read, later = _read(ops), _read(op for one in MICROBATCH[at + 1 :] for op in self.ops[one])
+        read, later = _read(ops), _read(op for one in order[at + 1 :] for op in self.ops[one])
         arguments = [value.name for value in self.program.args]
-        earlier = [*arguments, *_made(op for one in MICROBATCH[:at] for op in self.ops[one])] if at else []
+        earlier = [*arguments, *_made(op for one in order[:at] for op in self.ops[one])] if at else []
         popped = [name for name in earlier if name in read]
         received = [op.results[0].name for op in ops if op.name == "comm.recv"]
         fed = received if at else [*(name for name in arguments if name in read or name in later), *received]
         weights = [name for name in read if name[:1] == "@"]
         new = [*fed, *_made(body)]
         here = [*popped, *new]
-        sums = {op.operands[0] for op in self.ops[UPDATE] if op.name == ACCUMULATE}
+        sums = {op.operands[0] for op in self.ops[UPDATES] if op.name == ACCUMULATE}
         leaving = {value.name for value in self.program.results} | {op.operands[0] for op in ops if op.name == "comm.send"}
         outputs = [name for name in new if name in leaving]  # what is popped has left with the phase that kept it
         gradients = [name for name in new if name in sums]
         saved = [name for name in here if name in later]
         passed_on = any(name in later and name not in read for name in earlier)
-        lines = [f"def {FUNCTIONS[phase]}(weights, inputs, saved, comm):"]
+        lines = [f"def {function}(weights, inputs, saved, comm):"]
         lines += [f"    {self.name(name)} = saved.pop({name[1:]!r})" for name in popped]
         lines += [f"    {self.name(name)} = inputs[{name[1:]!r}]" for name in fed]
         statements = self.statements(body, {*outputs, *gradients, *saved})
@@ -120,21 +162,20 @@ class _File:
 
     def update(self) -> list[str]:
         """The lines of the function that runs once a step."""
-        sums = {op.operands[0] for op in self.ops[UPDATE] if op.name == ACCUMULATE}  # they are no variables
-        return ["def update(weights, gradients, step, comm):", *self.statements(self.ops[UPDATE], sums)]
+        ops = self.ops[UPDATES]
+        sums = {name for op in ops if op.name in (ACCUMULATE, _SUMMED) for name in op.operands}  # they are no variables
+        return [f"def {UPDATES}(weights, gradients, step, comm):", *self.statements(ops, sums)]
 
     def statements(self, ops: Sequence[Op], leaving: set[str]) -> list[str]:
         """A statement for each op; a value that nothing reads any more, and that does not leave, is freed."""
         dead, lines, at = dead_after(ops, leaving), list[str](), 0
-        for bucket, group in groupby(ops, lambda op: op.get("bucket")):
-            some = list(group)
-            for together in [some] if bucket is not None and len(some) > 1 else [[op] for op in some]:
-                said = self.lines(together[0]) if len(together) == 1 else self.together(together)
-                lines += [f"    {line}" for line in said.splitlines()]
-                names = [self.name(name) for one in dead[at : at + len(together)] for name in one]
-                at += len(together)
-                if names and at < len(ops):
-                    lines.append(f"    del {', '.join(names)}")
+        for together in _together(ops):
+            said = self.lines(together[0]) if len(together) == 1 else self.together(together)
+            lines += [f"    {line}" for line in said.splitlines()]
+            names = [self.name(name) for one in dead[at : at + len(together)] for name in one]
+            at += len(together)
+            if names and at < len(ops):
+                lines.append(f"    del {', '.join(names)}")
         return lines
 
     def together(self, ops: Sequence[Op]) -> str:
@@ -152,11 +193,20 @@ class _File:
         results = [self.name(value.name) for value in op.results]
         match op.name:
             case name if name == ACCUMULATE:
-                shared = sum(one.operands == op.operands for one in self.ops[UPDATE] if one.name == ACCUMULATE) > 1
+                shared = sum(one.operands == op.operands for one in self.ops[UPDATES] if one.name == ACCUMULATE) > 1
                 count, key = op.get("microbatches"), repr(op.operands[0][1:])
                 if count == 1:
                     return f"{results[0]} = gradients{f'[{key}]' if shared else f'.pop({key})'}"
                 return f"{results[0]} = " + (f"gradients[{key}] / {count}" if shared else f"gradients.pop({key}).div_({count})")
+            case name if name == _ADD:
+                fields = "".join(f", {key}={op.get(key)!r}" for key in ("channel", "reduction", "microbatches"))
+                return f"comm.add([{', '.join(filter(None, operands))}]{fields})"
+            case name if name == _SUMMED:
+                keys, fields = (
+                    [name[1:] for name in op.operands],
+                    f"channel={op.get('channel')}, reduction={op.get('reduction')!r}",
+                )
+                return f"[{', '.join(results)}] = comm.summed(gradients, {keys}, {fields})"
             case name if name == STEP:
                 return f"{results[0]} = step"
             case "comm.member":
@@ -213,6 +263,18 @@ class _File:
         return "{" + ", ".join([*first, *(f"{name[1:]!r}: {self.name(name)}" for name in values)]) + "}"
 
 
+def _together(ops: Iterable[Op]) -> Iterator[list[Op]]:
+    """The ops one by one, but those of a bucket together."""
+    for bucket, group in groupby(ops, lambda op: op.get("bucket")):
+        some = list(group)
+        yield from [some] if bucket is not None else ([op] for op in some)
+
+
+def _buckets(update: Iterable[Op]) -> list[list[Op]]:
+    """The sums of an update over other ranks, those of a bucket together."""
+    return [some for some in _together(update) if some[0].name == "comm.all_reduce"]
+
+
 def _ends(op: Op) -> tuple[str, str]:
     return op.results[0].name, op.operands[0]
 
@@ -225,4 +287,4 @@ def _read(ops: Iterable[Op]) -> dict[str, None]:
     return dict.fromkeys(name for op in ops for name in op.operands if name)
 
 
-__all__ = ["FUNCTIONS", "program_source"]
+__all__ = ["UPDATES", "functions_of", "program_source"]

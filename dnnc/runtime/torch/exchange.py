@@ -10,7 +10,6 @@ parts of unequal length, but for sums and maxima, which ``all_reduce`` forms.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,14 +55,15 @@ class Pending:
 
 @dataclass(slots=True)
 class Network:
-    """The connections of a rank: process groups by their ranks, messages that were sent and may not have arrived, and tensors
-    for a stage of this rank, by channel and microbatch (``here``). ``most``: messages under way at most, more than valid rows
-    need: a stage that waits for no gradients would run far ahead of the next."""
+    """The connections of a rank: process groups by stage and ranks, since sums of two stages may begin in any order; messages
+    that were sent and may not have arrived; tensors for a stage of this rank, by channel and microbatch (``here``). ``most``:
+    messages under way at most, more than valid rows need: a stage that waits for no gradients would run far ahead of the
+    next."""
 
     step: Step
     rank: int
     device: torch.device
-    groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    groups: dict[tuple[int, tuple[int, ...]], Any] = field(default_factory=dict)
     outgoing: list[Pending] = field(default_factory=list)
     here: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     rows: dict[int, Places] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class Network:
 
     def connect(self) -> None:
         """Make the groups of all collectives. All ranks call this."""
-        for ranks in self.step.groups():
-            self.groups[ranks] = dist.new_group(list(ranks))
+        for stage, ranks in self.step.groups():
+            self.groups[stage, ranks] = dist.new_group(list(ranks))
 
     def tag(self, channel: Channel, microbatch: int) -> int:
         """Messages of a channel with the same tag arrive in the order in which they were sent."""
@@ -141,34 +141,91 @@ class Network:
         self.outgoing.clear()
 
 
+@dataclass(slots=True)
+class Bucket:
+    """Gradients that are summed together, side by side in one tensor. ``left``: microbatches of this rank that are not in it
+    yet; ``work``: their sum over the ranks, once it has begun."""
+
+    total: torch.Tensor
+    shapes: list[torch.Size]
+    left: int
+    work: Any = None
+
+    @classmethod
+    def of(cls, terms: Sequence[torch.Tensor], microbatches: int) -> Bucket:
+        """A bucket of these terms, the first of so many microbatches."""
+        return cls(torch.cat([term.reshape(-1) for term in terms]), [term.shape for term in terms], microbatches - 1)
+
+    def add(self, terms: Sequence[torch.Tensor]) -> None:
+        """Add the terms of one more microbatch."""
+        self.left -= 1
+        for part, term in zip(self.parts(), terms, strict=True):
+            part.add_(term)
+
+    def parts(self) -> list[torch.Tensor]:
+        """The gradients."""
+        parts = torch.split(self.total, [shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """What the functions of one stage on one rank call ``comm``. ``place``: the rank's place among the devices of its
-    program."""
+    program; ``turns``: microbatches of a step that the rank works on; ``buckets``: by channel, from the first gradient of a
+    step to its sum."""
 
     network: Network
     stage: Stage
     place: int
     ops: dict[int, Op]
+    turns: int = 1
+    buckets: dict[int, Bucket] = field(default_factory=dict)
 
     @classmethod
     def of(cls, network: Network, stage: Stage) -> Exchange:
         """The collectives of a stage, by channel."""
         ops = {int(op.get("channel")): op for of_stage, op in network.step.collectives(network.rank) if of_stage is stage}
-        return cls(network, stage, network.step.program(stage, network.rank)[1], ops)
+        turns = len(network.step.turns(stage, network.rank))
+        return cls(network, stage, network.step.program(stage, network.rank)[1], ops, turns)
 
     def all_reduce(self, tensor: torch.Tensor, channel: int, reduction: str = "sum") -> torch.Tensor:
         """The sum, or maximum, of the terms of the group."""
         result = tensor.contiguous().clone()
-        dist.all_reduce(result, op=_REDUCE[reduction], group=self.network.groups[self._ranks(channel)])
+        dist.all_reduce(result, op=_REDUCE[reduction], group=self._group(channel))
         return result
 
     def all_reduce_together(self, tensors: Sequence[torch.Tensor], channel: int, reduction: str = "sum") -> list[torch.Tensor]:
         """The sums, or maxima, of the tensors of a bucket, in one message; ``channel``: of one of them."""
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        dist.all_reduce(flat, op=_REDUCE[reduction], group=self.network.groups[self._ranks(channel)])
-        ends = itertools.accumulate(tensor.numel() for tensor in tensors)
-        return [flat[end - tensor.numel() : end].view(tensor.shape) for tensor, end in zip(tensors, ends, strict=True)]
+        bucket = Bucket.of(tensors, 1)
+        self._begin(bucket, channel, reduction)
+        bucket.work.wait()
+        return bucket.parts()
+
+    def add(self, terms: Sequence[torch.Tensor], channel: int, reduction: str, microbatches: int) -> None:
+        """Add a microbatch's terms of the gradients of a bucket, ``channel``: that of one of its sums. With those of the rank's
+        last microbatch of the step begins the sum over the ranks, of means over ``microbatches``; it goes on by itself."""
+        bucket = self.buckets.get(channel)
+        if bucket is None:
+            bucket = self.buckets[channel] = Bucket.of(terms, self.turns)
+        else:
+            bucket.add(terms)
+        if not bucket.left:
+            bucket.total.div_(microbatches)
+            self._begin(bucket, channel, reduction)
+
+    def summed(
+        self, gradients: dict[str, torch.Tensor], names: Sequence[str], channel: int, reduction: str
+    ) -> list[torch.Tensor]:
+        """The sums over the ranks of what was added; of a rank without microbatches, of the ``gradients`` of these names."""
+        bucket = self.buckets.pop(channel, None)
+        if bucket is None:
+            bucket = Bucket.of([gradients.pop(name) for name in names], 1)
+            self._begin(bucket, channel, reduction)
+        bucket.work.wait()
+        return bucket.parts()
+
+    def _begin(self, bucket: Bucket, channel: int, reduction: str) -> None:
+        bucket.work = dist.all_reduce(bucket.total, op=_REDUCE[reduction], group=self._group(channel), async_op=True)
 
     def reduce_scatter(self, tensor: torch.Tensor, channel: int, dim: int, reduction: str = "sum") -> torch.Tensor:
         """This rank's range, along ``dim``, of the sum or maximum."""
@@ -202,6 +259,9 @@ class Exchange:
         if self.network.rank in self.network.step.ends(found, 0)[0]:
             self.network.send(tensor, found, 0)
 
+    def _group(self, channel: int) -> Any:
+        return self.network.groups[self.stage.index, self._ranks(channel)]
+
     def _ranks(self, channel: int) -> tuple[int, ...]:
         return self.network.step.group(self.ops[channel], self.network.rank)
 
@@ -227,7 +287,7 @@ class Exchange:
     ) -> dict[int, torch.Tensor]:
         """Send one tensor to each rank of the group, and receive one of a given shape from each."""
         me = self.network.rank
-        group = self.network.groups[self._ranks(channel)]
+        group = self._group(channel)
         parts = {rank: outgoing[me] if rank == me else like.new_empty(shape) for rank, shape in incoming.items()}
         messages = [dist.P2POp(dist.isend, outgoing[rank], rank, group) for rank in outgoing if rank != me]
         messages += [dist.P2POp(dist.irecv, parts[rank], rank, group) for rank in parts if rank != me]

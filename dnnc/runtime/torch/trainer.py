@@ -1,6 +1,6 @@
 """The interpreter of rows: what one rank does in training.
 
-``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls both of the backward pass, ``U`` the update. ``recv``
+``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls those of the backward pass, ``U`` the update. ``recv``
 waits for a tensor that was asked for ``AHEAD`` receives before; ``send`` does not wait. A value that a phase keeps for a later
 one lives in ``saved`` of its stage and microbatch, until that phase takes it.
 
@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from dnnc.backend.torch.checkpoint import from_array
-from dnnc.backend.torch.stage_file import FUNCTIONS
+from dnnc.backend.torch.stage_file import UPDATES, functions_of
 from dnnc.program.training import Step, file_name, tensor_type
 from dnnc.runtime.torch.data import Data
 from dnnc.runtime.torch.exchange import Exchange, Network, Pending, torch_dtype
@@ -54,8 +54,8 @@ class Span:
 @dataclass(slots=True)
 class _Running:
     """A stage on this rank: its functions and what is alive. ``sent``: the last channel of each tensor that it sends;
-    ``reads``: what each phase is the first to read of what arrives; ``replaced``: weights of its passes that its update writes;
-    ``versions``: the weights of each step under way, of rows without a flush."""
+    ``reads``: what each function is the first to read of what arrives; ``replaced``: weights of its passes that its update
+    writes; ``versions``: the weights of each step under way, of rows without a flush."""
 
     stage: Stage
     functions: Mapping[str, Callable[..., Any]]
@@ -95,6 +95,7 @@ class Trainer:
         """``mark`` is told what the rank does, before it does it."""
         self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
         self.row, self.flush, self.microbatches = step.row(rank), not step.schedule.periodic, step.microbatches
+        self.phases = functions_of(step.schedule)
         self.spans: deque[Span] = deque(maxlen=SHOWN_STEPS * max(1, len(self.row)))
         self.sums: dict[int, float] = {}
         self.updating: dict[int, tuple[_Running, Generator[int, Any, None]]] = {}  # by the channel that each waits for
@@ -107,7 +108,7 @@ class Trainer:
             sends = [action.channel for action in self.row if action.kind == "send" and action.stage == stage.index]
             sent = {step.channels[channel].name[1:]: channel for channel in sends if channel is not None}
             arrives = [(phase_of(op.facets), op.results[0].name[1:]) for op in program.ops if op.name == "comm.recv"]
-            reads = {phase: tuple(name for at, name in arrives if at == phase) for phase in FUNCTIONS}
+            reads = {key: tuple(name for at, name in arrives if at in phases) for key, phases in self.phases.items()}
             comm = Exchange.of(network, stage)
             read = {name for op in program.ops if phase_of(op.facets) != UPDATE for name in op.operands}
             updates = [op.operands[0] for op in program.ops if op.name == ASSIGN and phase_of(op.facets) == UPDATE]
@@ -193,13 +194,13 @@ class Trainer:
         number, weights = (base + microbatch) // self.microbatches, self.weights
         if not self.flush and running.replaced:
             weights = running.versions.setdefault(number, {**self.weights})
-        for phase in _PHASES[action.kind]:
-            function = running.functions.get(FUNCTIONS[phase])
-            if function is None:
+        for key, phases in self.phases.items():
+            function = running.functions.get(key)
+            if function is None or phases[0] not in _PHASES[action.kind]:
                 continue
             arrived = running.received.get(microbatch, {})
-            inputs = {name: arrived.pop(name) for name in running.reads[phase]}
-            if phase == FORWARD and running.arguments:
+            inputs = {name: arrived.pop(name) for name in running.reads[key]}
+            if FORWARD in phases and running.arguments:
                 arrays = data.microbatch(base + microbatch)
                 inputs.update((name, from_array(arrays[name]).to(self.network.device)) for name in running.arguments)
             outputs, gradients, saved = function(weights, inputs, running.saved.pop(microbatch, {}), running.comm)
@@ -228,7 +229,7 @@ class Trainer:
 
     def _update(self, running: _Running, number: int) -> None:
         """Do the update of a stage, or begin with it where it reads tensors of others."""
-        function = running.functions.get(FUNCTIONS[UPDATE])
+        function = running.functions.get(UPDATES)
         running.renew(self.weights, number)
         if not self.step.turns(running.stage, self.rank):  # of more replicas than microbatches
             running.gradients.update(_zeros(self.step.program(running.stage, self.rank)[0], self.network.device))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dnnc.backend.torch.stage_file import FUNCTIONS, program_source
+from dnnc.backend.torch.stage_file import APART, UPDATES, program_source
 from ir import parse_module
 from ir.diagnostics import InvalidInput
 from ir.module import Module, Program
@@ -250,7 +250,7 @@ def test_a_small_weight_is_read_and_a_small_constant_written() -> None:
 
 def test_a_stage_has_only_the_functions_of_its_phases() -> None:
     source = edited("    %y = onnx.Relu(%x) : tensor<2xf32>")
-    assert [name for name in FUNCTIONS.values() if f"def {name}(" in source] == ["forward"]
+    assert [name for name in (*APART, UPDATES) if f"def {name}(" in source] == ["forward"]
 
 
 def test_what_torch_lacks_is_told_at_its_node() -> None:
@@ -259,3 +259,85 @@ def test_what_torch_lacks_is_told_at_its_node() -> None:
     ) as caught:
         edited('    %y = onnx.StringNormalizer(%x) : tensor<2xf32> loc("m", "/node")')
     assert caught.value.exit_code == 3
+
+
+SUMS = """module @m {
+  resource @w : tensor<2xf32> = declared
+  resource @v : tensor<2xf32> = declared
+  func @main(%x : tensor<2xf32>) -> () {
+  }
+  topology @t {
+    device a {type = gpu, host = h}
+    device b {type = gpu, host = h}
+  }
+  mesh @m [y = 2] on [a, b]
+  schedule @order {
+    kind = "1f1b"
+    microbatches = 4
+    row a [ROW]
+    row b [ROW]
+  }
+  stage @s index 0 on [a, b] (%x : tensor<2xf32>) -> () {
+  }
+  program @p of @s on [a, b] (%x : tensor<2xf32>) -> () {
+    %y = onnx.Mul(%x, @v) : tensor<2xf32>
+    %dy = onnx.Mul(%y, @w) : tensor<2xf32> phase<I>
+    %dw = onnx.Neg(%dy) : tensor<2xf32> phase<W>
+    %dx = onnx.Relu(%dy) : tensor<2xf32> phase<I>
+    %dv = onnx.Neg(%dx) : tensor<2xf32> phase<W>
+    %w1 = grad.accumulate(%dw) {microbatches = 4} : tensor<2xf32> phase<U>
+    %b1 = grad.accumulate(%dy) {microbatches = 4} : tensor<2xf32> phase<U>
+    %w2 = comm.all_reduce(%w1) {axis = "y", bucket = 0, channel = 0, mesh = @m, reduction = "sum"} : tensor<2xf32> phase<U>
+    %b2 = comm.all_reduce(%b1) {axis = "y", bucket = 0, channel = 1, mesh = @m, reduction = "sum"} : tensor<2xf32> phase<U>
+    %v1 = grad.accumulate(%dv) {microbatches = 4} : tensor<2xf32> phase<U>
+    %v2 = comm.all_reduce(%v1) {axis = "y", channel = 2, mesh = @m, reduction = "sum"} : tensor<2xf32> phase<U>
+    %n = onnx.Add(%w2, %b2) : tensor<2xf32> phase<U>
+    grad.assign(@w, %n) phase<U>
+    grad.assign(@v, %v2) phase<U>
+  }
+}
+"""
+
+
+def test_sums_begin_where_the_backward_pass_has_made_the_last_gradient_of_a_bucket() -> None:
+    (source,) = sources(parse_module(SUMS.replace("ROW", "F(0, 0), B(0, 0), U(0, _)"), "sums.ir"))
+    _, _, backward = source.partition("def backward(")
+    assert (
+        backward
+        == """weights, inputs, saved, comm):
+    y = saved.pop('y')
+    w = weights['w']
+    dy = y * w
+    del y
+    dw = -dy
+    comm.add([dw, dy], channel=0, reduction='sum', microbatches=4)
+    del dw
+    dx = torch.relu(dy)
+    del dy
+    dv = -dx
+    del dx
+    comm.add([dv], channel=2, reduction='sum', microbatches=4)
+    return {}, {}, {}
+
+
+def update(weights, gradients, step, comm):
+    [w2, b2] = comm.summed(gradients, ['dw', 'dy'], channel=0, reduction='sum')
+    [v2] = comm.summed(gradients, ['dv'], channel=2, reduction='sum')
+    n = w2 + b2
+    del w2, b2
+    weights['w'].copy_(n)
+    del n
+    weights['v'].copy_(v2)
+"""
+    )
+
+
+def test_phases_apart_begin_the_sums_of_what_one_of_them_makes_whole() -> None:
+    """The bucket of a gradient of I and one of W waits for the update."""
+    (source,) = sources(parse_module(SUMS.replace("ROW", "F(0, 0), I(0, 0), W(0, 0), U(0, _)"), "sums.ir"))
+    assert "def backward(" not in source
+    assert "    return {}, {'dy': dy}, {'dy': dy, 'dx': dx}\n" in source
+    assert "    comm.add([dv], channel=2, reduction='sum', microbatches=4)\n    return {}, {'dw': dw}, {}\n" in source
+    update = source.partition("def update")[2]
+    assert "    [v2] = comm.summed(gradients, ['dv'], channel=2, reduction='sum')\n    w1 = " in update
+    assert "    w2, b2 = comm.all_reduce_together([w1, b1], channel=0, reduction='sum')\n" in update

@@ -133,7 +133,21 @@ def run_rank(step: Step, rank: int, folder: Path) -> None:
             if op.name == "comm.all_reduce":
                 both = comm.all_reduce_together([held.T, held], number, op.get("reduction"))
                 np.save(folder / f"{number}.{rank}.together.npy", np.stack([both[0].T.numpy(), both[1].numpy()]))
+                early = of_turns(comm, 0 if rank == 1 else rank, held, number, op.get("reduction"))
+                np.save(folder / f"{number}.{rank}.early.npy", np.stack([both.numpy() for both in early]))
     dist.barrier()
+
+
+def of_turns(comm: Any, turns: int, held: Any, number: int, reduction: str) -> Any:
+    """Twice the sum, or maximum, of the means over the microbatches of a rank, each of which has what it holds, from so many
+    microbatches of 4; a rank without any has zeros."""
+    from dataclasses import replace
+
+    one = replace(comm, turns=turns, buckets={})
+    for _ in range(turns):
+        one.add([held, held], number, reduction, 4)
+    zeros = {name: torch.zeros_like(held) for name in "ab"} if not turns else {}
+    return one.summed(zeros, ["a", "b"], number, reduction)
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +184,16 @@ def test_a_bucket_is_its_sums(name: str, step: Step, results: Path) -> None:
     for rank in range(1, RANKS):
         both = np.load(results / f"{number}.{rank}.together.npy")
         assert np.array_equal(both, np.stack([expected(step, number, rank)] * 2)), f"rank {rank}"
+
+
+@pytest.mark.parametrize("name", [name for name, row in COLLECTIVES.items() if "all_reduce" in row[2]])
+def test_a_sum_begins_with_the_last_microbatch_of_each_rank(name: str, step: Step, results: Path) -> None:
+    number = list(COLLECTIVES).index(name)
+    mesh = next(iter(step.module.of_type(Mesh)))
+    call = COLLECTIVES[name][2]
+    for rank in range(1, RANKS):
+        group = members_along(mesh, mesh.devices.index(step.devices[rank]), call.split('"')[1])
+        turns = {1 + member: member + 1 if member else 0 for member in group}
+        terms = [part(step, whole(step, number, one), number, one, result=False) * count / 4 for one, count in turns.items()]
+        wanted = np.max(terms, 0) if "max" in call else np.sum(terms, 0)
+        assert np.allclose(np.load(results / f"{number}.{rank}.early.npy"), np.stack([wanted] * 2)), f"rank {rank}"
