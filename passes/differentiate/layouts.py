@@ -6,9 +6,9 @@ gradient. Ties go to a result that lies there already, then to less work. ``comm
 forward program.
 
 The gradient of a value lies as ``backward_rule`` says: beside ``S(d)`` as ``S(d)``, beside ``P(sum)`` and ``R`` as ``R``. That
-of a weight has no such layout: it is accumulated as it is made, as ``P(sum)`` where members hold terms, and reduced once a
-step by the reshard before the optimizer, which works in the layout that the weight is kept in, or, where ``sync`` says
-``reduce_scatter``, on parts of it.
+of a weight, or of what is made of weights alone, has no such layout: it is accumulated as it is made, as ``P(sum)`` where
+members hold terms, and reduced once a step by the reshard before the optimizer, which works in the layout that the weight is
+kept in, or, where ``sync`` says ``reduce_scatter``, on parts of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ir.ops import Op, Value
 from ir.shares import none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, type_bytes
 from passes.model.graph import reads
+from passes.model.learning import of_weights
 from passes.model.spmd.decided import bare_results, decided
 from passes.model.spmd.reshard_ops import Decided, laid, same_shape, with_reshards
 
@@ -66,6 +67,7 @@ class _Chooser:
     home: dict[str, int] = field(init=False)
     kept: list[dict[str, Placements]] = field(init=False)
     resources: dict[str, Resource] = field(init=False)
+    alone: frozenset[str] = field(init=False)
     known: dict[tuple[int, str], list[Placements]] = field(default_factory=dict)
     """Other layouts that a stage has a value in already, since an op before wanted it so."""
 
@@ -73,6 +75,7 @@ class _Chooser:
         self.lies = dict(self.found.lies)
         self.kept = [dict(kept) for kept in self.found.kept]
         self.resources = self.module.resources
+        self.alone = of_weights(self.found.func, self.resources)
         self.home = {
             value.name: stages[0]
             for op, stages in zip(self.found.func.ops, self.found.members, strict=True)
@@ -313,7 +316,7 @@ class _Chooser:
     def target(self, name: str, mesh: Mesh) -> Placements | None:
         """How the gradient of a value should lie."""
         value = self.gradients.get(name)
-        if value is None or value[:1] == "@" or value not in self.lies:
+        if value is None or value[:1] == "@" or value in self.alone or value not in self.lies:
             return None
         lies = self.lies[value]
         if len(lies) != len(mesh.axes):

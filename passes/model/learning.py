@@ -4,7 +4,8 @@
 - Which weights train: those with the facet ``optimizer<..>``, which the pass ``training`` writes. Where no weight has one, the
   plan is made without a loss: then all floating-point weights of more than one element train, with two 32-bit states for each
   element.
-- Which values have a gradient: floating-point ones that depend on such a weight.
+- Which values have a gradient: floating-point ones that depend on such a weight. That of a value which is made of weights
+  alone, such as a transposed one, is a part of its weight's: devices that hold terms of it sum these once a step.
 - Seconds of an op: those of ``op_time`` forward, nothing fused, and again with the flops of both gradients and twice the bytes
   backward.
 - Where a stage recomputes (attribute ``recompute`` of the entry function, from the pass ``training``), the backward pass of an
@@ -17,7 +18,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from ir import operators
@@ -67,6 +68,19 @@ def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
         return marked
     floats = {name: r.type for name, r in resources.items() if is_float(r.type)}
     return {name: STATES * 4 * (t.elements or 0) for name, t in floats.items() if isinstance(t, TensorType) and t.elements != 1}
+
+
+def of_weights(func: Func, weights: Container[str]) -> frozenset[str]:
+    """Floating-point values that depend on such weights and, beside them, on resources alone."""
+    found: set[str] = set()
+    known: set[str] = set()  # with those that depend on no such weight
+    for op in func.ops:
+        names = reads(op)
+        if all(name[:1] == "@" or name in known for name in names):
+            known.update(value.name for value in op.results)
+            if any(name in found or name in weights for name in names):
+                found.update(value.name for value in op.results if is_float(value.type))
+    return frozenset(found)
 
 
 def is_float(type_: Type) -> bool:
@@ -182,6 +196,7 @@ __all__ = [
     "is_float",
     "learning",
     "learning_seconds",
+    "of_weights",
     "recomputes",
     "saved_values",
     "step_seconds",

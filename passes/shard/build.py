@@ -10,8 +10,9 @@ Seconds of an op under a choice: those of ``passes.model.op_time`` for a member'
 of device; of the members the longest. An epilogue is fused where no layout is between (``fused``), so one device costs what
 ``partition`` says. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and
 twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they are, and
-each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation. What the forward
-pass gathered stays for the backward pass. Nothing overlaps: communication adds to computation.
+each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation, once a step; so
+for what is made of weights alone. What the forward pass gathered stays for the backward pass. Nothing overlaps: communication
+adds to computation.
 
 Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
 numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
@@ -47,7 +48,7 @@ from ir.shares import Shares, nested_cut, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.model.folding import Folding
 from passes.model.graph import reads
-from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
+from passes.model.learning import of_weights, recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, local_op, part
 from passes.model.spmd.mesh import DeviceMesh, Member
@@ -165,6 +166,7 @@ class _Builder:
         self.weights = {name for name, resource in self.resources.items() if self.is_weight(resource)}
         self.state = trained(self.resources) if training else {}
         self.trained = {name for name in self.weights if name in self.state}
+        self.summed = self.weights | of_weights(func, self.trained)
         self.values: dict[tuple[Type, bool, int, bool], int] = {}
         self.drafts: list[_ValueDraft] = []
         self.kind_numbers: dict[object, int] = {}
@@ -184,13 +186,13 @@ class _Builder:
         return is_kept(resource.type, training=self.training)
 
     def value_kind(self, name: str) -> int:
-        key = (self.around.types[name], name in self.trained, name in self.weights, name in self.chains.links)
+        key = (self.around.types[name], name in self.trained, name in self.summed, name in self.chains.links)
         if key not in self.values:
             self.values[key] = len(self.drafts)
-            type_, flows, weight, link = key
+            type_, flows, summed, link = key
             layouts = layouts_of(type_, self.mesh, self.uneven)
             back = layouts.convert
-            if flows and weight:  # once a step, in buckets
+            if flows and summed:  # once a step, in buckets
                 back = layouts_of(type_, self.mesh, self.uneven, together=True).convert / self.microbatches
             self.drafts.append(_ValueDraft(layouts, flows, {}, back, link))
         return self.values[key]

@@ -277,8 +277,8 @@ def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, 
     results = tuple(value for value in func.results if value.name in made)
     alone = replace(func, args=(*func.args, *entering), results=results, ops=tuple(own))
     forward = price(module, alone, stage.mesh, stage.decisions, uneven=stage.bill.uneven).compute
-    synced = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and one.value.startswith("@"))
-    returned = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and not one.value.startswith("@"))
+    synced = math.fsum(one.seconds for one in stage.bill.collectives if one.summed)
+    returned = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and not one.summed)
     return {
         "backward": max(0.0, stage.bill.compute - stage.bill.update - forward) + returned,
         "sync": (synced + stage.bill.update) * microbatches,

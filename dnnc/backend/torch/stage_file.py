@@ -46,6 +46,8 @@ APART = {"forward": (FORWARD,), "backward_input": (INPUT_GRADIENT,), "backward_w
 TOGETHER = {"forward": (FORWARD,), "backward": (INPUT_GRADIENT, WEIGHT_GRADIENT)}
 """The functions of a microbatch, in order, and the phases that each of them is."""
 _WORDS = frozenset({*APART, *TOGETHER, UPDATES, "weights", "inputs", "saved", "gradients", "step"})
+_WIDTH = 90
+"""Characters of a line of a list, about."""
 _COLLECTIVE = ("dim", "split_dim", "concat_dim", "reduction")
 _ADD, _SUMMED = "comm.add", "comm.summed"
 """What stands in a function for the sums of a bucket that begin before the update: they are no ops of the IR."""
@@ -182,7 +184,7 @@ class _File:
         """The sums of a bucket."""
         results, operands = ([self.name(name) for name in names] for names in zip(*map(_ends, ops), strict=True))
         fields = f"channel={ops[0].get('channel')}, reduction={ops[0].get('reduction')!r}"
-        return f"{', '.join(results)} = comm.all_reduce_together([{', '.join(operands)}], {fields})"
+        return f"{_list(results)} = comm.all_reduce_together({_list(operands)}, {fields})"
 
     def lines(self, op: Op) -> str:
         """What an op does."""
@@ -200,13 +202,11 @@ class _File:
                 return f"{results[0]} = " + (f"gradients[{key}] / {count}" if shared else f"gradients.pop({key}).div_({count})")
             case name if name == _ADD:
                 fields = "".join(f", {key}={op.get(key)!r}" for key in ("channel", "reduction", "microbatches"))
-                return f"comm.add([{', '.join(filter(None, operands))}]{fields})"
+                return f"comm.add({_list(filter(None, operands))}{fields})"
             case name if name == _SUMMED:
-                keys, fields = (
-                    [name[1:] for name in op.operands],
-                    f"channel={op.get('channel')}, reduction={op.get('reduction')!r}",
-                )
-                return f"[{', '.join(results)}] = comm.summed(gradients, {keys}, {fields})"
+                keys = _list(repr(name[1:]) for name in op.operands)
+                fields = f"channel={op.get('channel')}, reduction={op.get('reduction')!r}"
+                return f"{_list(results)} = comm.summed(gradients, {keys}, {fields})"
             case name if name == STEP:
                 return f"{results[0]} = step"
             case "comm.member":
@@ -273,6 +273,16 @@ def _together(ops: Iterable[Op]) -> Iterator[list[Op]]:
 def _buckets(update: Iterable[Op]) -> list[list[Op]]:
     """The sums of an update over other ranks, those of a bucket together."""
     return [some for some in _together(update) if some[0].name == "comm.all_reduce"]
+
+
+def _list(items: Iterable[str]) -> str:
+    """The text of a list, on as many lines as it needs."""
+    lines, line = list[str](), ""
+    for item in items:
+        if line and len(line) + len(item) > _WIDTH:
+            lines, line = [*lines, f"{line},"], ""
+        line = f"{line}, {item}" if line else item
+    return "\n".join(["[", *(f"    {one}" for one in lines), f"    {line},", "]"]) if lines else f"[{line}]"
 
 
 def _ends(op: Op) -> tuple[str, str]:

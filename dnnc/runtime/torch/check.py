@@ -45,8 +45,8 @@ TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5}
 """By optimizer: the difference over the range of a weight that passes."""
 LOSS = 1e-5
 """The difference of losses that passes, over the loss where that is larger than 1."""
-NOISE = 10.0
-"""How many times as far as two runs of the oracle a rank may be: each follows rounding errors of its own, and 3.3 times was
+NOISE = 50.0
+"""How many times as far as two runs of the oracle a rank may be: each follows rounding errors of its own, and 15 times was
 seen. A wrong gradient shows in the weights that do not follow rounding errors."""
 SHAKEN = 3
 """Runs from weights that differ in the last place: what one of them changes is a matter of chance."""

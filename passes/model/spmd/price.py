@@ -21,7 +21,7 @@ from ir.ops import Op
 from ir.shares import cut
 from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.graph import reads
-from passes.model.learning import recomputes, trained, update_seconds, updated_bytes
+from passes.model.learning import of_weights, recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
@@ -43,8 +43,9 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it. ``seconds``:
-    per microbatch, of one that is done once in ``runs`` of them its part."""
+    """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it. ``summed``:
+    the synchronisation of a weight's gradient. ``seconds``: per microbatch, of one that is done once in ``runs`` of them its
+    part."""
 
     kind: str
     axis: str
@@ -53,6 +54,7 @@ class Collective:
     seconds: float
     backward: bool = False
     runs: int = 1
+    summed: bool = False
 
 
 @dataclass(slots=True)
@@ -140,6 +142,7 @@ class _Walk:
         self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
         resources = module.resources
         self.state = trained(resources) if training else {}
+        self.summed = {*resources, *of_weights(func, self.state)}
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
@@ -380,12 +383,13 @@ class _Walk:
 
     def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
         """Adds the cheapest chain of collectives to the bill."""
-        summed = backward and name.startswith("@")  # once a step, in buckets
+        summed = backward and name in self.summed  # once a step, in buckets
         runs = self.microbatches if summed else 1
         for step in self.ways.way(self.types[name], source, target, together=summed) if source != target else ():
             if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
-                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, step.seconds / runs, backward, runs))
+                seconds = step.seconds / runs
+                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed))
 
 
 def _shape(type_: Type) -> object:

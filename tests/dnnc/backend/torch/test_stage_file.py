@@ -340,4 +340,4 @@ def test_phases_apart_begin_the_sums_of_what_one_of_them_makes_whole() -> None:
     assert "    comm.add([dv], channel=2, reduction='sum', microbatches=4)\n    return {}, {'dw': dw}, {}\n" in source
     update = source.partition("def update")[2]
     assert "    [v2] = comm.summed(gradients, ['dv'], channel=2, reduction='sum')\n    w1 = " in update
-    assert "    w2, b2 = comm.all_reduce_together([w1, b1], channel=0, reduction='sum')\n" in update
+    assert "    [w2, b2] = comm.all_reduce_together([w1, b1], channel=0, reduction='sum')\n" in update
