@@ -210,7 +210,8 @@ class PlanStage:
     In training ``compute`` and ``collectives`` are those of a microbatch forward and backward: ``backward``, what of their sum
     the backward pass takes; ``sync``, seconds of the update once a step, in which gradients of weights are synchronised, and
     of which each microbatch that a device handles is charged its part; ``learning``: what the stage receives and sends the
-    gradient of back."""
+    gradient of back; ``hidden``, seconds once a step of what is synchronised beside the last backward pass, and so is not among
+    ``sync`` and ``collectives``."""
 
     index: int
     device_type: str
@@ -227,6 +228,7 @@ class PlanStage:
     collectives: float = 0.0
     backward: float = 0.0
     sync: float = 0.0
+    hidden: float = 0.0
     learning: tuple[str, ...] = ()
     shared: tuple[tuple[str, float], ...] = ()
 

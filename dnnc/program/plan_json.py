@@ -397,6 +397,7 @@ def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:
             "compute": _number(stage.compute),
             **({"collectives": _number(stage.collectives)} if stage.mesh else {}),
             **({"backward": stage.backward, "sync": stage.sync} if training else {}),
+            **({"hidden": stage.hidden} if stage.hidden else {}),
             "receive": _number(stage.receive),
             "send": _number(stage.send),
             **({"shared": dict(stage.shared)} if stage.shared else {}),

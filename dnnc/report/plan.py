@@ -65,6 +65,8 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  a link that stages share sets the pace: no device is busy for more than {seconds_text(busiest)}")
     if plan.microbatches > 1 or (plan.in_steps and count > 1):
         lines.append(f"  {_step_text(plan)}")
+    if hidden := math.fsum(stage.hidden for stage in plan.stages):
+        lines.append(f"  {seconds_text(hidden)} more of sums of gradients travel beside the backward pass")
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))

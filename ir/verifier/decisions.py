@@ -195,7 +195,7 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
 def _plan_stage_faults(stage: PlanStage, position: int, findings: Findings) -> Iterable[str]:
     if stage.index != position:
         yield f"a stage has number {stage.index} where {position} is next"
-    seconds = [stage.compute, stage.collectives, stage.receive, stage.send, stage.backward, stage.sync]
+    seconds = [stage.compute, stage.collectives, stage.receive, stage.send, stage.backward, stage.sync, stage.hidden]
     seconds += [busy for _, busy in stage.shared]
     numbers = (stage.ops, stage.weights, stage.workspace, stage.buffers)
     if not all(0 <= number < MOST_MEMORY for number in numbers):

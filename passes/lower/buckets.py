@@ -1,15 +1,12 @@
-"""Gradients that are summed together: sums over the same members travel in one message, a bucket (Li et al., PyTorch
-Distributed, VLDB 2020, section 3.2.3), which pays the latency once. A bucket's sum can begin when the backward pass has made
-its last gradient; that of the last bucket has nothing left to hide behind, so it is small, and those before it twice as large
-as the next.
+"""Gradients that are summed together: sums over the same members travel in one message, a bucket, which begins when the
+backward pass has made its last gradient (``passes.model.exchange`` says which gradients are in it).
 
 Invariants of what phase U of a stage then is:
 1. Sums of gradients, with the ``grad.accumulate`` that each needs, come first: buckets in the order in which the backward pass
    makes the last gradient of each, and so the gradients in a bucket. All else keeps its order. A sum that needs something else
    of U, such as what another stage sends, stays.
 2. Sums of one ``bucket`` stand side by side: over the same axis, by the same reduction, of the same element type, none of
-   what another makes. The last such bucket has at most ``LAST`` bytes on a member, one before another at most twice as many as
-   may that, and none over ``BUCKET``, but for a bucket of one gradient.
+   what another makes.
 3. A sum without a ``bucket`` travels alone.
 """
 
@@ -23,11 +20,9 @@ from ir.facets import UPDATE, phase_of
 from ir.grads import ACCUMULATE
 from ir.ops import Op
 from ir.types import TensorType, Type
-from passes.model.exchange import BUCKET
+from passes.model.exchange import buckets
 
 SUM = "comm.all_reduce"
-LAST = 1 << 20
-"""Bytes of the bucket whose sum begins last. Of less, latency would be most of its seconds (``tests.bench.data_parallel``)."""
 
 
 def in_buckets(ops: Sequence[Op], size: Callable[[Type], float]) -> tuple[Op, ...]:
@@ -58,19 +53,17 @@ def in_buckets(ops: Sequence[Op], size: Callable[[Type], float]) -> tuple[Op, ..
 
 
 def _filled(sums: Sequence[Op], size: Callable[[Type], float]) -> list[list[Op]]:
-    """Sums in buckets, filled from the last sum on; a bucket is closed when the gradient before it does not fit into it."""
-    open_: dict[object, tuple[list[Op], float, float]] = {}
-    found: list[list[Op]] = []
-    for op in reversed(sums):
+    """Sums in buckets; they stand in the order in which the backward pass makes the gradients."""
+    alike: dict[object, list[Op]] = {}
+    for op in sums:
         type_ = op.results[0].type
         key = op.get("mesh"), op.get("axis"), op.get("reduction"), type_.dtype if isinstance(type_, TensorType) else None
-        bucket, held, room = open_.get(key, ([], 0.0, LAST / 2))
-        if not bucket or held + size(type_) > room:
-            bucket, held, room = [], 0.0, min(2 * room, BUCKET)
-            found.append(bucket)
-        bucket.append(op)
-        open_[key] = bucket, held + size(type_), room
-    return [bucket[::-1] for bucket in found]
+        alike.setdefault(key, []).append(op)
+    return [
+        [some[number] for number in bucket]
+        for some in alike.values()
+        for bucket in buckets([size(op.results[0].type) for op in some])
+    ]
 
 
 def _numbered(op: Op, number: int) -> Op:

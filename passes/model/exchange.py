@@ -15,6 +15,10 @@ Seconds of s steps that each pass on ``part`` bytes, x = s part in all, over a l
 The last term says that libraries pass small messages on by a protocol of less latency and less bandwidth (NCCL's LL and LL128
 beside Simple): near x = 0 a byte costs 1 / ``small``, and much data costs ``switch`` seconds more than x / B. ``start``,
 ``switch`` and ``small`` are 0 unless the link states them; so is the term.
+
+Gradients are summed in buckets (Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3), which pay the latency once. A sum
+begins in the last backward pass of a step, where that has made the last gradient of the bucket, and travels beside the rest of
+the pass, one sum after the other. What is left when the pass ends is exposed: it adds to the step.
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ from passes.model.network import Network, Path
 
 BUCKET = 25 << 20
 """Bytes of gradients that are summed together at most: as PyTorch's data parallel training has it."""
+LAST = 1 << 20
+"""Bytes of the bucket whose sum begins last, with nothing left to hide behind. Of less, latency would be most of its seconds
+(``tests.bench.data_parallel``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,31 @@ class Speed:
         """Of an all-reduce of a gradient of ``size`` bytes: its part of a bucket (``BUCKET``), full but for what is larger."""
         whole = max(size, BUCKET)
         return self.seconds(2 * (members - 1), whole / members) * size / whole
+
+
+def buckets(sizes: Sequence[float]) -> list[list[int]]:
+    """Gradients that are summed together, by number; ``sizes``: bytes, in the order in which the backward pass makes them.
+
+    They are filled from the end: the last holds at most ``LAST`` bytes, each before it at most twice as many as the next may,
+    none more than ``BUCKET``, but for a bucket of one gradient."""
+    found: list[list[int]] = []
+    held, room = 0.0, LAST / 2
+    for number in reversed(range(len(sizes))):
+        if not found or held + sizes[number] > room:
+            found.append([])
+            held, room = 0.0, min(2 * room, BUCKET)
+        found[-1].append(number)
+        held += sizes[number]
+    return [bucket[::-1] for bucket in reversed(found)]
+
+
+def exposed(sums: Iterable[tuple[float, float]], end: float) -> float:
+    """Seconds from the ``end`` of a backward pass to that of the last of its ``sums``: when each may begin, counted from the
+    begin of the pass, and its seconds, in the order in which they are done."""
+    done = 0.0
+    for ready, seconds in sums:
+        done = max(done, ready) + seconds
+    return max(0.0, done - end)
 
 
 def rings(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = ()) -> Speed:
@@ -109,4 +141,4 @@ def _paths(net: Network, pairs: Iterable[tuple[str, str]], free: Container[str])
     return [net.path(one, two) for one, two in pairs if one != two and not (one in free and two in free)]
 
 
-__all__ = ["BUCKET", "Speed", "exchanges", "rings"]
+__all__ = ["BUCKET", "LAST", "Speed", "buckets", "exchanges", "exposed", "rings"]

@@ -22,7 +22,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from ir import operators
-from ir.facets import Cost, OptimizerState, Time
+from ir.facets import BackwardTime, Cost, OptimizerState, Time
 from ir.module import Func, Module, Resource
 from ir.ops import Op
 from ir.topology import DeviceType
@@ -80,6 +80,18 @@ def of_weights(func: Func, weights: Container[str]) -> frozenset[str]:
             known.update(value.name for value in op.results)
             if any(name in found or name in weights for name in names):
                 found.update(value.name for value in op.results if is_float(value.type))
+    return frozenset(found)
+
+
+def made_last(func: Func) -> frozenset[str]:
+    """What is read before any op that has a gradient, or by the first one. The backward pass ends when it has made the
+    gradients of these: sums of them have nothing left to travel beside."""
+    found: set[str] = set()
+    for op in func.ops:
+        found.update(reads(op))
+        cost = op.facet(Cost, Cost())
+        if op.facet(BackwardTime) is not None or cost.input_grad + cost.weight_grad > 0:
+            break
     return frozenset(found)
 
 
@@ -196,6 +208,7 @@ __all__ = [
     "is_float",
     "learning",
     "learning_seconds",
+    "made_last",
     "of_weights",
     "recomputes",
     "saved_values",

@@ -52,9 +52,9 @@ def op_seconds(op: Op, device_type: DeviceType) -> float:
     return _derived(op, device_type) if time is None else stated_seconds(time, device_type)
 
 
-def stated_part(op: Op, device_type: DeviceType, part: Cost, *, training: bool = False, again: bool = False) -> float | None:
-    """Seconds of a part of an op whose seconds are stated, None where they are not. ``part``: what the part works and moves;
-    ``training``: with the stated backward pass, and ``again``, where there is one, a second forward pass before it.
+def stated_part(op: Op, device_type: DeviceType, part: Cost, *, training: bool = False) -> tuple[float, float] | None:
+    """Seconds of the forward and, in ``training``, of the backward pass of a part of an op whose seconds are stated, None where
+    they are not. ``part``: what the part works and moves.
 
     The stated seconds are divided as the flops are; of an op without any, as the bytes that it writes."""
     time, whole = op.facet(Time), op.facet(Cost)
@@ -62,11 +62,11 @@ def stated_part(op: Op, device_type: DeviceType, part: Cost, *, training: bool =
         return None
     seconds = stated_seconds(time, device_type)
     back = op.facet(BackwardTime) if training else None
-    if back is not None:
-        seconds += stated_seconds(back, device_type) + (seconds if again else 0.0)
-    if whole is None or not (whole.flops or whole.write) or math.isinf(seconds):
-        return seconds
-    return seconds * (part.flops / whole.flops if whole.flops else part.write / whole.write)
+    after = stated_seconds(back, device_type) if back is not None else 0.0
+    if whole is None or not (whole.flops or whole.write) or math.isinf(seconds + after):
+        return seconds, after
+    here = part.flops / whole.flops if whole.flops else part.write / whole.write
+    return seconds * here, after * here
 
 
 def stated_seconds(time: Time | BackwardTime, device_type: DeviceType) -> float:

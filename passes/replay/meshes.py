@@ -14,6 +14,7 @@ tensor does not have on this mesh; values that would travel to an earlier stage.
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,7 @@ from passes.model.spmd.staged import Staged
 from passes.model.spmd.undecided import undecided
 from passes.replay.stated import SHOWN, StatedPass, shortened
 from passes.shard.borders import Border, Cutter
-from passes.shard.build import ShardInput, build, possible
+from passes.shard.build import OVERLAPS, ShardInput, build, possible
 from passes.shard.constants import constants_of
 from passes.shard.decide import choice_of, decisions_of, settled
 from passes.shard.problem import Floats
@@ -308,7 +309,9 @@ class _Line:
         for number, stage in enumerate(stated):
             for op in stage.ops:
                 self.homes.setdefault(op, []).append(number)
-        self.forms: dict[DeviceMesh, _Form] = {}
+        alone = self.training and len(stated) == 1 and len(stated[0].mesh.devices) > 1
+        self.overlaps: tuple[float | None, ...] = OVERLAPS if alone else (None,)
+        self.forms: dict[tuple[DeviceMesh, float | None], _Form] = {}
         # Of values that leave the stage that makes them: how they lie there, and which stage it is.
         self.lies: dict[str, Placements] = {}
         self.home: dict[str, int] = {}
@@ -346,9 +349,9 @@ class _Line:
     def _where(self, stages: Sequence[int]) -> str:
         return self.stated[stages[-1]].where
 
-    def form(self, mesh: DeviceMesh) -> _Form:
-        """The problem on a mesh like this one."""
-        key = replace(mesh, devices=())
+    def form(self, mesh: DeviceMesh, overlap: float | None = None) -> _Form:
+        """The problem on a mesh like this one; ``overlap`` as of ``build``."""
+        key = replace(mesh, devices=()), overlap
         if key not in self.forms:
             self.progress(f"mesh {mesh}", None)
             given = build(
@@ -359,6 +362,7 @@ class _Line:
                 training=self.training,
                 uneven=self.asked.uneven,
                 microbatches=self.asked.microbatches,
+                overlap=overlap,
             )
             copied = [op for op, homes in self.homes.items() if len(homes) > 1]
             self.forms[key] = _Form(given, Cutter(given, copied))
@@ -538,8 +542,9 @@ class _Line:
     def bound(self) -> float:
         """Seconds of a sample (of a microbatch in training) that no plan with these stages on these meshes is below."""
         best = 0.0
-        for number, (stage, border) in enumerate(zip(self.stated, self.borders, strict=True)):
-            cutter = self.form(stage.mesh).cutter
+        rows = list(enumerate(zip(self.stated, self.borders, strict=True)))
+        for overlap, (number, (stage, border)) in itertools.product(self.overlaps, rows):
+            cutter = self.form(stage.mesh, overlap).cutter
             entering, leaving = cutter.crossing(stage.ops)
             receive = {name: self.spent(cutter, name, self.home[name], number, number) for name in entering}
             send: dict[str, Floats] = {}
@@ -549,7 +554,7 @@ class _Line:
             cut = cutter.cut(stage.ops, replace(border, receive=receive, send=send))
             problem = cut.given.keeping(self.in_flight(number)).problem
             try:
-                seconds = BOUNDING / len(self.stated)
+                seconds = BOUNDING / len(self.stated) / len(self.overlaps)
                 best = max(best, solve(problem, memory=stage.mesh.memory, seconds=seconds, progress=self.progress).bound)
             except NoPlanError:  # the plan at hand fits by less than the rounding of sums
                 continue

@@ -234,8 +234,9 @@ class Bounding:
         whole = op_seconds(op, type_)
         if cost is None:
             return whole
-        if (stated := stated_part(op, type_, cost, training=self.training, again=recomputes(self.module))) is not None:
-            return stated * share if cost.flops or cost.write else stated
+        if (stated := stated_part(op, type_, cost, training=self.training)) is not None:
+            seconds = sum(stated) + (stated[0] if stated[1] and recomputes(self.module) else 0.0)
+            return seconds * share if cost.flops or cost.write else seconds
         alone = type_.overhead + least_seconds(op, type_) * share
         gradients = cost.input_grad + cost.weight_grad
         if self.training:

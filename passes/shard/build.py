@@ -11,8 +11,12 @@ of device; of the members the longest. An epilogue is fused where no layout is b
 ``partition`` says. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and
 twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they are, and
 each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation, once a step; so
-for what is made of weights alone. What the forward pass gathered stays for the backward pass. Nothing overlaps: communication
-adds to computation.
+for what is made of weights alone. What the forward pass gathered stays for the backward pass.
+
+Communication adds to computation, but for the synchronisation S of a step that travels beside its last backward pass. What that
+hides depends on the order of both and is no sum over nodes (``price`` counts it). It is at most S, without the part of what
+the pass makes last, and at most the seconds B of the gradients of one microbatch. So for any ``overlap`` L from 0 to 1 no step
+takes less than C + L (S - B), C being all the rest: the problem has these seconds, and its bound is one of all plans.
 
 Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
 numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
@@ -48,7 +52,7 @@ from ir.shares import Shares, nested_cut, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.model.folding import Folding
 from passes.model.graph import reads
-from passes.model.learning import of_weights, recomputes, trained, update_seconds, updated_bytes
+from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, local_op, part
 from passes.model.spmd.mesh import DeviceMesh, Member
@@ -56,6 +60,9 @@ from passes.shard.cells import cells_of
 from passes.shard.fused import Epilogue, chains_of
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
 
+OVERLAPS = (1e-10, 1.0)
+"""The values of ``overlap`` (``build``) by which a training step on one mesh is searched: right where the backward pass hides
+all sums, and where they hide all of it. Not 0, so that of two plans the one with fewer sums is found."""
 SMALL = 64
 """Elements up to which a constant stands on every device."""
 
@@ -82,6 +89,8 @@ class ShardInput:
     saved: tuple[Floats, ...] = ()
     """In training, the part of ``NodeKind.memory`` that is saved for the backward pass of one microbatch, by kind of node;
     kinds behind the last save nothing."""
+    overlap: float | None = None
+    """As of ``build``."""
 
     def keeping(self, in_flight: int) -> ShardInput:
         """This problem, built for one microbatch in flight, for so many, also of a stage that was cut from it."""
@@ -105,18 +114,20 @@ def build(
     uneven: bool = False,
     microbatches: int = 1,
     in_flight: int = 1,
+    overlap: float | None = None,
 ) -> ShardInput:
     """The problem of ``func``; ``folding`` tells its repeats. ``microbatches``: runs that share one synchronisation of the
     gradients of weights, of which each is charged its part. ``in_flight``: of how many a device holds what their backward
-    passes need at once."""
-    builder = _Builder(module, func, mesh, training, uneven, microbatches)
+    passes need at once. ``overlap``: from 0 to 1, where that synchronisation may travel beside a backward pass; None: nothing
+    overlaps."""
+    builder = _Builder(module, func, mesh, training, uneven, microbatches, overlap)
     for op in func.ops:
         builder.op(op)
     for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in builder.weights):
         builder.weight(name)
     for value in func.results:
         builder.output(value.name)
-    return builder.finish(folding).keeping(in_flight)
+    return replace(builder.finish(folding), overlap=overlap).keeping(in_flight)
 
 
 @dataclass(slots=True)
@@ -156,8 +167,19 @@ class _ValueDraft:
 
 
 class _Builder:
-    def __init__(self, module: Module, func: Func, mesh: DeviceMesh, training: bool, uneven: bool, microbatches: int) -> None:
+    def __init__(
+        self,
+        module: Module,
+        func: Func,
+        mesh: DeviceMesh,
+        training: bool,
+        uneven: bool,
+        microbatches: int,
+        overlap: float | None = None,
+    ) -> None:
         self.func, self.mesh, self.training, self.uneven = func, mesh, training, uneven
+        self.synced, self.last = 1.0 if overlap is None else overlap, made_last(func)
+        self.beside = (overlap or 0.0) / microbatches
         self.microbatches, self.again = microbatches, recomputes(module)
         self.around = Surroundings(module.resources.values(), module_opsets(module))
         self.around.types.update((arg.name, arg.type) for arg in func.args)
@@ -167,7 +189,7 @@ class _Builder:
         self.state = trained(self.resources) if training else {}
         self.trained = {name for name in self.weights if name in self.state}
         self.summed = self.weights | of_weights(func, self.trained)
-        self.values: dict[tuple[Type, bool, int, bool], int] = {}
+        self.values: dict[tuple[Type, bool, float | None, bool], int] = {}
         self.drafts: list[_ValueDraft] = []
         self.kind_numbers: dict[object, int] = {}
         self.saved_rows: list[Floats] = []
@@ -186,14 +208,15 @@ class _Builder:
         return is_kept(resource.type, training=self.training)
 
     def value_kind(self, name: str) -> int:
-        key = (self.around.types[name], name in self.trained, name in self.summed, name in self.chains.links)
+        summed = (1.0 if name in self.last else self.synced) if name in self.summed else None
+        key = (self.around.types[name], name in self.trained, summed, name in self.chains.links)
         if key not in self.values:
             self.values[key] = len(self.drafts)
             type_, flows, summed, link = key
             layouts = layouts_of(type_, self.mesh, self.uneven)
             back = layouts.convert
-            if flows and summed:  # once a step, in buckets
-                back = layouts_of(type_, self.mesh, self.uneven, together=True).convert / self.microbatches
+            if flows and summed is not None:  # once a step, in buckets
+                back = layouts_of(type_, self.mesh, self.uneven, together=True).convert * summed / self.microbatches
             self.drafts.append(_ValueDraft(layouts, flows, {}, back, link))
         return self.values[key]
 
@@ -390,7 +413,9 @@ class _Builder:
         cost = op.facet(Cost)
         if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
-        return max((self.member_seconds(op, cost, operands, strategies, lies, m, port) for m in self.mesh.members), default=0.0)
+        rows = [self.member_seconds(op, cost, operands, strategies, lies, m, port) for m in self.mesh.members]
+        longest, back = (max((row[part] for row in rows), default=0.0) for part in (0, 1))
+        return longest - self.beside * back if math.isfinite(longest) else longest
 
     def member_seconds(
         self,
@@ -401,22 +426,24 @@ class _Builder:
         lies: Sequence[Placements],
         member: Member,
         port: int,
-    ) -> float:
+    ) -> tuple[float, float]:
+        """Of both passes, and of them the gradients'."""
         local = _local_cost(op, cost, operands, lies, share_of(strategies, self.mesh, member.place), self.mesh, member.place)
-        stated = stated_part(op, member.type, local, training=self.training, again=self.again)
+        stated = stated_part(op, member.type, local, training=self.training)
         if stated is not None:
-            return stated
+            again = stated[0] if self.again and stated[1] else 0.0
+            return stated[0] + stated[1] + again, stated[1]
         here = local_op(op, lies[len(operands) :], self.mesh, member.place).with_facets(local)
         chained = operands[port] if port >= 0 else None
         if chained is not None:
             kept = part(chained, lies[port], self.mesh, member.place)
             fused = fused_seconds(here, member.type, round((type_bytes(chained) or 0) * kept))
-            return min(op_seconds(here, member.type), fused)
+            return min(op_seconds(here, member.type), fused), 0.0
         if not self.training:
-            return op_seconds(here, member.type)
+            return op_seconds(here, member.type), 0.0
         learns = cost.input_grad + cost.weight_grad > 0
         forward, backward = passes_seconds(here, member.type, local.input_grad if learns else 0)
-        return forward * (2 if learns and self.again else 1) + backward
+        return forward * (2 if learns and self.again else 1) + backward, backward
 
     def held(self, op: Op, lies: Sequence[Placements]) -> float:
         """Bytes of the weights that learn as an op reads them: its part of these, and of gradients that wait."""
@@ -640,4 +667,4 @@ def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
 
 
-__all__ = ["SEPARATOR", "SMALL", "ShardInput", "build", "gradient_layout", "is_kept", "possible", "share_of"]
+__all__ = ["OVERLAPS", "SEPARATOR", "SMALL", "ShardInput", "build", "gradient_layout", "is_kept", "possible", "share_of"]

@@ -193,7 +193,7 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
         needs = footprint(bare.entry, types, Staged(tuple(range(len(bare.entry.ops))), here.mesh, decisions, bill)).total
         fits = mesh.memory is None or needs <= mesh.memory
         times = options["microbatches"]
-        spent = (times * other.value, times * bill.compute, times * bill.communication)
+        spent = (times * bill.overlapped, times * bill.compute, times * (bill.communication - bill.hidden))
         told.append(Alternative(name, *spent, memory=needs, fits=fits))
     return tuple(told)
 

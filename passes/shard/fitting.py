@@ -63,6 +63,14 @@ class Fitter:
             self.last = Staged(tuple(range(len(func.ops))), given.mesh, decisions, bill)
         return self.last
 
+    def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:
+        """The plan with its seconds all told, and a bound of all plans."""
+        value = self.staged(plan.choices).bill.overlapped
+        bound = min(bound, value)
+        done = value <= bound * (1 + AGREE)
+        reason = "" if done else plan.reason or ("overlap" if self.given.overlap is not None else "")
+        return replace(plan, value=value, bound=bound, status="optimal" if done else "feasible", reason=reason)
+
     def needs(self, choices: Sequence[int]) -> Footprint:
         """What a plan needs of the fullest device."""
         found = footprint(self.given.func, self.resources, self.staged(choices))

@@ -11,7 +11,9 @@ With ``stages`` other than 1 the function is cut into stages, each on a mesh of 
 
 Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; without ``shares``, on
 devices of different types, equal shares and a few in proportion to their speeds (``speeds``) as well. ``bound`` is then the
-least of all that was searched. Invariant: the plan's seconds have been counted a second time, by ``price``."""
+least of all that was searched. A training step on one mesh is searched twice, since sums of gradients may travel beside its
+last backward pass (``OVERLAPS`` of ``build``): each problem gives a plan, all told as quick as ``price`` says, and a bound.
+Invariant: the seconds of the problem have been counted a second time, by ``price``."""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
@@ -35,7 +38,7 @@ from passes.model.spmd.footprint import Footprint, overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
-from passes.shard.build import ShardInput, build
+from passes.shard.build import OVERLAPS, ShardInput, build
 from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
@@ -53,6 +56,7 @@ REASONS = {
     "width": "elimination in parts, what is paid once shared among its readers",
     "memory": "a price for memory (Lagrangian)",
     "strategy": "the search, for plans of any kind",
+    "overlap": "the search, for sums of gradients of which the backward pass hides all, or that hide all of it",
     "workspace": "the search, for plans whose weights fit, whatever their activations",
 }
 """How a bound was reached, by ``ShardPlan.reason``."""
@@ -92,6 +96,16 @@ class ShardPass(Pass):
     microbatches: int = 0
     family: str = ""
 
+    def quickest(
+        self, module: Module, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
+    ) -> tuple[Fitter, ShardPlan]:
+        """Of the plans of the first of some problems the quickest, all told; ``bound``: of all plans."""
+        found = []
+        for given, plan in zip(inputs, plans, strict=False):
+            fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven, microbatches=self.flushed)
+            found.append((fitter, fitter.counted(plan, bound)))
+        return min(found, key=lambda row: row[1].value)
+
     @property
     def flushed(self) -> int:
         """Microbatches between two synchronisations of gradients."""
@@ -125,7 +139,8 @@ class ShardPass(Pass):
             must_run(module, topology, every=True)
         given, stage = fitter.given, fitter.staged(plan.choices)
         bill = stage.bill
-        assert math.isclose(bill.total, plan.value, rel_tol=AGREE, abs_tol=1e-15), (bill.total, plan.value)
+        modelled, counted = given.problem.cost(plan.choices), bill.relaxed(given.overlap, self.flushed)
+        assert math.isclose(modelled, counted, rel_tol=AGREE, abs_tol=1e-15), (modelled, counted)
         if given.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
@@ -135,6 +150,12 @@ class ShardPass(Pass):
         told = _plan(given, plan, bound, tried, searched, self.training, self.strategy, self.tied)
         told = replace(told, value=times * told.value, bound=times * told.bound, single=single, microbatches=times)
         return written(module, [stage], of_both(told, context.incumbent), memory=self.memory)
+
+    def overlaps(self, mesh: DeviceMesh) -> tuple[float | None, ...]:
+        """Those of the problems to search. Where all copies of a layer are alike, so is the price of their sums."""
+        if not self.training or len(mesh.devices) == 1:
+            return (None,)
+        return OVERLAPS[-1:] if self.tied or self.strategy == "tied" else OVERLAPS
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
         """Sizes and shares of the axes of each mesh to search."""
@@ -278,44 +299,65 @@ class ShardPass(Pass):
                 mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
                 mesh = mesh.limited(self.memory)
                 limit = mesh.memory
-                given = build(module, func, mesh, found, training=self.training, uneven=self.uneven, microbatches=self.flushed)
-                left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number))
+                overlaps = self.overlaps(mesh)
+                inputs = [
+                    build(
+                        module,
+                        func,
+                        mesh,
+                        found,
+                        training=self.training,
+                        uneven=self.uneven,
+                        microbatches=self.flushed,
+                        overlap=overlap,
+                    )
+                    for overlap in overlaps
+                ]
+                left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number)) / len(inputs)
                 began = time.perf_counter()
                 most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
                 beaten = best[1].value if best is not None and not self.strategy else most_useful
-                plan = solve(
-                    given.problem,
-                    memory=limit,
-                    tie=self.tied,
-                    seconds=most,
-                    gap=self.gap,
-                    beaten=beaten,
-                    anytime=not self.strategy,
-                    progress=context.progress,
-                )
-                if self.strategy:
-                    bounds.append(plan.bound)
-                    whose = f" of the plan '{self.strategy}'"
-                    plan = named_plan(
-                        module, given, self.strategy, memory=limit, bound=plan.bound, uneven=self.uneven, seconds=left
+                plans: list[ShardPlan] = []
+                for given in inputs:
+                    plans.append(
+                        solve(
+                            given.problem,
+                            memory=limit,
+                            tie=self.tied,
+                            seconds=most,
+                            gap=self.gap,
+                            beaten=beaten,
+                            anytime=not self.strategy,
+                            progress=context.progress,
+                        )
                     )
-                elif not self.tied and not plan.interrupted and plan.bound < beaten:
-                    rest = max(0.1, left - (time.perf_counter() - began))
+                    if plans[-1].interrupted or plans[-1].bound >= beaten:
+                        break
+                least = max(plan.bound for plan in plans)
+                if self.strategy:
+                    bounds.append(least)
+                    whose = f" of the plan '{self.strategy}'"
+                    named = partial(named_plan, module, name=self.strategy, memory=limit, uneven=self.uneven, seconds=left)
+                    plans = [named(given=given) for given in inputs[: len(plans)]]
+                elif not self.tied and not plans[-1].interrupted and least < beaten:
+                    rest = max(0.1, left * len(inputs) - (time.perf_counter() - began)) / len(inputs)
+                    better = partial(improved, module, memory=limit, uneven=self.uneven, seconds=rest)
                     try:
-                        plan = improved(module, given, plan, memory=limit, uneven=self.uneven, seconds=rest)
+                        plans = [better(given, plan) for given, plan in zip(inputs, plans, strict=True)]
                     except KeyboardInterrupt:
-                        plan = replace(plan, interrupted=True)
-                if plan.bound >= most_useful < math.inf:
-                    bounds.append(plan.bound)
+                        plans[-1] = replace(plans[-1], interrupted=True)
+                if least >= most_useful < math.inf:
+                    bounds.append(least)
                     continue
+                fitter, plan = self.quickest(module, inputs, plans, limit, least)
                 if best is None or plan.value < best[1].value:
-                    fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven, microbatches=self.flushed)
                     counting = time.perf_counter()
                     fitted = plan if fitter.fits(plan.choices) else None
                     began += time.perf_counter() - counting  # a count is no search
                     if fitted is None and not self.strategy:
                         rest = max(0.1, left - (time.perf_counter() - began))
                         fitted = fitter.fitting(plan, tie=self.tied, seconds=rest)
+                        fitted = fitter.counted(fitted, least) if fitted is not None else None
                     if fitted is None:
                         assert limit is not None
                         assert fitter.nearest is not None

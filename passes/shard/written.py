@@ -191,7 +191,8 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     for number, stage in enumerate(stages):
         used = sorted({types[device] for device in stage.mesh.devices})
         bytes_ = footprint(module.entry, weights, stage)
-        training = _of_training(module, stage, plan.microbatches) if plan.minimises.trains else {}
+        hidden = stage.bill.hidden if len(stages) == 1 else 0.0  # nobody searched for stages whose sums are hidden
+        training = _of_training(module, stage, plan.microbatches, hidden) if plan.minimises.trains else {}
         rows.append(
             PlanStage(
                 index=number,
@@ -199,7 +200,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
                 devices=stage.mesh.devices,
                 ops=len(stage.ops),
                 compute=stage.bill.compute + (max(topology.type(name).handover for name in used) if woken else 0.0),
-                collectives=stage.bill.communication,
+                collectives=max(0.0, stage.bill.communication - hidden),
                 weights=bytes_.weights,
                 workspace=bytes_.workspace,
                 mesh=names[number],
@@ -208,7 +209,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         )
     plan = replace(plan, stages=tuple(rows))
     if len(stages) == 1:
-        return replace(plan, value=stages[0].bill.total * plan.microbatches)
+        return replace(plan, value=stages[0].bill.overlapped * plan.microbatches)
     module = insert_symbols(module, (plan,))
     load, cuts = workload(module), cuts_of(module.entry)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
@@ -267,9 +268,10 @@ def _bounded(plan: Plan) -> Plan:
     return replace(plan, port_value=plan.value, bound=bound, status=status)
 
 
-def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, Any]:
+def _of_training(module: Module, stage: Staged, microbatches: int, hidden: float) -> dict[str, Any]:
     """What a stage's row says of its backward pass: all that the forward pass alone would not cost, but the synchronisation of
-    its weights' gradients and their update, of which the bill has a part of each of ``microbatches``."""
+    its weights' gradients and their update, of which the bill has a part of each of ``microbatches``, as it has of what is
+    ``hidden`` of that."""
     func = module.entry
     own = [func.ops[i] for i in stage.ops]
     made = {value.name for op in own for value in op.results}
@@ -281,7 +283,8 @@ def _of_training(module: Module, stage: Staged, microbatches: int) -> dict[str, 
     returned = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and not one.summed)
     return {
         "backward": max(0.0, stage.bill.compute - stage.bill.update - forward) + returned,
-        "sync": (synced + stage.bill.update) * microbatches,
+        "sync": (max(0.0, synced - hidden) + stage.bill.update) * microbatches,
+        "hidden": hidden * microbatches,
         "learning": tuple(sorted(stage.decisions.learning)),
     }
 

@@ -16,8 +16,8 @@ from ir.module import Module
 from ir.ops import Op, Value
 from ir.parser import parse_module
 from ir.types import DType, TensorType, type_bytes
-from passes.lower.buckets import LAST, in_buckets
-from passes.model.exchange import BUCKET
+from passes.lower.buckets import in_buckets
+from passes.model.exchange import BUCKET, LAST
 
 KIND = st.tuples(st.integers(1, 9), st.sampled_from([DType.F32, DType.F16]), st.sampled_from("xy"), st.booleans())
 

@@ -8,6 +8,7 @@ difference. A value is brought to a layout once, straight from the one it is mad
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -20,8 +21,9 @@ from ir.opdefs import COLLECTIVES
 from ir.ops import Op
 from ir.shares import cut
 from ir.types import Partial, Replicate, Shard, TensorType, Type
+from passes.model.exchange import buckets, exposed
 from passes.model.graph import reads
-from passes.model.learning import of_weights, recomputes, trained, update_seconds, updated_bytes
+from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
@@ -44,8 +46,8 @@ class Decisions:
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it. ``summed``:
-    the synchronisation of a weight's gradient. ``seconds``: per microbatch, of one that is done once in ``runs`` of them its
-    part."""
+    the synchronisation of a weight's gradient; ``beside``: it can travel beside a backward pass. ``seconds``: per microbatch,
+    of one that is done once in ``runs`` of them its part."""
 
     kind: str
     axis: str
@@ -55,6 +57,7 @@ class Collective:
     backward: bool = False
     runs: int = 1
     summed: bool = False
+    beside: bool = False
 
 
 @dataclass(slots=True)
@@ -62,8 +65,9 @@ class Bill:
     """``compute`` and ``communication`` seconds, of ``compute`` in training a microbatch's part of the ``update``; ``memory``
     bytes per device of weights, in training with their gradients, the optimizer's state and what is ``saved`` for the backward
     pass; of each the member that holds most of it, as a part of what its device has (``build``). ``work``: seconds of compute
-    by op. ``lies``: the layout in which each value is made or kept; ``asked``: those in which it is needed; ``reads``: of each
-    op, what it reads and in which layout. ``learned``: weights that count as they are read."""
+    by op; ``back``: of these the gradients'. ``hidden``: a microbatch's part of the seconds of sums that travel beside the last
+    backward pass of a step (``exchange``). ``lies``: the layout in which each value is made or kept; ``asked``: those in which
+    it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that count as they are read."""
 
     compute: float = 0.0
     update: float = 0.0
@@ -71,6 +75,8 @@ class Bill:
     saved: float = 0.0
     collectives: list[Collective] = field(default_factory=list)
     work: dict[str, float] = field(default_factory=dict)
+    back: dict[str, float] = field(default_factory=dict)
+    hidden: float = 0.0
     lies: Mapping[str, Lies] = field(default_factory=dict)
     asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
     reads: dict[str, list[tuple[str, Lies]]] = field(default_factory=dict)
@@ -84,7 +90,21 @@ class Bill:
 
     @property
     def total(self) -> float:
+        """Where nothing overlaps."""
         return self.compute + self.communication
+
+    @property
+    def overlapped(self) -> float:
+        """Where sums of gradients travel beside the last backward pass of a step."""
+        return self.total - self.hidden
+
+    def relaxed(self, overlap: float | None, microbatches: int) -> float:
+        """What is left where of the sums that can travel beside a backward pass but the part ``overlap`` counts, and of a
+        step's last backward pass as much less (``passes.shard.build``); None: all counts."""
+        if overlap is None:
+            return self.total
+        sums = math.fsum(one.seconds for one in self.collectives if one.beside)
+        return self.total - (1 - overlap) * sums - overlap * math.fsum(self.back.values()) / microbatches
 
 
 def price(
@@ -143,6 +163,7 @@ class _Walk:
         resources = module.resources
         self.state = trained(resources) if training else {}
         self.summed = {*resources, *of_weights(func, self.state)}
+        self.last = made_last(func)
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
@@ -174,6 +195,7 @@ class _Walk:
         self.bill.update = math.fsum(self.updated)
         self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
         self.bill.compute = math.fsum([*self.worked, *self.updated])
+        self.bill.hidden = self.hidden(func) / self.microbatches
         self.bill.lies = self.lies
         self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
 
@@ -229,9 +251,9 @@ class _Walk:
 
     def compute(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> None:
         """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it."""
-        seconds = self.seconds(op, operands, results, divided, self.follows(op, operands))
+        seconds, back = self.seconds(op, operands, results, divided, self.follows(op, operands))
         self.worked.append(seconds)
-        self.bill.work[op.id] = seconds
+        self.bill.work[op.id], self.bill.back[op.id] = seconds, back
         captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
         for name, lies in (*zip(op.operands, operands, strict=True), *captured.items()):
             type_ = self.types.get(name)
@@ -260,15 +282,16 @@ class _Walk:
 
     def seconds(
         self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
-    ) -> float:
+    ) -> tuple[float, float]:
+        """Of an op, and of them its gradients', on the members that take longest."""
         cost = op.facet(Cost)
         if cost is None:
-            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
+            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
         given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
         made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
         held = [row for row in given if row[2].startswith("@")]
         gradients = cost.input_grad + cost.weight_grad
-        longest = 0.0
+        longest = back = 0.0
         for member in self.mesh.members:
             share = self.share(divided, member)
             written = self.ratio(made, member)
@@ -279,9 +302,10 @@ class _Walk:
                 write=round(cost.write * written),
                 weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
             )
-            stated = stated_part(op, member.type, here, training=self.training, again=self.again)
+            stated = stated_part(op, member.type, here, training=self.training)
             if stated is not None:
-                longest = max(longest, stated)
+                again = stated[0] if self.again and stated[1] else 0.0
+                longest, back = max(longest, stated[0] + stated[1] + again), max(back, stated[1])
                 continue
             alone = self.local(op, results, member).with_facets(here)
             if joined >= 0:
@@ -292,9 +316,10 @@ class _Walk:
             works = [op_seconds(alone, member.type)]
             if self.training:
                 works = list(passes_seconds(alone, member.type, round(gradients * share)))
+                back = max(back, works[1])
                 works += works[:1] if self.again and gradients else []
             longest = max(longest, math.fsum(works))
-        return longest
+        return longest, back
 
     def local(self, op: Op, results: list[Lies], member: Member) -> Op:
         """The op with its results as long as they are on a member."""
@@ -389,7 +414,33 @@ class _Walk:
             if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
                 seconds = step.seconds / runs
-                self.bill.collectives.append(Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed))
+                beside = summed and name not in self.last
+                one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside)
+                self.bill.collectives.append(one)
+
+    def hidden(self, func: Func) -> float:
+        """Seconds of sums of gradients that the last backward pass of a step hides. A sum over the first axis of a weight
+        begins in it; what follows on other axes, and what leaves parts, waits for the update."""
+        first: dict[str, int] = {}
+        for position, op in enumerate(func.ops):
+            for name in reads(op):
+                first.setdefault(name, position)
+        backs = [self.bill.back[op.id] for op in func.ops]
+        done = list(itertools.accumulate(reversed(backs)))[::-1]  # when the gradients of an op are made
+        sums: dict[str, dict[str, Collective]] = {}
+        for one in self.bill.collectives:
+            alone = one.summed and len(self.given[one.value]) == 1
+            if alone and not any(one.value in row for row in sums.values()):
+                sums.setdefault(one.axis if one.kind == "all_reduce" else "", {})[one.value] = one
+        sums.pop("", None)
+        begun = []
+        for along in sums.values():
+            rows = sorted(along.values(), key=lambda one: done[first[one.value]])
+            for bucket in buckets([one.size for one in rows]):
+                some = [rows[number] for number in bucket]
+                begun.append((done[first[some[-1].value]], math.fsum(one.seconds * one.runs for one in some)))
+        whole = math.fsum(seconds for _, seconds in begun)
+        return max(0.0, whole - exposed(sorted(begun), math.fsum(backs)))
 
 
 def _shape(type_: Type) -> object:

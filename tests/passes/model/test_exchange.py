@@ -15,7 +15,7 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Mesh
 from ir.opdefs import COLLECTIVES, RESHARD_STEPS
 from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
-from passes.model.exchange import Speed, exchanges, rings
+from passes.model.exchange import BUCKET, LAST, Speed, buckets, exchanges, exposed, rings
 from passes.model.network import Network, network
 from passes.model.spmd.count import _Traffic
 from passes.model.spmd.mesh import Axis, mesh_of, shapes
@@ -188,3 +188,30 @@ def test_a_ring_of_four_takes_so_many_steps(name: str, steps: int, passed: float
 def test_slices_and_terms_move_nothing() -> None:
     assert [name for name, step in RESHARD_STEPS.items() if not step.moves] == ["slice", "term"]
     assert Axis("x", 4, Speed(2.0, 0.5)).seconds(RESHARD_STEPS["slice"], 16.0) == 0.0
+
+
+@given(st.lists(st.integers(0, 60 << 20), max_size=40))
+def test_the_last_buckets_are_small(sizes: list[int]) -> None:
+    found = buckets(sizes)
+    assert [number for bucket in found for number in bucket] == list(range(len(sizes)))
+    room = LAST
+    for bucket in found[::-1]:
+        held = sum(sizes[number] for number in bucket)
+        assert held <= room or len(bucket) == 1
+        assert not bucket[0] or sizes[bucket[0] - 1] + held > room, "the gradient before it would have fit"
+        room = min(2 * room, BUCKET)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=12), st.integers(0, 40))
+def test_what_is_exposed_is_what_a_clock_counts(rows: list[tuple[int, int]], end: int) -> None:
+    """Tick by tick: one sum at a time, the first of those that may go on."""
+    left = [[ready, seconds] for ready, seconds in sorted(rows)]
+    clock = last = 0
+    while any(seconds for _, seconds in left):
+        row = next(row for row in left if row[1])
+        clock += 1
+        if row[0] < clock:
+            row[1] -= 1
+            last = clock
+    sums = [(float(ready), float(seconds)) for ready, seconds in sorted(rows) if seconds]
+    assert exposed(sums, end) == max(0, last - end)
