@@ -25,6 +25,7 @@ class DeviceType:
     ``free_transfers``: the device pays nothing for what it sends or receives (the CPU of the placement papers).
     ``provider``: the execution provider of such devices, as ONNX Runtime spells it (``CUDAExecutionProvider``); empty where the
     type names none. ``provider_options``: what the provider is given besides the device's number, sorted.
+    ``cores``: of a CPU, on which a program runs as many threads; rates and bandwidths are those of all of them.
 
     ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it.
 
@@ -57,6 +58,7 @@ class DeviceType:
     balance: float = 0.0
     launch: float = 0.0
     reserved: int = 0
+    cores: int = 1
 
 
 @dataclass(frozen=True, slots=True)

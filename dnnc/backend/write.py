@@ -327,6 +327,8 @@ def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries
     used = dict.fromkeys(device for stage in module.of_type(Stage) for device in stage.devices) if topology else {}
     named = {device: Provider.of(topology, device) for device in used} if topology and entries["stages"] else {}
     providers = {device: provider.to_json() for device, provider in named.items() if provider}
+    counts = {device: topology.type(topology.device(device).type).cores for device in used} if topology else {}
+    cores = {device: count for device, count in counts.items() if count > 1}
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
     return {
@@ -336,6 +338,7 @@ def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries
         "model": bare(module.name),
         "kinds": {type_.name: type_.kind for type_ in topology.types if type_.name in types} if topology else {},
         **({"providers": providers} if providers else {}),
+        **({"cores": cores} if cores else {}),
         "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],
         "outputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.results],
         **entries,

@@ -21,7 +21,10 @@ InputsOption = Annotated[
     Path | None,
     typer.Option("--inputs", metavar="FILE.npz", help="Arrays by input name; random ones that the model accepts without."),
 ]
-ThreadsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Cores of each stage.")]
+ThreadsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Cores of each device (default: 1).")]
+CoresOption = Annotated[
+    int | None, typer.Option("--threads", min=1, metavar="N", help="Cores of each device (default: as its type says, else 1).")
+]
 TimeoutOption = Annotated[
     float, typer.Option(min=0.0, metavar="SECONDS", help="Longest that a stage may spend on one microbatch.")
 ]
@@ -44,7 +47,7 @@ def run(
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run all of them N times in the same processes.")] = 1,
     warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Rounds before the ones that count.")] = 0,
-    threads: ThreadsOption = 1,
+    threads: CoresOption = None,
     timeout: TimeoutOption = 600.0,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random inputs.")] = 0,
     runs: opt.RunsOption = None,
@@ -66,7 +69,7 @@ def run(
         repeat=repeat,
         warmup=warmup,
         seed=seed,
-        options=RunOptions(threads=threads, timeout=timeout or None),
+        options=RunOptions(threads=threads or 0, timeout=timeout or None),
         measures=runs is not None,
     )
     if runs is not None:

@@ -51,7 +51,10 @@ def train(
         bool,
         typer.Option("--check", help="Compare every step with the unsplit model under torch's autograd and torch.optim."),
     ] = False,
-    threads: Annotated[int, typer.Option(min=1, metavar="N", help="Threads of each rank.")] = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Threads of each rank (default: as many as its device has cores)."),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Longest that a rank waits for another.")] = 300.0,
     nodes: Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Hosts; each runs this command.")] = 1,
     node: Annotated[int, typer.Option("--node", min=0, metavar="I", help="Which of the hosts this is, from 0.")] = 0,
@@ -81,7 +84,9 @@ def train(
     if runs is not None:
         require_appendable(runs)
     opened = TrainingBuild.open(build)
-    options = TrainOptions(steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, threads, nodes, node, meet)
+    options = TrainOptions(
+        steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, threads or 0, nodes, node, meet
+    )
     losses: list[float] = []
     steps_seconds: list[float] = []
 

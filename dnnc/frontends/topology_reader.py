@@ -33,6 +33,7 @@ _ROOT = ("version", "name", "include", "types", "templates", "hosts", "devices",
 _TYPE = (
     "like",
     "kind",
+    "cores",
     "rates",
     "memory_bandwidth",
     "memory",
@@ -237,6 +238,7 @@ class Reader:
             doc.fraction((*inside, "balance"), products, default=base.balance),
             doc.seconds((*path, "launch"), table, default=base.launch),
             doc.memory((*path, "reserved"), table, default=base.reserved) or 0,
+            doc.whole((*path, "cores"), table, default=base.cores, least=1, most=MOST_CORES) or 1,
         )
         if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')

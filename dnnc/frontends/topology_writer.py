@@ -53,6 +53,8 @@ def topology_to_toml(topology: Topology, notes: Notes | None = None) -> str:
 
 def _type(type_: DeviceType) -> Fields:
     fields = [("kind", _text(type_.kind))]
+    if type_.cores > 1:
+        fields.append(("cores", str(type_.cores)))
     rates = [f"{dtype} = {_text(quantity_text(rate, Quantity.RATE))}" for dtype, rate in type_.rates]
     fields.append(("rates", f"{{ {', '.join(rates)} }}"))
     fields.append(("memory_bandwidth", _text(quantity_text(type_.memory_bandwidth, Quantity.BANDWIDTH))))

@@ -104,19 +104,19 @@ def _core_type(core: DeviceType, cores: int, memory: int) -> DeviceType:
     """The type of a device of so many cores, each of which is taken for the preset's."""
     name = core.name if cores == 1 else f"cores{cores}"
     rates = tuple((dtype, rate * cores) for dtype, rate in core.rates)
-    return replace(core, name=name, rates=rates, memory=memory, reserved=_RUNTIME, source="")
+    return replace(core, name=name, rates=rates, memory=memory, reserved=_RUNTIME, source="", cores=cores)
 
 
 def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
     table = f"types.{type_.name}"
     guess = f"guess: that of {_CORE}, an AMD EPYC (Zen 4)"
-    cores = int(type_.name.removeprefix("cores")) if type_.name != "core" else 1
+    cores = type_.cores
     notes = dict.fromkeys(((table, key) for key in ("memory_bandwidth", "overhead", "handover", "efficiency")), guess)
     notes[table, "rates"] = guess if cores == 1 else f"{guess}, times {cores} cores"
+    notes[table, "cores"] = "read: this device's part of the host's"
     notes[table, "memory"] = "read: this device's part of the host's memory"
     notes[table, "reserved"] = "measured elsewhere: a process that runs next to nothing (python -m tests.bench.memory)"
-    run = f"; 'dnnc run --threads {cores}' gives each device its cores" if cores > 1 else ""
-    return {**notes, (table, ""): f"{cores} core{'s' if cores > 1 else ''} of {facts.processor}{run}"}
+    return {**notes, (table, ""): f"{cores} core{'s' if cores > 1 else ''} of {facts.processor}"}
 
 
 def _gpu_type(gpu: Gpu) -> tuple[DeviceType, str]:

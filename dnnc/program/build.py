@@ -44,7 +44,7 @@ from ir.row_faults import faults
 from ir.rows import Flow
 from ir.types import DType, TensorType, Type, type_bytes
 from ir.verifier.decisions import COMM_MODELS
-from ir.verifier.machines import OPTION, PROVIDER
+from ir.verifier.machines import MOST_CORES, OPTION, PROVIDER
 
 PROGRAM = "plan.ir"
 PLAN = "plan.json"
@@ -185,7 +185,7 @@ class Build:
     """One build directory. ``files`` is all that was read of it, verified. ``inputs`` and ``outputs`` are those of the whole
     model, in its order; ``weights`` is how the weights were written (``shared``, ``per-stage``, or ``none``: such a build
     cannot run); ``schedule`` holds the row of actions that each device repeats for a stream; ``providers`` are those that
-    devices name, by device."""
+    devices name, and ``cores`` how many a device has, if several, by device."""
 
     files: Snapshot
     plan: Plan
@@ -196,6 +196,16 @@ class Build:
     source: Source
     schedule: Schedule
     providers: Mapping[str, Provider] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Those that run a stage."""
+        return tuple(dict.fromkeys(device for stage in self.stages for device in stage.devices))
+
+    def threads(self, device: str, asked: int = 0) -> int:
+        """Threads of the programs of ``device``: as many as were ``asked`` for, with 0 as many as it has cores."""
+        return asked or self.cores.get(device, 1)
 
     def provider(self, device: str) -> Provider:
         """The execution provider that runs the programs of ``device``: the CPU's where its type names none."""
@@ -315,6 +325,7 @@ def _from_manifest(files: Snapshot) -> Build:
         source=Source(str(source["spec"]), str(source["sha256"]), dict(source.get("data", {}))),
         schedule=_schedule(manifest["schedule"]),
         providers=_providers(manifest.get("providers", {}), {device for stage in stages for device in stage.devices}),
+        cores=_cores(manifest.get("cores", {})),
     )
 
 
@@ -358,6 +369,14 @@ def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provide
                 raise ValueError(f"the option '{key}' of the provider of '{device}' is no text that names no file")
         found[device] = provider
     return found
+
+
+def _cores(items: Mapping[str, Any]) -> dict[str, int]:
+    """Raises ValueError for what is no number of cores."""
+    for device, count in items.items():
+        if type(count) is not int or not 1 <= count <= MOST_CORES:
+            raise ValueError(f"'{device}' has {count!r} cores, not from 1 to {MOST_CORES}")
+    return dict(items)
 
 
 def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:

@@ -20,6 +20,7 @@ from ir.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
 from ir.opdefs import Dialects
 from ir.ops import Op
 from ir.rows import delay
+from ir.topology import Topology
 from ir.types import TensorType, Type, without_layout
 from passes.model.spmd import local_programs
 from passes.model.spmd.program import LocalProgram
@@ -73,6 +74,11 @@ class Step:
     def devices(self) -> tuple[str, ...]:
         """The devices, by rank."""
         return tuple(dict.fromkeys(device for stage in self.stages for device in stage.devices))
+
+    def cores(self, rank: int) -> int:
+        """Of the device of a rank."""
+        topology = self.module.first(Topology)
+        return topology.type(topology.device(self.devices[rank]).type).cores if topology is not None else 1
 
     @cached_property
     def ranks(self) -> Mapping[str, int]:

@@ -51,8 +51,8 @@ class Pipeline:
     def __init__(self, build: Build, options: RunOptions | None = None) -> None:
         self.build = build
         self.options = options or RunOptions()
-        if self.options.threads < 1:
-            raise UsageError("a run needs at least 1 thread a device")
+        if self.options.threads < 0:
+            raise UsageError("a run needs at least 1 thread a device, or 0 for as many as the device has cores")
         if build.weights == "none":
             raise InvalidInput(
                 "this build was written without weights, so its stages cannot run",

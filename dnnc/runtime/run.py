@@ -134,8 +134,12 @@ def foreign_types(build: Build) -> tuple[str, ...]:
     return tuple(sorted(name for name in on_cpu if kinds.get(name, "cpu") != "cpu"))
 
 
-def require_measures(build: Build, microbatches: int) -> None:
-    """Raises UsageError where a run of so many microbatches would not measure the plan's value."""
+def require_measures(build: Build, microbatches: int, threads: int) -> None:
+    """Raises UsageError where a run of so many microbatches, by so many threads, would not measure the plan's value."""
+    if other := [device for device in build.devices if build.threads(device, threads) != build.threads(device)]:
+        by = f"{threads} thread{'s' if threads > 1 else ''}"
+        message = f"it would run by {by}, and the plan is for {build.threads(other[0])} on '{other[0]}'"
+        raise UsageError(f"{message}: that is no row", where="--runs", hint="leave --threads out")
     if foreign := foreign_types(build):
         message = f"it would run on this machine's CPU, and the plan is for {', '.join(foreign)}: that is no row"
         raise UsageError(message, where="--runs")
@@ -148,16 +152,16 @@ def require_measures(build: Build, microbatches: int) -> None:
 
 
 def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
-    """What to expect where devices that work at once, each on ``threads`` cores, need more than there are; None where they do
-    not."""
-    devices = {device for stage in build.stages for device in stage.devices}
-    needed = len(devices) * threads
-    if needed <= cores:
+    """What to expect where devices that work at once, each on ``threads`` cores (0: on its own), need more than there are; None
+    where they do not."""
+    counts = [build.threads(device, threads) for device in build.devices]
+    if sum(counts) <= cores:
         return None
-    message = f"{len(devices)} devices at once need {needed} cores ({threads} each), here are {cores}: they take turns"
+    each = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    message = f"{len(counts)} devices at once need {sum(counts)} cores ({each} each), here are {cores}: they take turns"
     if any(stage.collectives for stage in build.stages):
         message += ", and members wait at each collective for others that do not run, many times as long as predicted"
-    hint = "compile for fewer devices, or run on more cores" if threads == 1 else "use fewer --threads"
+    hint = "use fewer --threads" if threads > 1 else "compile for fewer devices, or run on more cores"
     return Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING)
 
 
@@ -181,7 +185,7 @@ def run_command(
         items = RandomMicrobatches(build, count, seed=command.seed).drawn_ahead()
         batches = Microbatches(items, "stacked" if count > 1 else "single")
     if command.measures:
-        require_measures(build, len(batches.items))
+        require_measures(build, len(batches.items), command.options.threads)
     crowded = crowding(build, command.options.threads, local_cores())
     if crowded is not None:
         warn(crowded)

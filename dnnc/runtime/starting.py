@@ -33,11 +33,11 @@ from ir.rows import lanes
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run. ``threads``: cores (and onnxruntime threads) of each device. ``timeout``: seconds that a stage may spend on
-    one microbatch, or on loading (there at least a minute); None for no limit. ``pin``: bind devices to cores when there are
-    enough for all. ``optimize``: onnxruntime's graph optimisations."""
+    """How to run. ``threads``: cores (and onnxruntime threads) of each device, 0 for as many as its type has. ``timeout``:
+    seconds that a stage may spend on one microbatch, or on loading (there at least a minute); None for no limit. ``pin``: bind
+    devices to cores when there are enough for all. ``optimize``: onnxruntime's graph optimisations."""
 
-    threads: int = 1
+    threads: int = 0
     timeout: float | None = 600.0
     pin: bool = True
     optimize: bool = True
@@ -100,7 +100,8 @@ class Processes:
         every = stage_places(build)
         rows = {device: lanes(actions, build.flow.comm) for device, actions in build.schedule.rows}
         devices = list(dict.fromkeys(place.device for place in every))
-        cores, own = assign_cores(len(devices), options.threads, options.pin)
+        threads = [build.threads(device, options.threads) for device in devices]
+        cores, own = assign_cores(threads, options.pin)
         size = 8 * STATUS_WORDS * len(devices)
         status = self._own(anonymous_memory(size))
         self.status = map_memory(status, size).view(np.int64).reshape(-1)[: STATUS_WORDS * len(devices)]
@@ -125,8 +126,8 @@ class Processes:
                 "control": control_write,
                 "status": status,
                 "cores": cores[number],
-                "threads": options.threads,
-                "spin": own and options.threads > 1,
+                "threads": threads[number],
+                "spin": own and threads[number] > 1,
                 "optimize": options.optimize,
                 "provider": build.provider(device).to_json(),
                 "programs": models.memory,

@@ -9,6 +9,7 @@ of the reader; the starter feeds every member and collects from those that deliv
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -210,15 +211,15 @@ def uses_of(stage: StageProgram) -> dict[str, Uses]:
     return {name: Uses(made.get(name), level.get(name, -1), number.get(name, -1)) for name in names}
 
 
-def assign_cores(devices: int, threads: int, pin: bool = True) -> tuple[list[list[int]], bool]:
-    """Cores of each device, and whether they are its own. Empty lists where the system has no affinity or ``pin`` is off."""
-    needed = devices * threads
+def assign_cores(threads: Sequence[int], pin: bool = True) -> tuple[list[list[int]], bool]:
+    """Cores of each device, which has so many ``threads``, and whether they are its own. Empty lists where the system has no
+    affinity or ``pin`` is off."""
     if not pin or not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in range(devices)], needed <= (os.cpu_count() or 1)
+        return [[] for _ in threads], sum(threads) <= (os.cpu_count() or 1)
     cores = sorted(os.sched_getaffinity(0))
-    if needed <= len(cores):
-        return [cores[number * threads : (number + 1) * threads] for number in range(devices)], True
-    return [cores for _ in range(devices)], False
+    if sum(threads) <= len(cores):
+        return [cores[end - count : end] for count, end in zip(threads, itertools.accumulate(threads), strict=True)], True
+    return [cores for _ in threads], False
 
 
 __all__ = [

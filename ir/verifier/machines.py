@@ -90,6 +90,8 @@ def _number_faults(topology: Topology) -> Iterable[Fault]:
                 yield type_, f"the {what} of '{type_.name}' is {value}, not 0 or {_ABOVE}"
         if not 0 <= type_.reserved < MOST_MEMORY:
             yield type_, f"the reserved memory of '{type_.name}' is {type_.reserved} bytes, not from 0 to {MOST_MEMORY - 1}"
+        if not 1 <= type_.cores <= MOST_CORES:
+            yield type_, f"device type '{type_.name}' has {type_.cores} cores, not from 1 to {MOST_CORES}"
         if not (0 <= type_.balance <= 1 and 0 <= type_.units < MOST_CORES and 0 <= type_.cache < MOST_MEMORY):
             yield type_, f"the units, cache or balance of '{type_.name}' are out of range; balance is from 0 to 1"
     owners: list[DeviceType | Device | Host] = [*topology.types, *topology.devices, *topology.hosts]

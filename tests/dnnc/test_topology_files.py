@@ -73,6 +73,8 @@ def topologies(draw: st.DrawFn) -> Topology:
             *draw(_providers),
             *draw(_products),
             draw(_times),
+            draw(st.integers(0, 1 << 30)),
+            draw(st.integers(1, 64)),
         )
         for name in draw(st.lists(_words, min_size=1, max_size=2, unique=True))
     )

@@ -320,8 +320,8 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
 
     Raises CheckFailed, and what ``train`` raises. Ranks run ahead of the comparison; what they wrote of a step is removed once
     it is compared."""
-    torch.set_num_threads(options.threads)
     step = read_step(build.folder)
+    torch.set_num_threads(options.threads or max(map(step.cores, range(len(step.devices)))))
     if not update_ops(step):
         raise InvalidInput("the plan updates no weight", where=str(build.folder), hint="compile with --objective training")
     checker = Checker(step, build.folder, options.data, options.seed)

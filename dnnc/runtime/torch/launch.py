@@ -56,7 +56,7 @@ class TrainOptions:
     resume: Path | None = None
     out: Path | None = None
     timeout: float = 300.0
-    threads: int = 1
+    threads: int = 0
     nodes: int = 1
     node: int = 0
     meeting: str = ""
@@ -164,7 +164,7 @@ def train(
     command = [*module_command("dnnc.runtime.torch.agent"), *_torchrun(options, ranks)]
     command += [str(build.folder.absolute() / "train.py"), *options.arguments()]
     with scratch_folder() as folder:
-        variables = {FAILURES: str(folder), "OMP_NUM_THREADS": str(options.threads), **(more or {})}
+        variables = {FAILURES: str(folder), "OMP_NUM_THREADS": str(options.threads or 1), **(more or {})}
         with _running(command, variables) as (process, said):
             hung = _follow(process, folder, options.timeout + _SLACK, told)
             status = process.wait() if not hung else None

@@ -61,7 +61,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of this or another plan of the model")
     parser.add_argument("--out", type=Path, help="a folder for losses.json and trace.json")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a rank waits for another")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each rank")
+    parser.add_argument("--threads", type=int, default=0, help="threads of each rank; 0: as many as its device has cores")
     return parser
 
 
@@ -123,7 +123,7 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
         )
     mark = Marks(os.environ.get(FAILURES), rank)
     mark(STARTING)
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or step.cores(rank))
     device = torch.device("cpu")
     store = _meet(rank, world, timedelta(seconds=max(options.timeout, START)))
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout), store=store, rank=rank, world_size=world)

@@ -247,7 +247,7 @@ def test_a_build_without_weights(tmp_path: Path) -> None:
 def test_options_that_make_no_sense(tmp_path: Path) -> None:
     build = make_build(tmp_path, *SPLIT)
     with pytest.raises(UsageError):
-        Pipeline(build, RunOptions(threads=0))
+        Pipeline(build, RunOptions(threads=-1))
     with Pipeline(build) as pipeline, pytest.raises(UsageError):
         pipeline.run([])
 

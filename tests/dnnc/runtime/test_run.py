@@ -81,10 +81,11 @@ def test_faults_of_the_request(tmp_path: Path, build: Build) -> None:
 
 def test_cores_are_given_out_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2, 4, 6})
-    assert assign_cores(2, 2) == ([[0, 2], [4, 6]], True)
-    assert assign_cores(4, 1) == ([[0], [2], [4], [6]], True)
-    assert assign_cores(3, 2) == ([[0, 2, 4, 6]] * 3, False)
-    assert assign_cores(2, 1, pin=False)[0] == [[], []]
+    assert assign_cores([2, 2]) == ([[0, 2], [4, 6]], True)
+    assert assign_cores([1, 1, 1, 1]) == ([[0], [2], [4], [6]], True)
+    assert assign_cores([1, 3]) == ([[0], [2, 4, 6]], True)
+    assert assign_cores([2, 2, 2]) == ([[0, 2, 4, 6]] * 3, False)
+    assert assign_cores([1, 1], pin=False)[0] == [[], []]
 
 
 @pytest.mark.slow
