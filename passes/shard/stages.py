@@ -187,6 +187,8 @@ class StageSearch:
 
     def alone(self, stages: int) -> float:
         """A bound of plans of one stage, inf where there must be more."""
+        if not self.bounding.units.count:
+            return 0.0
         tables = (self.bounding.table(block, False, False) for block in self.meshes.blocks)
         return min(float(table.seconds[0, -1]) for table in tables) if stages < 2 else math.inf
 

@@ -163,6 +163,8 @@ class _Walk:
         resources = module.resources
         self.state = trained(resources) if training else {}
         self.summed = {*resources, *of_weights(func, self.state)}
+        if decisions.entering:  # some of it may come from other stages
+            self.summed |= of_weights(module.entry, self.state)
         self.last = made_last(func)
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())

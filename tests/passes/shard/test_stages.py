@@ -409,6 +409,29 @@ def test_a_constant_product_costs_the_same_whoever_reads_it(biased: bool, strate
         assert max(one.seconds for one in members if one.stage == stage.index) == pytest.approx(stage.compute, rel=1e-9)
 
 
+@pytest.mark.parametrize("strategy", ["", "data"])
+def test_gradients_of_a_product_of_weights_made_in_another_stage_are_summed_once(strategy: str) -> None:
+    """The second stage reads what the first one made of weights alone: it too sums once a step, not per microbatch."""
+    text = MASKED.replace("%mask = onnx.Trilu(@full)", "%mask = onnx.MatMul(@w0, @w1)")
+    options = {"mesh": "2", "stages": 2, "strategy": strategy, "training": True, "microbatches": 4}
+    module = ShardPass(**options).run(costed(text), pass_context(DiagnosticSink()))  # type: ignore[arg-type]
+    plan = module.first(Plan)
+    assert plan is not None
+    assert len(plan.stages) == 2
+    assert plan.bound <= plan.value
+    if strategy:  # two weights are all-reduced and updated, the product's gradient is reduce-scattered and sent on
+        assert plan.stages[1].learning == ("%mask",)
+        assert plan.stages[1].sync == pytest.approx(2.5 * 16384 / 1e8 + 2 * 7 * 16384 / 1e9, rel=1e-9)
+
+
+def test_a_module_without_ops_spends_nothing() -> None:
+    text = MASKED[: MASKED.index("    %mask")] + MASKED[MASKED.index("  }\n  topology") :]
+    module = ShardPass().run(costed(text.replace("%y : tensor<64x64xf32>", "")), pass_context(DiagnosticSink()))
+    plan = module.first(Plan)
+    assert plan is not None
+    assert (plan.value, plan.bound) == (0, 0)
+
+
 def test_units_are_downsets() -> None:
     from passes.model.graph import reads
     from tests.passes.shard.models import prepared, problem_of
