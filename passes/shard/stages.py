@@ -186,11 +186,10 @@ class StageSearch:
         return StagesPlan(staged, value, min(self.bound, value), *told, interrupted)
 
     def alone(self, stages: int) -> float:
-        """A bound of plans of one stage, inf where there must be more."""
-        if not self.bounding.units.count:
-            return 0.0
-        tables = (self.bounding.table(block, False, False) for block in self.meshes.blocks)
-        return min(float(table.seconds[0, -1]) for table in tables) if stages < 2 else math.inf
+        """A bound of plans of one stage, inf where there is none."""
+        if stages > 1 or not self.bounding.units.count:
+            return math.inf
+        return min(float(self.bounding.table(block, False, False).seconds[0, -1]) for block in self.meshes.blocks)
 
     @property
     def refuted(self) -> bool:

@@ -21,6 +21,7 @@ from ir.module import Mesh, Module, Plan, Schedule
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
 from passes.cost import CostPass
+from passes.framework.base import NoBetterPlan
 from passes.model.exchange import Speed
 from passes.model.folding import folding
 from passes.model.network import network
@@ -424,12 +425,14 @@ def test_gradients_of_a_product_of_weights_made_in_another_stage_are_summed_once
         assert plan.stages[1].sync == pytest.approx(2.5 * 16384 / 1e8 + 2 * 7 * 16384 / 1e9, rel=1e-9)
 
 
-def test_a_module_without_ops_spends_nothing() -> None:
+def test_nothing_is_better_than_a_plan_of_a_module_without_ops() -> None:
     text = MASKED[: MASKED.index("    %mask")] + MASKED[MASKED.index("  }\n  topology") :]
-    module = ShardPass().run(costed(text.replace("%y : tensor<64x64xf32>", "")), pass_context(DiagnosticSink()))
-    plan = module.first(Plan)
-    assert plan is not None
-    assert (plan.value, plan.bound) == (0, 0)
+    module = costed(text.replace("%y : tensor<64x64xf32>", ""))
+    mesh = ShardPass().run(module, pass_context(DiagnosticSink())).first(Plan)
+    assert mesh is not None
+    assert (mesh.value, mesh.bound) == (0, 0)
+    with pytest.raises(NoBetterPlan):
+        ShardPass(stages=0).run(module, replace(pass_context(DiagnosticSink()), incumbent=mesh))
 
 
 def test_units_are_downsets() -> None:
