@@ -100,11 +100,12 @@ def measure(build: Build, cores: Sequence[int], microbatches: int, rounds: int) 
     processor: list[tuple[float, ...]] = []
     os.sched_setaffinity(0, set(cores))
     with Pipeline(build, RunOptions(threads=1)) as pipeline:
-        pipeline.run(samples[:4])
+        result = pipeline.run(samples)
         pace(single, {cores[0]}, samples[:2])
         pace(double, set(cores), samples[:2])
         print("round   pipeline/s   1 core/s   2 threads/s   vs 1 core   vs 2 threads")
         for turn in range(rounds):
+            del result  # the next outputs lie where these lay: memory that was never used before is slow to get
             result = pipeline.run(samples)
             processor.append(result.cpu)
             paces.append(1 / result.throughput)
