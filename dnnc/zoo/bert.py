@@ -9,7 +9,8 @@ from ir.types import DType
 
 
 def bert(graph: Graph, o: Options) -> list[str]:
-    """BERT (Devlin et al. 2018) with its pooler: post-norm, exact GELU, a padding mask."""
+    """BERT (Devlin et al. 2018) with its pooler, or with the head that tells masked words: post-norm, exact GELU, a padding
+    mask."""
     batch, seq, hidden = o["batch"], o["seq"], o["hidden"]
     ids = graph.input("input_ids", (batch, seq), DType.I64)
     kept = graph.input("attention_mask", (batch, seq), DType.I64)
@@ -39,8 +40,13 @@ def bert(graph: Graph, o: Options) -> list[str]:
         wide = graph.op("Gelu", f"{name}.intermediate.act", [wide], graph.shape(wide), approximate="none")
         narrow = graph.linear(f"{name}.output.dense", wide, hidden)
         summed = graph.op("Add", f"{name}.output.residual", [narrow, value], shape)
-        result = "last_hidden_state" if number == o["layers"] - 1 else ""
+        result = "last_hidden_state" if number == o["layers"] - 1 and o.word("head") == "pooler" else ""
         value = graph.layer_norm(f"{name}.output.LayerNorm", summed, 1e-12, result)
+    if o.word("head") == "words":
+        value = graph.linear("words.dense", value, hidden)
+        value = graph.op("Gelu", "words.act", [value], shape, approximate="none")
+        value = graph.layer_norm("words.LayerNorm", value, 1e-12)
+        return [graph.tied("words", value, words, graph.weight("words.bias", (o["vocab"],), 0.02))]
     first = graph.op("Gather", "pooler.first", [value, graph.integers("zero", [0], scalar=True)], (batch, hidden), axis=1)
     pooled = graph.linear("pooler.dense", first, hidden)
     return [value, graph.op("Tanh", "pooler_output", [pooled], (batch, hidden))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnnc.zoo import dimensions as dim
-from dnnc.zoo import mixtral, t5, vit
+from dnnc.zoo import inception, mixtral, t5, vgg, vit
 from dnnc.zoo.bert import bert
 from dnnc.zoo.gpt import gpt
 from dnnc.zoo.graph import Graph
@@ -19,6 +19,7 @@ from dnnc.zoo.llama import llama
 from dnnc.zoo.plain import mlp
 from dnnc.zoo.resnet import resnet
 from dnnc.zoo.spec import Entry, Option, parse_spec
+from dnnc.zoo.transformer import even_frames, even_width, transformer, whisper
 from ir.module import Module
 from ir.types import DType
 
@@ -184,22 +185,41 @@ def _t5(name: str, summary: str, layers: int, hidden: int, heads: int, gated: in
     )
 
 
-_ENTRIES = (
-    Entry(
-        "bert-base",
-        "BERT base, uncased, with pooler: 109,482,240 parameters",
+def _bert(name: str, summary: str, layers: int, hidden: int, heads: int, head: str) -> Entry:
+    return Entry(
+        name,
+        summary,
         bert,
         (
             _BATCH,
             _seq(128),
-            *_size(12, 768, 12, "encoder"),
+            *_size(layers, hidden, heads, "encoder"),
             Option("intermediate", 0, "width inside the feed-forward part; 0: four times hidden"),
             _vocab(30522),
             _positions(512),
+            Option("head", head, "the first token pooled (pooler), or the masked words' logits (words)", ("pooler", "words")),
             *_COMMON,
         ),
-        dim.all_of(dim.heads(12), dim.feed_forward(4, 1, "intermediate", multiple=1), dim.within_positions),
-    ),
+        dim.all_of(dim.heads(heads), dim.feed_forward(4, 1, "intermediate", multiple=1), dim.within_positions),
+    )
+
+
+_WIDTH = Option("width", 64, "channels of the first stage")
+_CLASSES = Option("classes", 1000, "results of a sample")
+
+
+def _image(side: int, more: str = "") -> Option:
+    return Option("image", side, f"height and width of the image{more}")
+
+
+def _resnet(name: str, summary: str, blocks: tuple[int, int, int, int]) -> Entry:
+    return Entry(name, summary, partial(resnet, blocks_of=blocks), (_BATCH, _image(224), _WIDTH, _CLASSES, *_COMMON))
+
+
+_ENTRIES = (
+    _bert("bert-base", "BERT base, uncased, with pooler: 109,482,240 parameters", 12, 768, 12, "pooler"),
+    _bert("bert-large", "BERT large, uncased, telling masked words: 335,174,458 parameters", 24, 1024, 16, "words"),
+    _bert("bert-small", "BERT small, uncased, telling masked words: 28,795,194 parameters", 4, 512, 8, "words"),
     _gpt(
         "gpt2", "GPT-2 small with its language-model head: 124,439,808 parameters",
         seq=128, layers=12, hidden=768, heads=12, positions=1024, qkv="fused", narrowest=1,
@@ -207,6 +227,19 @@ _ENTRIES = (
     _gpt(
         "gpt3-175b", "GPT-3 with its language-model head: 174,604,259,328 parameters",
         seq=2048, layers=96, hidden=12288, heads=96, positions=2048, qkv="separate", narrowest=NARROWEST,
+    ),
+    Entry(
+        "inception-v3",
+        "Inception v3 without its auxiliary classifier: 23,834,568 parameters",
+        inception.inception,
+        (
+            _BATCH,
+            _image(299, ", 75 at least"),
+            Option("width", 32, "channels of the first convolution, to which the others are in proportion"),
+            _CLASSES,
+            *_COMMON,
+        ),
+        inception.large_enough,
     ),
     _llama(
         "llama-70b", "LLaMA 2 70B, grouped queries: 68,976,648,192 parameters",
@@ -230,33 +263,69 @@ _ENTRIES = (
             *_COMMON,
         ),
     ),
-    Entry(
-        "resnet50",
-        "ResNet-50 version 1.5: 25,557,032 parameters",
-        resnet,
-        (
-            _BATCH,
-            Option("image", 224, "height and width of the image"),
-            Option("width", 64, "channels of the first stage"),
-            Option("classes", 1000, "results of a sample"),
-            *_COMMON,
-        ),
-    ),
+    _resnet("resnet101", "ResNet-101 version 1.5: 44,549,160 parameters", (3, 4, 23, 3)),
+    _resnet("resnet50", "ResNet-50 version 1.5: 25,557,032 parameters", (3, 4, 6, 3)),
     _t5("t5-base", "T5 base, encoder and decoder: 222,903,552 parameters", layers=12, hidden=768, heads=12, gated=2048),
     _t5("t5-large", "T5 large, encoder and decoder: 737,668,096 parameters", layers=24, hidden=1024, heads=16, gated=2816),
+    Entry(
+        "transformer-base",
+        "Transformer base, encoder and decoder, one table of words: 63,082,496 parameters",
+        transformer,
+        (
+            _BATCH,
+            _seq(128),
+            Option("target_seq", 0, "tokens of the decoder; 0: seq"),
+            *_size(6, 512, 8, "encoder layers and decoder", NARROWEST),
+            _ffn("four times hidden"),
+            _vocab(37000),
+            *_COMMON,
+        ),
+        dim.all_of(dim.heads(8, NARROWEST), dim.feed_forward(4, 1), even_width, t5.lengths),
+    ),
+    Entry(
+        "vgg19",
+        "VGG-19 without batch norm: 143,667,240 parameters",
+        vgg.vgg,
+        (
+            _BATCH,
+            _image(224, ", a multiple of 32"),
+            _WIDTH,
+            Option("hidden", 4096, "width of the linear layers"),
+            _CLASSES,
+            *_COMMON,
+        ),
+        vgg.halved_five_times,
+    ),
     Entry(
         "vit-base",
         "Vision Transformer base, patches of 16: 86,567,656 parameters",
         vit.vit,
         (
             _BATCH,
-            Option("image", 224, "height and width of the image, a multiple of patch"),
+            _image(224, ", a multiple of patch"),
             Option("patch", 16, "height and width of a patch"),
             *_size(12, 768, 12, "encoder", NARROWEST),
             _ffn("four times hidden"),
-            Option("classes", 1000, "results of a sample"),
+            _CLASSES,
             *_COMMON,
         ),
         dim.all_of(dim.heads(12, NARROWEST), dim.feed_forward(4, 1), vit.whole_patches),
+    ),
+    Entry(
+        "whisper-base",
+        "Whisper base, speech to text: 71,825,920 parameters",
+        whisper,
+        (
+            _BATCH,
+            Option("frames", 3000, "of the spectrum, an even number"),
+            Option("mels", 80, "frequencies of a frame"),
+            Option("seq", 128, "tokens of the decoder"),
+            *_size(6, 512, 8, "encoder layers and decoder", NARROWEST),
+            _ffn("four times hidden"),
+            _vocab(51865),
+            _positions(448),
+            *_COMMON,
+        ),
+        dim.all_of(dim.heads(8, NARROWEST), dim.feed_forward(4, 1), even_width, even_frames, dim.within_positions),
     ),
 )  # fmt: skip

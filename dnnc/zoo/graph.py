@@ -136,6 +136,15 @@ class Graph:
         product = self.op("MatMul", f"{name}.matmul", [value, weight], shape)
         return self.op("Add", name, [product, shift], shape)
 
+    def tied(self, name: str, value: str, words: str, bias: str = "") -> str:
+        """``logits``: products of what stands at each place, ``[batch, seq, hidden]``, with each word's embedding."""
+        batch, seq, hidden = self.shape(value)
+        vocab = self.shape(words)[0]
+        flat = self.reshape(f"{name}.flat", value, (batch * seq, hidden))
+        operands = [flat, words, bias] if bias else [flat, words]
+        logits = self.op("Gemm", name, operands, (batch * seq, vocab), transB=1)
+        return self.reshape("logits", logits, (batch, seq, vocab))
+
     def layer_norm(self, name: str, value: str, epsilon: float, result: str = "") -> str:
         shape = self.shape(value)
         scale = self.weight(f"{name}.weight", shape[-1:], 0.1, 1.0)

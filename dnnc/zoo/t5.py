@@ -60,10 +60,7 @@ def t5(graph: Graph, o: Options) -> list[str]:
         return [graph.linear("logits", value, vocab, bias=False)]
     scale = graph.fill("lm_head.scale", hidden**-0.5)
     value = graph.op("Mul", "lm_head.scaled", [value, scale], graph.shape(value))
-    rows = batch * o["target_seq"]
-    flat = graph.reshape("lm_head.flat", value, (rows, hidden))
-    logits = graph.op("Gemm", "lm_head", [flat, shared], (rows, vocab), transB=1)
-    return [graph.reshape("logits", logits, (batch, o["target_seq"], vocab))]
+    return [graph.tied("lm_head", value, shared)]
 
 
 def _attend(graph: Graph, name: str, value: str, memory: str, o: Options, mask: str) -> str:

@@ -17,14 +17,21 @@ from dnnc.zoo import build, build_model, entries
 from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
 from ir.module import Declared, Inline, Random, Splat
 from ir.types import TensorType
-from tests.dnnc.zoo_models import SMALL, inputs, run, session
+from tests.dnnc.zoo_models import CONVOLUTIONAL, SMALL, inputs, run, session
 
 
 @pytest.mark.parametrize(
     ("spec", "parameters"),
     [
         ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+        ("vgg19", 143_667_240),
+        ("inception-v3", 23_834_568),  # 27,161,264 less the auxiliary classifier's 3,326,696
         ("bert-base", 109_482_240),
+        ("bert-large", 335_174_458),
+        ("bert-large,head=pooler", 335_141_888),
+        ("bert-small,head=pooler", 28_763_648),
+        ("whisper-base", 71_825_920),  # 72,593,920 less 1,500 positions of the encoder, which are not trained
         ("gpt2", 124_439_808),
         ("gpt2,qkv=separate", 124_439_808),
         ("mlp", 669_706),
@@ -48,6 +55,7 @@ def test_parameters_are_those_published(spec: str, parameters: int) -> None:
     ("spec", "billions"),
     [
         ("vit-base", 0.0866),
+        ("transformer-base", 0.0631),
         ("t5-base", 0.223),
         ("t5-large", 0.738),
         ("llama-7b", 6.74),
@@ -127,7 +135,7 @@ def test_stated_shapes_are_those_of_the_operators(name: str) -> None:
     onnx.checker.check_model(model, full_check=True)  # strict shape inference against the value_info
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name not in ("resnet50", "vit-base")])
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in CONVOLUTIONAL])
 def test_bfloat16_is_what_operators_take(name: str) -> None:
     """ONNX Runtime's CPU lacks the kernels; other runtimes have them. Conv takes it from opset 22 on."""
     import onnx
@@ -180,6 +188,26 @@ def test_resnet_has_the_layers_of_torchvision() -> None:
     assert sum(op.name == "onnx.Conv" for op in ops.values()) == 53
 
 
+@pytest.mark.parametrize(
+    ("spec", "convolutions", "shapes"),
+    [
+        ("resnet101", 104, {"layer3.22.relu3": "1024x14x14", "layer4.2.relu3": "2048x7x7"}),
+        ("vgg19", 16, {"features.36": "512x7x7", "classifier.3": "4096"}),
+        (
+            "inception-v3",
+            94,
+            {"maxpool2": "192x35x35", "Mixed_5b": "256x35x35", "Mixed_6a": "768x17x17", "Mixed_7a": "1280x8x8",
+             "Mixed_7c": "2048x8x8"},
+        ),
+    ],
+)  # fmt: skip
+def test_convolutional_models_have_the_layers_of_torchvision(spec: str, convolutions: int, shapes: dict[str, str]) -> None:
+    ops = {op.id: op for op in build(spec).entry.ops}
+    assert sum(op.name == "onnx.Conv" for op in ops.values()) == convolutions
+    for name, shape in shapes.items():
+        assert str(ops[f"%{name}"].results[0].type) == f"tensor<1x{shape}xf32>"
+
+
 # Weights that are only declared
 
 
@@ -225,7 +253,11 @@ def test_declared_models_are_the_same_program() -> None:
         ("zoo:gpt3", 5, "unknown zoo model 'gpt3'; did you mean 'gpt3-175b'?"),
         ("zoo:llama", 5, "did you mean 'llama-70b' or 'llama-7b'?"),
         ("zoo:gtp2", 5, "did you mean 'gpt2'?"),
-        ("zoo:zzz", 5, "expected one of: bert-base, gpt2, gpt3-175b, llama-70b, llama-7b, mixtral-8x7b, mlp, resnet50, t5-"),
+        (
+            "zoo:zzz",
+            5,
+            "expected one of: bert-base, bert-large, bert-small, gpt2, gpt3-175b, inception-v3, llama-70b, llama-7b, ",
+        ),
         ("zoo:gpt2,qkv=both", 10, "found 'both' for qkv, expected one of: fused, separate"),
         ("zoo:gpt2,weights=0", 10, "expected one of: auto, random, declared"),
         ("zoo:llama-7b,heads=8,kv_heads=3", 5, "heads=8 is no multiple of kv_heads=3; kv_heads=2 would fit"),
@@ -250,6 +282,10 @@ def test_declared_models_are_the_same_program() -> None:
         ("zoo:gpt2,dtype=int8", 10, "expected one of: f32, f16, bf16, f64"),
         ("zoo:gpt2,hidden=100,heads=12", 5, "hidden=100 is no multiple of heads=12; heads=10 would fit"),
         ("zoo:bert-base,seq=600", 5, "seq=600 is longer than positions=512; add positions=600"),
+        ("zoo:vgg19,image=100", 5, "image=100 is no multiple of 32; image=96 would fit"),
+        ("zoo:inception-v3,image=64", 5, "image=64 is too small; image=75 would do"),
+        ("zoo:whisper-base,frames=25", 5, "frames=25; an even number was expected"),
+        ("zoo:transformer-base,hidden=65", 5, "hidden=65; an even width from 4 on was expected"),
         ("zoo:mlp,,", 9, "unknown option ''"),
     ],
 )

@@ -70,8 +70,9 @@ def test_gpt2_equals_numpy() -> None:
     assert np.allclose(run(module, given)[0][0], logits, rtol=0, atol=2e-5)
 
 
-def test_bert_equals_numpy() -> None:
-    module = build(SMALL["bert-base"])
+@pytest.mark.parametrize("name", ["bert-base", "bert-small"])
+def test_bert_equals_numpy(name: str) -> None:
+    module = build(SMALL[name])
     given, w = inputs(module, 3), weights_of(module)
     ids, segments = given["input_ids"][0], given["token_type_ids"][0]
     given["attention_mask"] = np.array([[1] * 11 + [0] * 5])
@@ -79,12 +80,17 @@ def test_bert_equals_numpy() -> None:
     x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][segments]
     x = layer_norm(x + w["embeddings.position_embeddings.weight"][:16], w, "embeddings.LayerNorm", 1e-12)
     for layer in range(2):
-        name = f"encoder.layer.{layer}"
-        q, k, v = (linear(x, w, f"{name}.attention.self.{part}") for part in ("query", "key", "value"))
-        x = x + linear(attention(q, k, v, 8, allowed), w, f"{name}.attention.output.dense")
-        x = layer_norm(x, w, f"{name}.attention.output.LayerNorm", 1e-12)
-        wide = gelu_exact(linear(x, w, f"{name}.intermediate.dense"))
-        x = layer_norm(x + linear(wide, w, f"{name}.output.dense"), w, f"{name}.output.LayerNorm", 1e-12)
+        part = f"encoder.layer.{layer}"
+        q, k, v = (linear(x, w, f"{part}.attention.self.{which}") for which in ("query", "key", "value"))
+        x = x + linear(attention(q, k, v, 8, allowed), w, f"{part}.attention.output.dense")
+        x = layer_norm(x, w, f"{part}.attention.output.LayerNorm", 1e-12)
+        wide = gelu_exact(linear(x, w, f"{part}.intermediate.dense"))
+        x = layer_norm(x + linear(wide, w, f"{part}.output.dense"), w, f"{part}.output.LayerNorm", 1e-12)
+    if name == "bert-small":
+        x = layer_norm(gelu_exact(linear(x, w, "words.dense")), w, "words.LayerNorm", 1e-12)
+        logits = x @ w["embeddings.word_embeddings.weight"].T + w["words.bias"]
+        assert np.allclose(run(module, given)[0][0], logits, rtol=0, atol=2e-5)
+        return
     hidden, pooled = run(module, given)
     assert np.allclose(hidden[0], x, rtol=0, atol=2e-5)
     assert np.allclose(pooled[0], np.tanh(linear(x[0], w, "pooler.dense")), rtol=0, atol=2e-5)

@@ -28,9 +28,15 @@ SMALL = {
     "by capacity": "mixtral-8x7b,layers=2,hidden=64,kv_heads=2,seq=16,vocab=97,experts=4,routing=capacity,capacity=75",
     "t5-base": "t5-base,layers=2,hidden=64,seq=16,target_seq=12,vocab=97",
     "t5-large": "t5-large,layers=2,hidden=64,seq=16,target_seq=12,vocab=97,version=1.1",
+    "bert-small": "bert-small,layers=2,hidden=64,seq=16,vocab=97",
+    "transformer-base": "transformer-base,layers=2,hidden=64,seq=16,target_seq=12,vocab=97",
+    "whisper-base": "whisper-base,layers=2,hidden=64,frames=24,mels=8,seq=12,vocab=97",
+    "vgg19": "vgg19,image=32,width=8,hidden=32,classes=10",
+    "inception-v3": "inception-v3,image=75,width=8,classes=10",
     "vit-base": "vit-base,layers=2,hidden=64,image=48,classes=10",
 }
 """Each model with few layers and small dimensions."""
+CONVOLUTIONAL = ("resnet50", "vgg19", "inception-v3", "vit-base", "whisper-base")
 
 
 def session(module: Module) -> onnxruntime.InferenceSession:

@@ -1,0 +1,77 @@
+"""Parts of convolutional networks: convolutions, pools and the classifier at the end, with the sizes that they give."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dnnc.zoo.graph import Graph
+
+Pair = int | tuple[int, int]
+"""For height and width, or for both."""
+
+
+def convolution(
+    graph: Graph, name: str, value: str, outputs: int, kernel: Pair, *, stride: int = 1, pad: Pair = 0, bias: bool = True
+) -> str:
+    """A convolution of weights that keep the scale of values behind a ReLU; of images, or of rows ``[batch, channels, length]``
+    (with ``kernel`` and ``pad`` for the length)."""
+    batch, inputs, *sides = graph.shape(value)
+    kernels, pads = ([both] * len(sides) if isinstance(both, int) else list(both) for both in (kernel, pad))
+    shape = (batch, outputs, *_sides(sides, kernels, pads, stride))
+    weight = graph.weight(f"{name}.weight", (outputs, inputs, *kernels), math.sqrt(2.0 / (inputs * math.prod(kernels))))
+    operands = [value, weight, graph.weight(f"{name}.bias", (outputs,), 0.02)] if bias else [value, weight]
+    ones = [1] * len(sides)
+    return graph.op(
+        "Conv", name, operands, shape,
+        kernel_shape=kernels, strides=[stride] * len(sides), pads=[*pads, *pads], dilations=ones, group=1,
+    )  # fmt: skip
+
+
+def conv_norm(
+    graph: Graph,
+    conv: str,
+    norm: str,
+    value: str,
+    outputs: int,
+    kernel: Pair,
+    *,
+    stride: int = 1,
+    pad: Pair | None = None,
+    epsilon: float = 1e-5,
+    scale: float = 0.8,
+) -> str:
+    """A convolution without bias (half padding unless ``pad`` is given), then batch norm with scales around ``scale``."""
+    if pad is None:
+        pad = kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
+    value = convolution(graph, conv, value, outputs, kernel, stride=stride, pad=pad, bias=False)
+    scales = graph.weight(f"{norm}.weight", (outputs,), 0.3, scale, uniform=True)
+    shift = graph.weight(f"{norm}.bias", (outputs,), 0.1)
+    mean = graph.buffer(f"{norm}.running_mean", (outputs,), 0.1)
+    variance = graph.buffer(f"{norm}.running_var", (outputs,), 0.4, 1.0, uniform=True)
+    shape = graph.shape(value)
+    return graph.op("BatchNormalization", norm, [value, scales, shift, mean, variance], shape, epsilon=epsilon)
+
+
+def pool(graph: Graph, kind: str, name: str, value: str, kernel: int, *, stride: int, pad: int = 0) -> str:
+    """``MaxPool`` or ``AveragePool`` over squares; an average counts the padding, as PyTorch's does."""
+    batch, channels, *sides = graph.shape(value)
+    shape = (batch, channels, *_sides(sides, [kernel] * 2, [pad] * 2, stride))
+    counted: dict[str, Any] = {"count_include_pad": 1} if kind == "AveragePool" else {}
+    return graph.op(
+        kind, name, [value], shape, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4, **counted
+    )  # fmt: skip
+
+
+def classified(graph: Graph, value: str, classes: int) -> str:
+    """``y``: the mean of each channel, and a linear layer."""
+    batch, channels = graph.shape(value)[:2]
+    value = graph.op("GlobalAveragePool", "avgpool", [value], (batch, channels, 1, 1))
+    value = graph.op("Flatten", "flatten", [value], (batch, channels), axis=1)
+    weight = graph.weight("fc.weight", (classes, channels), 1 / math.sqrt(channels))
+    bias = graph.weight("fc.bias", (classes,), 0.02)
+    return graph.op("Gemm", "y", [value, weight, bias], (batch, classes), transB=1)
+
+
+def _sides(sides: list[int], kernels: list[int], pads: list[int], stride: int) -> tuple[int, ...]:
+    return tuple((side + 2 * pad - kernel) // stride + 1 for side, kernel, pad in zip(sides, kernels, pads, strict=True))
