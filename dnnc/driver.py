@@ -24,7 +24,16 @@ from dnnc.kinds import (
     with_one_mesh,
     with_restrictions,
 )
-from dnnc.options import CompileOptions, asks_training, build_pipeline, kinds_besides, of_profile, restrictions, with_programs
+from dnnc.options import (
+    CompileOptions,
+    asks_training,
+    build_pipeline,
+    kinds_besides,
+    of_profile,
+    of_zoo,
+    restrictions,
+    with_programs,
+)
 from dnnc.providers import ON_CPU, Provider
 from dnnc.training import require_engine, require_loss, saves_by_recomputing
 from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
@@ -170,6 +179,8 @@ def compile_model(
         note = ""
         if profiled := is_profiled(options.model, module):
             options = of_profile(options, module)
+        elif options.model.startswith("zoo:"):
+            options, pipeline = of_zoo(options, module.entry), ()
         pipeline = with_programs(pipeline or build_pipeline(options, profiled=profiled))
         if profiled:
             learns = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)

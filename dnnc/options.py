@@ -25,7 +25,7 @@ from dnnc.training import SHARDED_PIPELINE as SHARDED_TRAINING
 from dnnc.training import TrainingOptions, with_training
 from ir.diagnostics import UsageError
 from ir.limits import LIMITS, Limits
-from ir.module import Module
+from ir.module import Func, Module
 from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
 from ir.topology import Topology
 from passes.framework.base import Pass
@@ -126,6 +126,15 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
 def asks_training(options: CompileOptions) -> bool:
     """Whether a training step is asked for by name."""
     return bool(options.objective) and objective_of(options.objective).trains
+
+
+def of_zoo(options: CompileOptions, entry: Func) -> CompileOptions:
+    """The options for a model of the zoo. A training step of one whose loss is not said tells the classes of its one output
+    apart; where it has several, a person must say which."""
+    if options.training.loss or options.pipeline or not asks_training(options) or len(entry.results) != 1:
+        return options
+    loss = f"cross-entropy:{entry.results[0].name.removeprefix('%')}"
+    return replace(options, training=replace(options.training, loss=loss))
 
 
 def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
@@ -356,6 +365,7 @@ __all__ = [
     "check_time_limit",
     "kinds_besides",
     "of_profile",
+    "of_zoo",
     "restrictions",
     "with_programs",
 ]

@@ -252,14 +252,21 @@ def compile_(
 
 
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:
-    """``--json``: the objective is in seconds per sample (of training, per step; ``period`` is that of a microbatch), memory in
-    bytes; null stands for infinite. ``ops`` of a stage are names, in the model's order (``dnnc.compile/1`` counted them)."""
+    """``--json``: the objective is in seconds per sample, of training per step of ``samples_per_step``, by which plans of other
+    batches compare; ``period`` is that of a microbatch. Memory is in bytes; null stands for infinite. ``ops`` of a stage are
+    names, in the model's order (``dnnc.compile/1`` counted them)."""
     from dnnc.program.plan_json import ops_of_stages
     from dnnc.report import idle_devices, mesh_axes, mesh_shares
+    from passes.model.learning import samples_of
     from passes.model.stages.load import stage_seconds, step_period
 
     plan, axes, shares = result.plan, mesh_axes(result.module), mesh_shares(result.module)
     members = ops_of_stages(result.module, plan)
+    step = {
+        "microbatches": plan.microbatches,
+        "samples_per_step": plan.microbatches * samples_of(result.module.entry),
+        "period": step_period(plan),
+    }
     return {
         "model": options.model,
         "topology": options.topology,
@@ -272,7 +279,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
         "gap": plan.gap,
         "status": plan.status,
         "single": plan.single,
-        **({"microbatches": plan.microbatches, "period": step_period(plan)} if plan.in_steps else {}),
+        **(step if plan.in_steps else {}),
         "stages": [
             {
                 "index": stage.index,

@@ -95,6 +95,12 @@ def made_last(func: Func) -> frozenset[str]:
     return frozenset(found)
 
 
+def samples_of(func: Func) -> int:
+    """Samples of a microbatch: the first dimension of the first input that has a known one; 1 where none has."""
+    shapes = (arg.type.shape for arg in func.args if isinstance(arg.type, TensorType))
+    return next((shape[0] for shape in shapes if shape and isinstance(shape[0], int)), 1)
+
+
 def is_float(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.dtype.is_float
 
@@ -211,6 +217,7 @@ __all__ = [
     "made_last",
     "of_weights",
     "recomputes",
+    "samples_of",
     "saved_values",
     "step_seconds",
     "step_text",

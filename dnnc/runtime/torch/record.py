@@ -17,10 +17,11 @@ import torch.distributed as dist
 
 from dnnc.backend.write import TRACE
 from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
-from dnnc.program.training import Step, tensor_type
+from dnnc.program.training import Step
 from dnnc.runtime.torch.trainer import Span
 from ir.diagnostics import InvalidInput
 from ir.scratch import whole_file
+from passes.model.learning import samples_of
 
 LOSSES = "losses.json"
 _END = b"\n]\n"
@@ -151,9 +152,7 @@ def _computes(step: Step, rank: int) -> bool:
 
 def tell(step: Step, number: int, loss: float, seconds: float) -> None:
     """Print the line of a step, which ``dnnc train`` reads."""
-    shapes = [tensor_type(value.type).shape for value in step.module.entry.args]
-    sizes = [shape[0] for shape in shapes if shape and isinstance(shape[0], int)]
-    samples = step.microbatches * (sizes[0] if sizes else 1)
+    samples = step.microbatches * samples_of(step.module.entry)
     print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s  {seconds:.6g} s", flush=True)
 
 

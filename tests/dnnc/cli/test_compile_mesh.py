@@ -142,10 +142,13 @@ def test_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_programs_of_a_training_step_need_a_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (MLP, "-t", FOUR, "-o", tmp_path / "b", "--mesh", "4", "--objective", "training")
+    """Unless the model is of the zoo and has one output."""
+    arguments = (BERT, "-t", FOUR, "-o", tmp_path / "b", "--mesh", "4", "--objective", "training")
     said = refused(capsys, *arguments)
-    assert "the model's outputs are: y" in said
-    assert "--loss cross-entropy:y" in said
+    assert "the model's outputs are: last_hidden_state, pooler_output" in said
+    assert "--loss cross-entropy:last_hidden_state" in said
+    mlp = compiled(capsys, MLP, *arguments[1:], "--plan-only")
+    assert mlp["pipeline"].startswith("training{loss=cross-entropy:y}")
     assert "--plan-only" in said
     data = compiled(capsys, *arguments, "--plan-only")
     assert data["kind"] == "training"
@@ -288,7 +291,7 @@ def test_a_training_step_in_stages(tmp_path: Path, capsys: pytest.CaptureFixture
     """Seconds of a step are (microbatches + stages - 1) periods; layers are told stage by stage; the plan replays."""
     arguments = (BERT, "-t", FOUR, "--mesh", "2", "--objective", "training", "--plan-only", "--stages", "2")
     data = compiled(capsys, *arguments, "-o", tmp_path / "b", "--microbatches", "5", "--explain")
-    assert data["microbatches"] == 5
+    assert (data["microbatches"], data["samples_per_step"]) == (5, 5 * 4)
     assert data["period"] == pytest.approx(max(stage["seconds"] for stage in data["stages"]))
     assert data["objective"] == pytest.approx((5 + 2 - 1) * data["period"])
     for stage in data["stages"]:

@@ -72,7 +72,7 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--objective", "training"], "--objective training needs a loss; the model's outputs are: logits"),
+        (["--objective", "training", "--loss", "mse:y"], "the model has no output 'y'"),
         (["--loss", "mse:y", "--optimizer", "sgd"], "--loss, --optimizer: of a training step"),
         (["--objective", "training", "--plan-only", "--schedule", "best"], "found 'best', expected 1f1b, "),
         (
