@@ -98,6 +98,7 @@ class _File:
                 self.ops[of[phase_of(op.facets)]].append(op)
         for sums in _buckets(self.ops[UPDATES]):
             self.begin_early(sums)
+        self.in_one_order()
 
     def begin_early(self, sums: Sequence[Op]) -> None:
         """Let the sums of a bucket begin where its last gradient is made, if they are of gradients that nothing else of the
@@ -119,9 +120,15 @@ class _File:
                 results = tuple(op.results[0] for op in sums)
                 gone = {id(op) for op in (*found, *sums)}
                 left = [op for op in update if id(op) not in gone]
-                at = sum(op.name == _SUMMED for op in left)  # a rank without microbatches begins all of them here, first
-                self.ops[UPDATES] = [*left[:at], Op(_SUMMED, tuple(gradients), results, attributes(**fields)), *left[at:]]
+                self.ops[UPDATES] = [Op(_SUMMED, tuple(gradients), results, attributes(**fields)), *left]
                 return
+
+    def in_one_order(self) -> None:
+        """A rank without microbatches begins all sums at the start of its update: in the order in which the others begin them."""
+        begun = [op.operands for function in self.functions for op in self.ops[function] if op.name == _ADD]
+        summed = {op.operands: op for op in self.ops[UPDATES] if op.name == _SUMMED}
+        others = [op for op in self.ops[UPDATES] if op.name != _SUMMED]
+        self.ops[UPDATES] = [*(summed[operands] for operands in begun), *others]
 
     def text(self, title: str) -> str:
         helpers = prelude([op for op in self.program.ops if op.dialect != "comm"]).strip()

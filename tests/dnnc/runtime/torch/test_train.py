@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -363,3 +364,44 @@ def test_a_replica_without_a_microbatch_updates_as_the_others(tmp_path: Path) ->
     assert main(["compile", MODEL, "-t", "preset:cpu-2", "--loss", "mse:y", "--plan", str(edited), "-q", "-o", out]) == 0
     assert "on [cpu0, cpu1]" in Path(out, "plan.ir").read_text()
     assert main(["train", out, "--check", "--steps", "2"]) == 0
+
+
+@pytest.mark.slow
+def test_a_replica_without_a_microbatch_begins_sums_in_the_order_of_the_others(tmp_path: Path) -> None:
+    """With the passes apart sums begin in I, which makes the gradient of what is added, before those that begin in W."""
+    wide = 100_000
+    model = tmp_path / "m.ir"
+    model.write_text(
+        f"""
+        module @m {{opset.onnx = 20}} {{
+          resource @w1 : tensor<8x{wide}xf32> = random(normal, seed = 1, scale = 0.01)
+          resource @shift : tensor<4x{wide}xf32> = random(normal, seed = 2, scale = 0.01)
+          resource @w2 : tensor<{wide}x10xf32> = random(normal, seed = 3, scale = 0.01)
+          resource @w3 : tensor<10x{2 * wide}xf32> = random(normal, seed = 4, scale = 0.01)
+          func @main(%x : tensor<4x8xf32>) -> (%y : tensor<4x{2 * wide}xf32>) {{
+            %a = onnx.MatMul(%x, @w1) : tensor<4x{wide}xf32>
+            %b = onnx.Add(%a, @shift) : tensor<4x{wide}xf32>
+            %c = onnx.MatMul(%b, @w2) : tensor<4x10xf32>
+            %y = onnx.MatMul(%c, @w3) : tensor<4x{2 * wide}xf32>
+          }}
+        }}
+        """
+    )
+    alone = tmp_path / "alone"
+    options = ["-t", "preset:cpu-2", "--objective", "training", "--stages", "1", "--replicas", "1", "--mesh", "none"]
+    assert main(["compile", str(model), *options, "--plan-only", "--loss", "mse:y", "-q", "-o", str(alone)]) == 0
+    plan = json.loads((alone / "plan.json").read_text())
+    plan["microbatches"], plan["stages"][0]["device"] = 1, ["cpu0", "cpu1"]
+    edited, out = tmp_path / "edited.json", tmp_path / "one"
+    edited.write_text(json.dumps(plan))
+    options = ["-t", "preset:cpu-2", "--loss", "mse:y", "--schedule", "zb-h1", "--plan", str(edited)]
+    assert main(["compile", str(model), *options, "-q", "-o", str(out)]) == 0
+    lines = Path(out, "stages", "stage0.py").read_text().splitlines()
+    begun, summed = (
+        [re.search(r"channel=(\d+)", line)[1] for line in lines if f"comm.{name}(" in line]  # type: ignore[index]
+        for name in ("add", "summed")
+    )
+    assert len(begun) > 2
+    assert begun == summed
+    assert begun != sorted(begun)
+    assert main(["train", str(out), "--check", "--steps", "2"]) == 0
