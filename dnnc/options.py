@@ -129,9 +129,10 @@ def asks_training(options: CompileOptions) -> bool:
 
 
 def of_zoo(options: CompileOptions, entry: Func) -> CompileOptions:
-    """The options for a model of the zoo. A training step of one whose loss is not said tells the classes of its one output
-    apart; where it has several, a person must say which."""
-    if options.training.loss or options.pipeline or not asks_training(options) or len(entry.results) != 1:
+    """The options for a model of the zoo. Programs of a training step whose loss is not said tell the classes of its one output
+    apart; where it has several, a person must say which. A plan alone needs no loss."""
+    training = asks_training(options) and not (options.plan_only or options.pipeline)
+    if options.training.loss or not training or len(entry.results) != 1:
         return options
     loss = f"cross-entropy:{entry.results[0].name.removeprefix('%')}"
     return replace(options, training=replace(options.training, loss=loss))

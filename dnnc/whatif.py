@@ -21,7 +21,7 @@ from dnnc.kinds import NO_MESH, KindSearch, mesh_sizes, with_one_mesh
 from dnnc.machine import is_local, machines_of
 from dnnc.machine.subsets import Part, parts, with_more
 from dnnc.machine.subsets import restricted as without_others
-from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, of_zoo
+from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile
 from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.module import Module, Plan
 from ir.objectives import THROUGHPUT, objective_of
@@ -247,8 +247,6 @@ def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, p
     module = expand(imported.module)
     if profiled := is_profiled(options.model, module):
         options = of_profile(options, with_topology(module, topology))
-    elif options.model.startswith("zoo:"):
-        options = of_zoo(options, module.entry)
     build_pipeline(options, profiled=profiled)
     if free_symbols(module.entry):
         require_static(module, options.model)

@@ -21,7 +21,8 @@ where there was another limit per device than the topology's (bytes; -1: none). 
 a step has, which ``value``, ``bound`` and ``single`` are seconds of (0: there are no steps but a stream, and they are seconds
 per microbatch), and ``"flush": false`` where they are seconds from a step to the next, for which the pipeline is not emptied;
 of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of
-weights are synchronised once a step (``"sync"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row
+weights are synchronised once a step (``"sync"``), beside what of that travels while the last backward pass runs (``"hidden"``).
+A stage on a mesh has, where ``"device"`` lists the members of the mesh row
 by row::
 
     "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
@@ -182,6 +183,7 @@ def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
                 collectives=reader.seconds({"collectives": 0.0, **seconds}, "collectives", f"{at}.seconds"),
                 backward=reader.seconds({"backward": 0.0, **seconds}, "backward", f"{at}.seconds"),
                 sync=reader.seconds({"sync": 0.0, **seconds}, "sync", f"{at}.seconds"),
+                hidden=reader.seconds({"hidden": 0.0, **seconds}, "hidden", f"{at}.seconds"),
                 ops=len(reader.items(item, "ops", at, mapping=isinstance(item.get("ops"), dict))),
                 compute=reader.seconds(seconds, "compute", f"{at}.seconds"),
                 receive=reader.seconds(seconds, "receive", f"{at}.seconds"),

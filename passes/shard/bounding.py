@@ -55,12 +55,14 @@ WIDER = 4.0
 
 @dataclass(slots=True)
 class Form:
-    """One form of mesh and what is known of runs on it. ``cutter`` and ``chain`` where it has been built; ``prices`` of memory
-    under which all runs are bounded; keys of runs that were ``priced``, and ``solved``."""
+    """One form of mesh and what is known of runs on it. ``core`` and ``whole`` as told above; ``compute``: seconds that the ops
+    of the whole function need at least, whatever is exchanged. ``cutter`` and ``chain`` where it has been built; ``prices`` of
+    memory under which all runs are bounded; keys of runs that were ``priced``, and ``solved``."""
 
     mesh: DeviceMesh
     core: Floats
     whole: Floats
+    compute: float
     cutter: Cutter | None = None
     chain: Chain | None = None
     prices: list[float] = field(default_factory=lambda: [0.0])
@@ -122,7 +124,9 @@ class Bounding:
                 self.runs_of.setdefault(key, []).append((first, first + length + 1))
         self.once = self.volumes = volumes_of(self.base, self.units.ops)
         self.parts: Parts | None = None
-        self.forms = [Form(mesh, self.cheapest(mesh), np.zeros(self.volumes.enter.shape)) for mesh in meshes.forms]
+        cores = [(mesh, self.cheapest(mesh)) for mesh in meshes.forms]
+        empty = self.volumes.enter.shape
+        self.forms = [Form(mesh, core, np.zeros(empty), float(core[:1, -1].sum())) for mesh, core in cores]
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = time.perf_counter() - began
         self.tables: dict[tuple[int, Link, Link, bool, bool], Table] = {}
@@ -280,6 +284,7 @@ class Bounding:
         work = [math.fsum(quick[problem.kinds[op]] for op in ops) for ops in self.units.ops]
         table = self.table_of(work, self.least_memory(given), self.limit(form.mesh))
         np.maximum(form.core, table, out=form.core)
+        form.compute = max(form.compute, float(table[:1, -1].sum()))
         free = [np.zeros(form.chain.states(cut)) for cut in range(self.units.count + 1)]
         for cut, rows in enumerate(form.chain.rows(0.0, free[:-1])):
             np.maximum(form.core[:cut, cut], rows.min(axis=1) * (1 - TIGHT), out=form.core[:cut, cut])

@@ -243,21 +243,23 @@ class ShardPass(Pass):
                 progress=context.progress,
             )
 
-        began = time.perf_counter()
+        began, hidden = time.perf_counter(), math.inf
         try:
             if self.strategy:
                 plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, seconds), 0.0
             else:
                 search = searching(meshes)
                 plan, bound = search.search(self.stages, seconds), search.bound
-                if not self.training:  # several stages hand over, which the search does not count
+                if self.training:
+                    hidden = search.overlapped(self.stages)
+                else:  # several stages hand over, which the search does not count
                     least = min(topology.type(device.type).handover for device in topology.devices)
                     bound = min(bound + least, max(bound, search.alone(self.stages)))
         except UnfitError as error:
             raise self.unfit(error, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
-            return None, bound
+            return None, min(bound, hidden)
         if plan.unsharded and not over:
             context.sink.warn(f"no layout rule for {', '.join(plan.unsharded)}: replicated", where=self.name)
         context.count(
@@ -270,7 +272,7 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        return plan, max(bound, plan.bound)
+        return plan, min(max(bound, plan.bound), hidden)
 
     def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
@@ -349,15 +351,18 @@ class ShardPass(Pass):
                 if least >= most_useful < math.inf:
                     bounds.append(least)
                     continue
+                interrupted = any(plan.interrupted for plan in plans)
                 fitter, plan = self.quickest(module, inputs, plans, limit, least)
+                plan = replace(plan, interrupted=interrupted)
                 if best is None or plan.value < best[1].value:
                     counting = time.perf_counter()
                     fitted = plan if fitter.fits(plan.choices) else None
                     began += time.perf_counter() - counting  # a count is no search
                     if fitted is None and not self.strategy:
-                        rest = max(0.1, left - (time.perf_counter() - began))
+                        rest = max(0.1, left * len(inputs) - (time.perf_counter() - began))
                         fitted = fitter.fitting(plan, tie=self.tied, seconds=rest)
                         fitted = fitter.counted(fitted, least) if fitted is not None else None
+                        fitted = replace(fitted, interrupted=fitted.interrupted or interrupted) if fitted is not None else None
                     if fitted is None:
                         assert limit is not None
                         assert fitter.nearest is not None

@@ -191,6 +191,18 @@ class StageSearch:
             return math.inf
         return min(float(self.bounding.table(block, False, False).seconds[0, -1]) for block in self.meshes.blocks)
 
+    def overlapped(self, stages: int) -> float:
+        """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
+        as long as this takes (``exchange``). The search counts them behind it."""
+        if stages > 1 or not self.bounding.units.count:
+            return math.inf
+        share = max(0.5, 1 - 1 / self.bounding.microbatches)
+        found = math.inf
+        for block in self.meshes.blocks:
+            counted = float(self.bounding.table(block, False, False).seconds[0, -1])
+            found = min(found, max(share * counted, self.bounding.forms[block.form].compute))
+        return self.worth([found])
+
     @property
     def refuted(self) -> bool:
         """Whether no plan is better than the incumbent by more than the gap."""

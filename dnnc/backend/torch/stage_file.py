@@ -124,7 +124,7 @@ class _File:
                 return
 
     def in_one_order(self) -> None:
-        """A rank without microbatches begins all sums at the start of its update: in the order in which the others begin them."""
+        """A rank without microbatches begins all sums as its update starts, in the order in which the others begin them."""
         begun = [op.operands for function in self.functions for op in self.ops[function] if op.name == _ADD]
         summed = {op.operands: op for op in self.ops[UPDATES] if op.name == _SUMMED}
         others = [op for op in self.ops[UPDATES] if op.name != _SUMMED]

@@ -316,6 +316,25 @@ def test_brute_force_lies_between_bound_and_value_with_little_memory(module: Mod
     assert_between(best, bound, value)
 
 
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("near", [3e7, 1e8])
+@pytest.mark.parametrize("products", [3, 4, 5])
+def test_no_plan_on_one_mesh_is_below_the_bound_of_any_number_of_stages(products: int, near: float, microbatches: int) -> None:
+    """The search for stages counts sums of gradients behind the backward pass, beside which those of one mesh travel."""
+    text = text_of([64] * (products + 1), False, [2], [1, 1], near, 1e9).replace("tensor<4x", "tensor<64x")
+    module = costed(text)
+    one, any_ = (
+        ShardPass(stages=stages, training=True, microbatches=microbatches)
+        .run(module, pass_context(DiagnosticSink()))
+        .first(Plan)
+        for stages in (1, 0)
+    )
+    assert one is not None
+    assert any_ is not None
+    assert any_.bound <= one.value * (1 + 1e-9)
+    assert any_.bound <= any_.value
+
+
 def test_search_meets_brute_force_where_links_are_slow() -> None:
     """Two hosts far apart: a stage on each, sharded within."""
     module = costed(text_of([8, 64, 64, 8], False, [2, 2], [1, 1, 1, 1], 1e9, 1e8))
