@@ -179,8 +179,8 @@ def compile_model(
         note = ""
         if profiled := is_profiled(options.model, module):
             options = of_profile(options, module)
-        elif options.model.startswith("zoo:"):
-            options, pipeline = of_zoo(options, module.entry), ()
+        elif (with_loss := of_zoo(options, module.entry)) is not options:
+            options, pipeline = with_loss, ()
         pipeline = with_programs(pipeline or build_pipeline(options, profiled=profiled))
         if profiled:
             learns = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)

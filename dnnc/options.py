@@ -129,10 +129,11 @@ def asks_training(options: CompileOptions) -> bool:
 
 
 def of_zoo(options: CompileOptions, entry: Func) -> CompileOptions:
-    """The options for a model of the zoo. Programs of a training step whose loss is not said tell the classes of its one output
-    apart; where it has several, a person must say which. A plan alone needs no loss."""
-    training = asks_training(options) and not (options.plan_only or options.pipeline)
-    if options.training.loss or not training or len(entry.results) != 1:
+    """The options with the loss that training programs of a zoo model have by default: the cross-entropy of its output. The
+    options as they are for other models, for one with several outputs, of which a person must choose, and for a plan alone,
+    which needs no loss."""
+    training = asks_training(options) and not (options.plan_only or options.pipeline or options.training.loss)
+    if not training or not options.model.startswith("zoo:") or len(entry.results) != 1:
         return options
     loss = f"cross-entropy:{entry.results[0].name.removeprefix('%')}"
     return replace(options, training=replace(options.training, loss=loss))

@@ -52,7 +52,7 @@ Loss = Annotated[
         "--loss",
         metavar="KIND:OUTPUT",
         help="training: what is minimised: cross-entropy:OUTPUT, mse:OUTPUT, or output:NAME, a scalar of the model's own "
-        "(default: of a zoo model with one output its cross-entropy).",
+        "(default for programs of a zoo model with one output: its cross-entropy).",
         show_default=False,
     ),
 ]

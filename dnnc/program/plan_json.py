@@ -20,10 +20,10 @@ A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whethe
 where there was another limit per device than the topology's (bytes; -1: none). One of training says how many ``"microbatches"``
 a step has, which ``value``, ``bound`` and ``single`` are seconds of (0: there are no steps but a stream, and they are seconds
 per microbatch), and ``"flush": false`` where they are seconds from a step to the next, for which the pipeline is not emptied;
-of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes, and how long gradients of
-weights are synchronised once a step (``"sync"``), beside what of that travels while the last backward pass runs (``"hidden"``).
-A stage on a mesh has, where ``"device"`` lists the members of the mesh row
-by row::
+of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes; and once a step, how long
+gradients of weights are synchronised and weights updated behind the last backward pass (``"sync"``), and how long gradients
+are synchronised while it runs (``"hidden"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row by
+row::
 
     "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
     "seconds": {..., "collectives": 0.0004},

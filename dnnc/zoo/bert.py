@@ -9,8 +9,7 @@ from ir.types import DType
 
 
 def bert(graph: Graph, o: Options) -> list[str]:
-    """BERT (Devlin et al. 2018) with its pooler, or with the head that tells masked words: post-norm, exact GELU, a padding
-    mask."""
+    """BERT (Devlin et al. 2018) with its pooler or its masked-word head: post-norm, exact GELU, a padding mask."""
     batch, seq, hidden = o["batch"], o["seq"], o["hidden"]
     ids = graph.input("input_ids", (batch, seq), DType.I64)
     kept = graph.input("attention_mask", (batch, seq), DType.I64)

@@ -197,7 +197,12 @@ def _bert(name: str, summary: str, layers: int, hidden: int, heads: int, head: s
             Option("intermediate", 0, "width inside the feed-forward part; 0: four times hidden"),
             _vocab(30522),
             _positions(512),
-            Option("head", head, "the first token pooled (pooler), or the masked words' logits (words)", ("pooler", "words")),
+            Option(
+                "head",
+                head,
+                "hidden states and the pooled first token (pooler), or logits of masked words (words)",
+                ("pooler", "words"),
+            ),
             *_COMMON,
         ),
         dim.all_of(dim.heads(heads), dim.feed_forward(4, 1, "intermediate", multiple=1), dim.within_positions),
@@ -218,8 +223,8 @@ def _resnet(name: str, summary: str, blocks: tuple[int, int, int, int]) -> Entry
 
 _ENTRIES = (
     _bert("bert-base", "BERT base, uncased, with pooler: 109,482,240 parameters", 12, 768, 12, "pooler"),
-    _bert("bert-large", "BERT large, uncased, telling masked words: 335,174,458 parameters", 24, 1024, 16, "words"),
-    _bert("bert-small", "BERT small, uncased, telling masked words: 28,795,194 parameters", 4, 512, 8, "words"),
+    _bert("bert-large", "BERT large, uncased, with its masked-word head: 335,174,458 parameters", 24, 1024, 16, "words"),
+    _bert("bert-small", "BERT small, uncased, with its masked-word head: 28,795,194 parameters", 4, 512, 8, "words"),
     _gpt(
         "gpt2", "GPT-2 small with its language-model head: 124,439,808 parameters",
         seq=128, layers=12, hidden=768, heads=12, positions=1024, qkv="fused", narrowest=1,

@@ -42,10 +42,7 @@ def gpt(graph: Graph, o: Options) -> list[str]:
         wide = graph.op("Gelu", f"{name}.mlp.act", [wide], graph.shape(wide), approximate="tanh")
         projected = graph.linear(f"{name}.mlp.c_proj", wide, hidden, 1 / math.sqrt(2 * layers))
         value = graph.op("Add", f"{name}.mlp.residual", [value, projected], (batch, seq, hidden))
-    value = graph.layer_norm("ln_f", value, 1e-5)
-    flat = graph.reshape("ln_f.flat", value, (batch * seq, hidden))
-    logits = graph.op("Gemm", "lm_head", [flat, wte], (batch * seq, o["vocab"]), transB=1)
-    return [graph.reshape("logits", logits, (batch, seq, o["vocab"]))]
+    return [graph.tied("lm_head", graph.layer_norm("ln_f", value, 1e-5), wte)]
 
 
 def _packed(graph: Graph, name: str, value: str, hidden: int) -> list[str]:

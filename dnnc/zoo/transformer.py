@@ -38,7 +38,7 @@ def transformer(graph: Graph, o: Options) -> list[str]:
     def embedded(side: str, tokens: str, length: int) -> str:
         value = graph.op("Gather", f"{side}.words", [words, tokens], (batch, length, hidden), axis=0)
         value = graph.op("Mul", f"{side}.scaled", [value, root], graph.shape(value))
-        return graph.add(f"{side}.embedding", value, _positions(graph, f"{side}.positions", length, hidden, 1))
+        return graph.add(f"{side}.embedding", value, _positions(graph, f"{side}.positions", length, hidden, hidden // 2))
 
     value = embedded("encoder", ids, o["seq"])
     for number in range(o["layers"]):
@@ -67,7 +67,7 @@ def whisper(graph: Graph, o: Options) -> list[str]:
         value = graph.op("Gelu", f"encoder.gelu{number}", [value], graph.shape(value), approximate="none")
     value = graph.transpose("encoder.rows", value, [0, 2, 1])
     length = graph.shape(value)[1]
-    value = graph.add("encoder.embedding", value, _positions(graph, "encoder.positions", length, hidden, 0))
+    value = graph.add("encoder.embedding", value, _positions(graph, "encoder.positions", length, hidden, hidden // 2 - 1))
     for number in range(o["layers"]):
         name = f"encoder.layers.{number}"
         normed = graph.layer_norm(f"{name}.self.norm", value, EPSILON)
@@ -113,12 +113,12 @@ def _normed_sum(graph: Graph, name: str, value: str, part: str) -> str:
     return graph.layer_norm(f"{name}.norm", graph.add(f"{name}.sum", value, part), EPSILON)
 
 
-def _positions(graph: Graph, name: str, length: int, hidden: int, short: int) -> str:
-    """``[length, hidden]``: the sines of each place, then the cosines, at wavelengths from 2 pi to 10,000 times that, in single
-    precision; ``short``: by how much their exponents fall short of reaching the last one (the paper's positions: 1)."""
+def _positions(graph: Graph, name: str, length: int, hidden: int, last: int) -> str:
+    """``[length, hidden]``: the sines of each place, then its cosines, wave ``i`` of length ``2 pi 10,000 ** (i / last)``, in
+    single precision. ``last`` is half of ``hidden`` in the Transformer's paper, one less in Whisper."""
     half = hidden // 2
     places = graph.floats(f"{name}.places", [float(place) for place in range(length)], (length, 1))
-    speeds = graph.floats(f"{name}.speeds", [10_000 ** (-i / (half - 1 + short)) for i in range(half)], (half,))
+    speeds = graph.floats(f"{name}.speeds", [10_000 ** (-i / last) for i in range(half)], (half,))
     angles = graph.op("Mul", f"{name}.angles", [places, speeds], (length, half), DType.F32)
     waves = [graph.op(kind, f"{name}.{kind.lower()}", [angles], (length, half), DType.F32) for kind in ("Sin", "Cos")]
     return graph.cast(name, graph.op("Concat", f"{name}.f32", waves, (length, hidden), DType.F32, axis=1), graph.dtype)

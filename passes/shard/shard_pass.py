@@ -99,12 +99,14 @@ class ShardPass(Pass):
     def quickest(
         self, module: Module, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
     ) -> tuple[Fitter, ShardPlan]:
-        """Of the plans of the first of some problems the quickest, all told; ``bound``: of all plans."""
+        """The quickest of the plans of the first of some problems, marked as interrupted where one of them was; ``bound``: of all
+        plans."""
         found = []
         for given, plan in zip(inputs, plans, strict=False):
             fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven, microbatches=self.flushed)
             found.append((fitter, fitter.counted(plan, bound)))
-        return min(found, key=lambda row: row[1].value)
+        fitter, best = min(found, key=lambda row: row[1].value)
+        return fitter, replace(best, interrupted=any(plan.interrupted for plan in plans))
 
     @property
     def flushed(self) -> int:
@@ -243,7 +245,7 @@ class ShardPass(Pass):
                 progress=context.progress,
             )
 
-        began, hidden = time.perf_counter(), math.inf
+        began, overlapped = time.perf_counter(), math.inf
         try:
             if self.strategy:
                 plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, seconds), 0.0
@@ -251,7 +253,7 @@ class ShardPass(Pass):
                 search = searching(meshes)
                 plan, bound = search.search(self.stages, seconds), search.bound
                 if self.training:
-                    hidden = search.overlapped(self.stages)
+                    overlapped = search.overlapped(self.stages)
                 else:  # several stages hand over, which the search does not count
                     least = min(topology.type(device.type).handover for device in topology.devices)
                     bound = min(bound + least, max(bound, search.alone(self.stages)))
@@ -259,7 +261,7 @@ class ShardPass(Pass):
             raise self.unfit(error, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
-            return None, min(bound, hidden)
+            return None, min(bound, overlapped)
         if plan.unsharded and not over:
             context.sink.warn(f"no layout rule for {', '.join(plan.unsharded)}: replicated", where=self.name)
         context.count(
@@ -272,7 +274,7 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        return plan, min(max(bound, plan.bound), hidden)
+        return plan, min(max(bound, plan.bound), overlapped)
 
     def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
@@ -351,9 +353,7 @@ class ShardPass(Pass):
                 if least >= most_useful < math.inf:
                     bounds.append(least)
                     continue
-                interrupted = any(plan.interrupted for plan in plans)
                 fitter, plan = self.quickest(module, inputs, plans, limit, least)
-                plan = replace(plan, interrupted=interrupted)
                 if best is None or plan.value < best[1].value:
                     counting = time.perf_counter()
                     fitted = plan if fitter.fits(plan.choices) else None
@@ -362,7 +362,9 @@ class ShardPass(Pass):
                         rest = max(0.1, left * len(inputs) - (time.perf_counter() - began))
                         fitted = fitter.fitting(plan, tie=self.tied, seconds=rest)
                         fitted = fitter.counted(fitted, least) if fitted is not None else None
-                        fitted = replace(fitted, interrupted=fitted.interrupted or interrupted) if fitted is not None else None
+                        fitted = (
+                            replace(fitted, interrupted=fitted.interrupted or plan.interrupted) if fitted is not None else None
+                        )
                     if fitted is None:
                         assert limit is not None
                         assert fitter.nearest is not None

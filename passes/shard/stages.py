@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +35,7 @@ from ir.topology import Topology
 from passes.model.folding import Folding
 from passes.model.network import Network
 from passes.model.spmd.staged import Staged
-from passes.shard.bounding import Bounding
+from passes.shard.bounding import Bounding, Form
 from passes.shard.named import UnfitError
 from passes.shard.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
 from passes.shard.problem import Floats
@@ -187,21 +187,21 @@ class StageSearch:
 
     def alone(self, stages: int) -> float:
         """A bound of plans of one stage, inf where there is none."""
-        if stages > 1 or not self.bounding.units.count:
-            return math.inf
-        return min(float(self.bounding.table(block, False, False).seconds[0, -1]) for block in self.meshes.blocks)
+        return min((seconds for _, seconds in self.on_one(stages)), default=math.inf)
 
     def overlapped(self, stages: int) -> float:
         """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
         as long as this takes (``exchange``). The search counts them behind it."""
-        if stages > 1 or not self.bounding.units.count:
-            return math.inf
+        # The seconds of the sums and those of one backward pass are disjoint parts of a step: at most half of it is hidden.
         share = max(0.5, 1 - 1 / self.bounding.microbatches)
-        found = math.inf
-        for block in self.meshes.blocks:
-            counted = float(self.bounding.table(block, False, False).seconds[0, -1])
-            found = min(found, max(share * counted, self.bounding.forms[block.form].compute))
-        return self.worth([found])
+        found = (max(share * seconds, form.compute) for form, seconds in self.on_one(stages))
+        return self.worth([min(found, default=math.inf)])
+
+    def on_one(self, stages: int) -> Iterator[tuple[Form, float]]:
+        """Bounds of plans of one stage, all counted, with the form of its mesh; none where there is no such plan."""
+        if stages < 2 and self.bounding.units.count:
+            for block in self.meshes.blocks:
+                yield self.bounding.forms[block.form], float(self.bounding.table(block, False, False).seconds[0, -1])
 
     @property
     def refuted(self) -> bool:

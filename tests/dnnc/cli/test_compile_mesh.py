@@ -147,9 +147,9 @@ def test_programs_of_a_training_step_need_a_loss(tmp_path: Path, capsys: pytest.
     said = refused(capsys, *arguments)
     assert "the model's outputs are: last_hidden_state, pooler_output" in said
     assert "--loss cross-entropy:last_hidden_state" in said
+    assert "--plan-only" in said
     mlp = compiled(capsys, MLP, "-t", FOUR, "-o", tmp_path / "mlp", "--objective", "training")
     assert mlp["pipeline"].startswith("training{loss=cross-entropy:y}")
-    assert "--plan-only" in said
     data = compiled(capsys, *arguments, "--plan-only")
     assert data["kind"] == "training"
     assert "per training step" in dnnc(capsys, "compile", *arguments, "--plan-only")
