@@ -99,8 +99,8 @@ class ShardPass(Pass):
     def quickest(
         self, module: Module, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
     ) -> tuple[Fitter, ShardPlan]:
-        """The quickest of the plans of the first of some problems, marked as interrupted where one of them was; ``bound``: of all
-        plans."""
+        """The quickest of the plans of the first of some problems, marked as interrupted where one of them was; ``bound``:
+        of all plans."""
         found = []
         for given, plan in zip(inputs, plans, strict=False):
             fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven, microbatches=self.flushed)
