@@ -146,7 +146,7 @@ class Bounding:
         if not self.strategy:
             return given
         plan = named_plan(self.module, given, self.strategy, uneven=self.uneven, seconds=LONGEST)
-        return restricted(given, plan.choices[: len(given.func.ops)])
+        return restricted(given, self.strategy, plan.choices[: len(given.func.ops)])
 
     def links_of(self, further: int) -> dict[Block, tuple[Link, Link]]:
         """The best links before and behind each block, with so many further ones behind it."""

@@ -4,7 +4,9 @@
 - ``data``: the batch is split, weights are whole;
 - ``megatron`` (Shoeybi et al. 2019): a product whose split columns stay split up to other products is split by column, those
   by row, one all-reduce behind each pair; embedding and head are split by vocabulary; all else stands whole on every device. Of
-  several axes the last is the tensor axis, the others split the batch where it divides, else they join the tensor axis;
+  several axes the last is the tensor axis, the others split the batch where it divides, else they join the tensor axis. In
+  stages a sum of activations may also be made in parts, so that what leaves a stage crosses in parts and is gathered by the
+  stage behind (Narayanan et al. 2021);
 - ``expert`` (Lepikhin et al. 2020): products with a matrix per expert are split by experts, all else by the batch;
 - ``tied``: the search, all copies of a layer choosing alike.
 
@@ -25,8 +27,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ir.facets import WHOLE
-from ir.layout_rules import Factor, Kind, LayoutRule, rules
-from ir.module import Module
+from ir.layout_rules import Factor, Kind, LayoutRule, Strategy, rules
+from ir.module import Func, Module
 from ir.operators import PRODUCT, has
 from ir.ops import Op
 from ir.types import TensorType
@@ -102,18 +104,22 @@ def improved(
     return plan
 
 
-def restricted(given: ShardInput, ops: Sequence[int]) -> ShardInput:
-    """The problem in which each op has but the choice that it has among ``ops``; weights, results and layouts of what crosses
-    are free, and so is what an op claims (``fused``), since a cut may end a chain."""
+def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:
+    """The problem of stages by the strategy ``name``, in which each op has but the choice that it has among ``ops``; weights,
+    results and layouts of what crosses are free, and so is what an op claims (``fused``), since a cut may end a chain. With
+    ``megatron``, sums of activations have those choices too that split them on axes on which they are whole."""
     problem = given.problem
+    sums = activation_sums(given.func) if name == "megatron" else frozenset()
     node_kinds, strategies = list(problem.node_kinds), list(given.strategies)
     saved = list(given.saved)
-    numbers: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, int, bool], int] = {}
     kinds = list(problem.kinds)
     for node, choice in enumerate(ops):
         taken = given.strategies[problem.kinds[node]]
         only = [other for other, its in enumerate(taken) if its is taken[choice]]
-        key = problem.kinds[node], only[0]
+        key = problem.kinds[node], only[0], node in sums
+        if node in sums:
+            only = [other for other, its in enumerate(taken) if _splits(taken[choice], its)]
         if key not in numbers:
             kind = problem.node(node)
             numbers[key] = len(node_kinds)
@@ -125,6 +131,21 @@ def restricted(given: ShardInput, ops: Sequence[int]) -> ShardInput:
         kinds[node] = numbers[key]
     fixed = replace(problem, node_kinds=tuple(node_kinds), kinds=tuple(kinds), cells=())
     return replace(given, problem=fixed, strategies=tuple(strategies), saved=tuple(saved))
+
+
+def _splits(strategy: Sequence[Strategy | None], further: Sequence[Strategy | None]) -> bool:
+    """Whether one is the other, or splits on axes on which that is whole."""
+    return all(one is other or (one is not None and one.name == WHOLE) for one, other in zip(strategy, further, strict=True))
+
+
+def activation_sums(func: Func) -> frozenset[int]:
+    """The ops that add tensors of one type made by other ops: residual connections."""
+    types = {value.name: value.type for op in func.ops for value in op.results}
+    return frozenset(
+        number
+        for number, op in enumerate(func.ops)
+        if op.name in ("onnx.Add", "onnx.Sum") and all(types.get(name) == op.results[0].type for name in op.operands)
+    )
 
 
 class ByHand:

@@ -22,6 +22,7 @@ from ir.module import Module, Plan
 from passes import parse_pipeline, pipeline_text
 from passes.cost import CostPass
 from passes.framework.manager import PassManager
+from passes.model.graph import cuts_of
 from passes.model.spmd.price import price
 from passes.model.spmd.undecided import undecided
 from passes.replay.meshes import ReplayPass
@@ -260,6 +261,20 @@ def test_a_plan_by_name_is_cut_where_its_slowest_stage_is_quickest(strategy: str
         values.append(plan_of(replayed(data, module)).value)
     assert plan_of(found).value == pytest.approx(min(values))
     assert plan_of(found).bound <= plan_of(found).value
+
+
+def test_megatron_in_stages_sends_parts_of_a_sum_between_hosts() -> None:
+    """Only sums of activations may be split otherwise than in the plan of one mesh; the one that is cut crosses in parts."""
+    module = prepared("zoo:gpt2,layers=2,qkv=separate,vocab=51200,hidden=2048,seq=1024,batch=4", "preset:2xa100x2")
+    whole = written(run(ShardPass(mesh="2", strategy="megatron"), module))["stages"][0]["ops"]
+    found = run(ShardPass(mesh="2", stages=2, strategy="megatron"), module)
+    ops = {name: row for stage in written(found)["stages"] for name, row in stage["ops"].items()}
+    makers = {value.name.lstrip("%"): op.name for op in found.entry.ops for value in op.results}
+    other = {name for name, row in ops.items() if name in whole and row != whole[name]}
+    assert {makers[name] for name in other} == {"onnx.Add"}
+    crossing = [cut.tensor for cut in cuts_of(found.entry) if cut.tensor.name.lstrip("%") in other]
+    assert crossing
+    assert all("S(" in str(tensor.type) for tensor in crossing)
 
 
 def chain(devices: int) -> str:
