@@ -9,11 +9,13 @@ added up afterwards. Of b products [m, k] x [k, n]:
                                                                     + tm tn e / w) + added
     tiles = b ceil(m / tm) ceil(n / tn) s,  waves = ceil(tiles / units) - balance (ceil(tiles / units) - max(1, tiles / units))
     k' = k / s, in steps of 32;  added = 0 for s = 1, else split + 2 s b m n 4 / cache_bandwidth
-    memory = bytes (hit / cache_bandwidth + (1 - hit) / (memory_bandwidth f)),  hit = 1 / (1 + (bytes / cache)^8)
+    memory = warm / cache_bandwidth + (bytes - warm) / (memory_bandwidth f)
+    warm = (bytes - cold) / (1 + (bytes / cache)^16)
 
 r, l and w are a unit's part of ``rate * efficiency``, ``unit_bandwidth`` and ``store_bandwidth``, e the bytes of an element, f
-the efficiency for ``memory``. The library picks the tile; which ones there are is fixed here. The other names are fields of
-``DeviceType``; fitted and judged by ``python -m tests.bench.referees``.
+the efficiency for ``memory``. Cold are weights: until they are read again, all others of the model pass through the cache. The
+library picks the tile; which ones there are is fixed here. The other names are fields of ``DeviceType``; fitted and judged by
+``python -m tests.bench.referees``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ BITS = "-i8"
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``batch`` products [m, k] x [k, n] of elements of ``width`` bytes, which move so many ``bytes`` in all."""
+    """``batch`` products [m, k] x [k, n] of elements of ``width`` bytes, which move so many ``bytes`` in all, of which ``cold``
+    are in no cache."""
 
     batch: int
     m: int
@@ -45,11 +48,12 @@ class Product:
     k: int
     bytes: int
     width: int
+    cold: int = 0
 
     @property
     def gradients(self) -> tuple[Product, Product]:
         """Of the first operand, and of the second."""
-        rest = self.bytes, self.width
+        rest = self.bytes, self.width, self.cold
         return Product(self.batch, self.m, self.k, self.n, *rest), Product(self.batch, self.k, self.n, self.m, *rest)
 
 
@@ -70,14 +74,15 @@ def product_of(op: Op, cost: Cost) -> Product | None:
     else:
         batch, n = (1 if cost.weight else math.prod(shape[:-2])), shape[-1]
     k = max(1, round(cost.flops / (2 * elements)))
-    return Product(batch, elements // (batch * n), n, k, cost.read + cost.write, max(1, round((type_.nbytes or 0) / elements)))
+    width = max(1, round((type_.nbytes or 0) / elements))
+    return Product(batch, elements // (batch * n), n, k, cost.read + cost.write, width, cost.weight)
 
 
 @lru_cache(maxsize=1 << 14)
 def product_seconds(product: Product, device_type: DeviceType, rate: float) -> float:
     """``rate``: flop/s that products of such elements reach at best."""
     arithmetic = min(_tiled(product, device_type, rate, tm, tn, cut) for tm, tn in TILES for cut in CUTS)
-    memory = memory_seconds(product.bytes, device_type)
+    memory = memory_seconds(product.bytes, product.cold, device_type)
     most, other = max(arithmetic, memory), min(arithmetic, memory)
     return device_type.overhead + most * math.sqrt(math.sqrt(1 + (other / most) ** 4))
 
@@ -97,15 +102,20 @@ def _tiled(product: Product, device_type: DeviceType, rate: float, tm: int, tn: 
     return seconds
 
 
-def memory_seconds(size: int, device_type: DeviceType) -> float:
-    """Seconds in which so many bytes are moved, from the cache where they fit."""
+def memory_seconds(size: int, cold: int, device_type: DeviceType) -> float:
+    """Seconds in which ``size`` bytes are moved, from the cache where they fit, but for ``cold`` bytes."""
     reached = device_type.memory_bandwidth * dict(device_type.efficiency).get("memory", 1.0)
     if not size or not reached:
         return 0.0
     if not device_type.cache or not device_type.cache_bandwidth:
         return size / reached
-    hit = 1 / (1 + (size / device_type.cache) ** 8) if size < 1e6 * device_type.cache else 0.0
-    return size * (hit / device_type.cache_bandwidth + (1 - hit) / reached)
+    warm = (size - cold) * hit(size, device_type.cache)
+    return warm / device_type.cache_bandwidth + (size - warm) / reached
 
 
-__all__ = ["BITS", "Product", "memory_seconds", "product_of", "product_seconds"]
+def hit(between: float, cache: float) -> float:
+    """The part of what is read again, after so many bytes, that a cache still holds."""
+    return 1 / (1 + (between / cache) ** 16) if between < 1e6 * cache else 0.0
+
+
+__all__ = ["BITS", "Product", "hit", "memory_seconds", "product_of", "product_seconds"]

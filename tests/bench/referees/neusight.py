@@ -93,7 +93,7 @@ def judge(path: Path) -> Iterator[str]:
         everything.append(line)
         matmul, memory, overhead, launch = np.exp(own)
         told = f"matmul {matmul:.2f}, memory {memory:.2f}, overhead {overhead * 1e6:.1f} us, launch {launch * 1e6:.0f} us"
-        yield f"{device:22} {len(mine):3} rows: " + TOLD.format(*line) + f"   {told}"
+        yield f"{device:22} {len(mine):3} rows: " + TOLD.format(*line).replace("nan%", "   -") + f"   {told}"
     yield f"{'mean':22} {len(rows):3} rows: " + TOLD.format(*np.nanmean(np.array(everything), axis=0))
 
 

@@ -84,6 +84,24 @@ def test_the_sizes_of_a_product_are_those_of_its_result(
     ]
 
 
+def test_weights_come_from_memory_though_they_would_fit_the_cache() -> None:
+    """2 MB of weights and 100 kB of activations, of a product with little to compute."""
+    cached = replace(CHIP, cache=10**7, cache_bandwidth=4e12)
+    warm = Product(1, 16, 1024, 1024, 2_100_000, 2)
+    cold = replace(warm, cold=2_000_000)
+    arithmetic = product_seconds(replace(warm, bytes=0), cached, 8e13) - cached.overhead
+    moved = 2_000_000 / 0.5e12 + 100_000 / 4e12
+    expected = (arithmetic**4 + moved**4) ** 0.25 + cached.overhead
+    assert product_seconds(cold, cached, 8e13) == pytest.approx(expected)
+    assert product_seconds(warm, cached, 8e13) < 0.7 * expected
+    op = matmul(16, 1024, k=1024, weight=2_000_000)
+    cost = op.facet(Cost)
+    assert cost is not None
+    found = product_of(op, cost)
+    assert found is not None
+    assert found.cold == 2_000_000
+
+
 def test_gradients_are_two_products_and_one_where_one_is_wanted() -> None:
     op = matmul(2048, 2048, k=2048)
     forward, both = op_seconds(op, CHIP), gradient_seconds(op, CHIP, 4 * 2048**3)
