@@ -4,8 +4,8 @@ Each kind has a pipeline; the kinds are searched one after the other, and every 
 than the best so far, so a kind whose lower bound is not below that costs little. The plan's bound is the least of all kinds:
 "optimal" is said of all that was allowed. No plan mixes a replicated stage with one on a mesh.
 
-Stages on meshes have equal parts. Where devices differ in type, one mesh of all of them is searched first, with parts that may
-follow their speeds, so that plan and bound count it.
+Stages on meshes have equal parts. Where devices differ in type, one mesh of all or some of them is searched first, with parts
+that may follow their speeds, so that plan and bound count it.
 
 Meshes are left out where an option is of single devices (a cut, a pin, ``--split``, ``--pieces``, ``--comm``, latency) or says
 how to plan (``--mesh``, ``--passes``, ``--plan``), and where none can be: on one device, or with as many stages as devices.
@@ -75,7 +75,7 @@ def with_one_mesh(pipeline: tuple[Pass, ...], topology: Topology) -> tuple[tuple
     if alike or shard is None or shard.stages or shard.strategy or shard.shares or shard.tied:
         return (pipeline,)
     microbatches = shard.flushed if shard.training else 0  # those of a step in stages: the values are compared
-    return _resharded(pipeline, stages=1, microbatches=microbatches), pipeline
+    return _resharded(pipeline, stages=1, microbatches=microbatches), _resharded(pipeline, whole=False)
 
 
 def _shard_of(pipeline: Sequence[Pass]) -> ShardPass | None:

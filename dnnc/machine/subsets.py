@@ -1,87 +1,31 @@
 """Parts of a topology, and more than it: which devices to leave, up to symmetry, and copies of a device.
 
 *Up to symmetry*: two parts count once where exchanging devices of one class (``device_classes``), or whole hosts that differ in
-names alone, makes one of the other. Leaving a device out takes its links with it, as if the machine were switched off.
+names alone (``passes.model.parts``), makes one of the other. Leaving a device out takes its links with it, as if the machine
+were switched off.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from ir.diagnostics import UsageError
 from ir.topology import Device, Link, Topology
-from passes.model.network import Unreachable, device_classes, network
-
-Part = tuple[str, ...]
-"""Names of devices, in the topology's order."""
+from passes.model.network import Unreachable, network
+from passes.model.parts import Host, Part, exchangeable_hosts
 
 
 def parts(topology: Topology) -> Iterator[Part]:
     """Every set of devices that reach each other, one of each kind up to symmetry, fewest first."""
-    groups = _groups(topology)
+    groups = exchangeable_hosts(topology)
     order = {device.name: place for place, device in enumerate(topology.devices)}
     for size in range(1, len(topology.devices) + 1):
         for chosen in _chosen(groups, size):
             part = tuple(sorted(chosen, key=order.__getitem__))
             if connected(restricted(topology, part)):
                 yield part
-
-
-Host = tuple[Part, ...]
-"""The classes of the devices of a host."""
-
-
-def _groups(topology: Topology) -> list[list[Host]]:
-    """Hosts that can be exchanged, in groups."""
-    classes = device_classes(topology)
-    host_of = {device.name: device.host for device in topology.devices}
-    by_host: dict[str, Host] = {}
-    for names in classes:
-        by_host[host_of[names[0]]] = (*by_host.get(host_of[names[0]], ()), names)
-    groups: list[tuple[str, list[Host]]] = []
-    for host, own in by_host.items():
-        for first, alike in groups:
-            if [len(names) for names in alike[0]] == [len(names) for names in own] and _alike(topology, first, host):
-                alike.append(own)
-                break
-        else:
-            groups.append((host, [own]))
-    return [alike for _, alike in groups]
-
-
-def _alike(topology: Topology, one: str, other: str) -> bool:
-    """Whether exchanging two hosts, with their devices and the switches that only they have, changes nothing but names."""
-    hosts = {host.name: host for host in topology.hosts}
-    insides = [_inside(topology, host) for host in (one, other)]
-    if len(insides[0]) != len(insides[1]):
-        return False
-    swap = dict(zip(insides[0], insides[1], strict=True)) | dict(zip(insides[1], insides[0], strict=True))
-    devices = {device.name: (device.type, device.memory) for device in topology.devices}
-    if any(devices.get(name) != devices.get(to) for name, to in swap.items()) or topology.routes:
-        return False
-    if replace(hosts[one], name="") != replace(hosts[other], name=""):
-        return False
-
-    def wires(names: Mapping[str, str]) -> Counter[object]:
-        return Counter(
-            (frozenset(names.get(end, end) for end in link.ends), replace(link, name="", ends=())) for link in topology.links
-        )
-
-    return wires({}) == wires(swap)
-
-
-def _inside(topology: Topology, host: str) -> list[str]:
-    """A host, its devices, and the switches whose links lead to these alone."""
-    own = {host, *(device.name for device in topology.devices if device.host == host)}
-    switches = []
-    for switch in topology.switches:
-        ends = {end for link in topology.links if switch.name in link.ends for end in link.ends} - {switch.name}
-        if ends and ends <= own:
-            switches.append(switch.name)
-    return [host, *(device.name for device in topology.devices if device.host == host), *switches]
 
 
 def _chosen(groups: Sequence[Sequence[Host]], size: int) -> Iterator[list[str]]:

@@ -37,7 +37,8 @@ from passes.shard.decide import choice_of, settled, truthful
 from passes.shard.problem import NodeKind
 from passes.shard.search import NoPlanError, ShardPlan, solve
 
-STRATEGIES = ("data", "megatron", "expert", "tied", "replicate")
+DATA = "data"
+STRATEGIES = (DATA, "megatron", "expert", "tied", "replicate")
 _COLUMN, _ROW = "n", "k"
 """Factors of a product ``[m, k] x [k, n]``."""
 _WEIGHT_PORT = 1
@@ -409,4 +410,4 @@ class ByHand:
         raise AssertionError(f"{self.func.ops[number].id} cannot run whole")
 
 
-__all__ = ["STRATEGIES", "UnfitError", "improved", "named_plan", "restricted"]
+__all__ = ["DATA", "STRATEGIES", "UnfitError", "improved", "named_plan", "restricted"]

@@ -10,9 +10,10 @@ what the model counts.
 With ``stages`` other than 1 the function is cut into stages, each on a mesh of its own: ``stages`` says how that is searched.
 
 Without ``mesh``, every shape of one or two axes over all devices is searched and the cheapest kept; without ``shares``, on
-devices of different types, equal shares and a few in proportion to their speeds (``speeds``) as well. ``bound`` is then the
-least of all that was searched. A training step on one mesh is searched twice, since sums of gradients may travel beside its
-last backward pass (``OVERLAPS`` of ``build``): each problem gives a plan, all told as quick as ``price`` says, and a bound.
+devices of different types, equal shares and a few in proportion to their speeds (``speeds``) as well, and sets of some of the
+devices (``candidates``). ``bound`` is then the least of all that was searched and of all these sets. A training step on one
+mesh is searched twice, since sums of gradients may travel beside its last backward pass (``OVERLAPS`` of ``build``): each
+problem gives a plan, all told as quick as ``price`` says, and a bound.
 Invariant: the seconds of the problem have been counted a second time, by ``price``."""
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
 from passes.shard.build import OVERLAPS, ShardInput, build
+from passes.shard.candidates import Candidate, Candidates, candidates
 from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter
-from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
+from passes.shard.named import DATA, STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.search import BOUNDING, ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
@@ -68,7 +70,7 @@ IN_STAGES = 8
 
 @dataclass(frozen=True)
 class ShardPass(Pass):
-    """Split ops and values over a mesh of all devices, at least modelled time.
+    """Split ops and values over a mesh of devices, at least modelled time.
 
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
     the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
@@ -80,7 +82,8 @@ class ShardPass(Pass):
     at which a search ends; 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
     shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: runs of the
     function that make a training step, whose gradients are added up and synchronised once; 0: 8 in stages, 1 on one mesh.
-    ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``), by which memory counts."""
+    ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``), by which memory counts.
+    ``whole``: plans in stages may be one stage on all devices."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""
@@ -95,6 +98,7 @@ class ShardPass(Pass):
     stages: int = 1
     microbatches: int = 0
     family: str = ""
+    whole: bool = True
 
     def quickest(
         self, module: Module, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
@@ -135,7 +139,7 @@ class ShardPass(Pass):
         must_run(module, topology)
         if self.stages != 1:
             return self.staged(module, topology, context)
-        tried = self.meshes(module, topology)
+        tried = self.meshes(module, topology, context.analyses.get(network, topology))
         fitter, plan, bound, searched = self.best(module, topology, tried, context)
         if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
             must_run(module, topology, every=True)
@@ -149,7 +153,7 @@ class ShardPass(Pass):
         net = context.analyses.get(network, topology)
         times = self.flushed
         single = times * single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=times)
-        told = _plan(given, plan, bound, tried, searched, self.training, self.strategy, self.tied)
+        told = _plan(given, plan, bound, tried.searched, searched, self.training, self.strategy, self.tied)
         told = replace(told, value=times * told.value, bound=times * told.bound, single=single, microbatches=times)
         return written(module, [stage], of_both(told, context.incumbent), memory=self.memory)
 
@@ -159,19 +163,31 @@ class ShardPass(Pass):
             return (None,)
         return OVERLAPS[-1:] if self.tied or self.strategy == "tied" else OVERLAPS
 
-    def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
-        """Sizes and shares of the axes of each mesh to search."""
+    def meshes(self, module: Module, topology: Topology, net: Network) -> Candidates:
+        """The meshes to search."""
         count = len(topology.devices)
         sizes = [read_shape(self.mesh, count)] if self.mesh else list(shapes(count))
-        if self.shares == EQUAL:
-            return [(shape, ()) for shape in sizes]
-        if self.shares:
+
+        def over(shape: tuple[int, ...], along: Along = ()) -> Candidate:
+            return Candidate(topology.devices[: math.prod(shape)], shape, along)
+
+        if self.shares not in ("", EQUAL):
             read = read_shares(self.shares, sizes[0] if self.mesh else ())
-            return [(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read))]
-        if len({device.type for device in topology.devices}) == 1:
-            return [(shape, ()) for shape in sizes]
-        speeds = Speeds(module, topology)
-        return [(shape, along) for shape in sizes for along in speeds.candidates(shape, self.uneven)]
+            return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
+        if self.shares or self.strategy == DATA or len({device.type for device in topology.devices}) == 1:
+            return Candidates(tuple(over(shape) for shape in sizes))
+        if self.mesh:
+            speeds = Speeds(module, topology, training=self.training)
+            return Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
+        return candidates(
+            module,
+            topology,
+            net,
+            training=self.training,
+            microbatches=self.flushed,
+            uneven=self.uneven,
+            every=bool(self.strategy) or self.tied,
+        )
 
     def staged(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The function in stages."""
@@ -224,7 +240,7 @@ class ShardPass(Pass):
         incumbent; and a bound of all such plans."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
-        meshes = submeshes(topology, net, sizes)
+        meshes = submeshes(topology, net, sizes, whole=self.whole)
 
         def searching(among: Submeshes, strategy: str = "") -> StageSearch:
             return StageSearch(
@@ -280,7 +296,7 @@ class ShardPass(Pass):
         return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
 
     def best(
-        self, module: Module, topology: Topology, tried: Sequence[tuple[tuple[int, ...], Along]], context: PassContext
+        self, module: Module, topology: Topology, among: Candidates, context: PassContext
     ) -> tuple[Fitter, ShardPlan, float, int]:
         """The cheapest plan over all meshes, with what counts it, the least bound, and how many meshes were searched: all but
         those that an interrupt from the keyboard left, once there was a plan. The bound counts meshes that a plan by name does
@@ -289,18 +305,24 @@ class ShardPass(Pass):
         found = context.analyses.get(folding, func, module)
         ends = time.perf_counter() + self.time_limit
         best: tuple[Fitter, ShardPlan] | None = None
+        tried = among.searched
         bounds: list[float] = []
         faults: list[tuple[float, float, str, str]] = []
         missing: list[tuple[float, Footprint, DeviceMesh]] = []
         unfit: list[UnfitError] = []
         took, searched = 0.0, len(tried)
         most_useful = worth_finding(context)
-        for number, (sizes, along) in enumerate(tried):
+        for number, candidate in enumerate(tried):
             began = time.perf_counter()
             whose = ""
+            beaten = best[1].value if best is not None and not self.strategy else most_useful
+            if candidate.least >= beaten:
+                bounds.append(candidate.least)
+                continue
             try:
-                context.progress(f"mesh {'x'.join(map(str, sizes))}", number / len(tried))
-                mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
+                context.progress(f"mesh {'x'.join(map(str, candidate.sizes))}", number / len(tried))
+                net = context.analyses.get(network, topology)
+                mesh = mesh_of(topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
                 mesh = mesh.limited(self.memory)
                 limit = mesh.memory
                 overlaps = self.overlaps(mesh)
@@ -320,7 +342,6 @@ class ShardPass(Pass):
                 left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number)) / len(inputs)
                 began = time.perf_counter()
                 most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
-                beaten = best[1].value if best is not None and not self.strategy else most_useful
                 plans: list[ShardPlan] = []
                 for given in inputs:
                     plans.append(
@@ -396,7 +417,7 @@ class ShardPass(Pass):
                 break
         if context.incumbent is not None and (best is None or best[1].value >= most_useful):
             unknown = searched < len(tried) or (unfit and not bounds)
-            raise NoBetterPlan(0.0 if unknown else min(bounds, default=math.inf), self.name)
+            raise NoBetterPlan(0.0 if unknown else min([among.bound, *bounds]), self.name)
         if best is None and missing:
             over, bytes_, mesh = min(missing, key=lambda found: found[0])
             what = f"the plan '{self.strategy}'" if self.strategy else "the nearest that was found"
@@ -418,7 +439,7 @@ class ShardPass(Pass):
                 hint="use more devices",
             )
         fitter, plan = best[0], truthful_plan(best[0].given, best[1])
-        return fitter, plan, min(*bounds, plan.value) if searched == len(tried) else 0.0, searched
+        return fitter, plan, min(among.bound, *bounds, plan.value) if searched == len(tried) else 0.0, searched
 
 
 def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:
@@ -517,7 +538,7 @@ def _plan(
     given: ShardInput,
     plan: ShardPlan,
     bound: float,
-    tried: Sequence[tuple[tuple[int, ...], Along]],
+    tried: Sequence[Candidate],
     searched: int,
     training: bool,
     strategy: str,
@@ -533,10 +554,13 @@ def _plan(
         certificate["strategy"] = strategy
     if tied and not strategy:
         certificate["plans"] = "those in which all copies of a layer are alike"
-    shapes_tried = len({sizes for sizes, _ in tried})
+    parts = len({one.devices for one in tried})
+    shapes_tried = len({one.sizes for one in tried if len(one.devices) == max(len(other.devices) for other in tried)})
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
-    same_shape = [along for sizes, along in tried if sizes == given.mesh.sizes]
+    if parts > 1:
+        certificate["mesh"] += f" and {parts} sets of devices"
+    same_shape = [one.shares for one in tried if one.sizes == given.mesh.sizes]
     if any(same_shape):
         certificate["shares"] = shares_text(given.mesh.shares)
         if len(same_shape) > 1:

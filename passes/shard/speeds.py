@@ -1,14 +1,17 @@
 """Which shares to try on a mesh of unequal devices: in proportion to how fast the model runs on each.
 
-A device type has the seconds that all ops of the model take on it by the roofline, their overheads aside, which no sharding
-divides. The speed along an axis is that of all devices at one place of it, together. Shares are those speeds in small whole
-numbers, at several scales. Of these the few best go to the search, by an estimate: an op of which some dimension is cut in
-whole (a factor of its rule that the sum of the shares divides) takes as long as the member that takes longest for its share;
-any other as long as it takes whole on the slowest device. The estimate only chooses what is searched; what a plan costs is
-``build``'s to say."""
+A device type has the seconds that all ops of the model take on it by the roofline, in training with their gradients, their
+overheads aside, which no sharding divides. The speed along an axis is that of all devices at one place of it, together. Shares
+are those speeds in small whole numbers, at several scales; on a mesh of one axis also the samples of a batch, dealt out so that
+the device that takes longest for its own takes least. Of these the few best go to the search, by an estimate: an op of which
+some dimension is cut in whole (a factor of its rule that the sum of the shares divides) takes as long as the member that takes
+longest for its share; any other as long as it takes whole on the slowest device. The estimate only chooses what is searched;
+what a plan costs is ``build``'s to say. What no plan is below is ``least``: each op divided among all devices as their speeds
+are."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections import Counter
@@ -18,9 +21,11 @@ from ir.diagnostics import UsageError
 from ir.facets import Cost, Time
 from ir.layout_rules import rules
 from ir.module import Module
+from ir.ops import Op
 from ir.shares import Shares, equal
-from ir.topology import Topology
-from passes.model.op_time import op_seconds
+from ir.topology import Device, DeviceType, Topology
+from passes.model.learning import learning_seconds, samples_of
+from passes.model.op_time import fuses, least_seconds, may_fuse, op_seconds
 
 Along = tuple[Shares, ...]
 """Shares along each axis; empty where all are equal."""
@@ -65,44 +70,82 @@ def shares_text(along: Along) -> str:
 
 
 class Speeds:
-    """How fast a model runs on the types of a topology."""
+    """How fast a model runs on the types of a topology. ``work[sizes]``: seconds by type of the ops whose factors have these
+    sizes, ``seconds`` of all ops; ``floors``: the least seconds by type of each kind of op, times how often it is there."""
 
-    def __init__(self, module: Module, topology: Topology) -> None:
-        self.types = topology.types
-        self.devices = topology.devices
-        self.work: dict[frozenset[int], list[float]] = {}  # seconds by type, of ops whose factors have these sizes
-        counts: Counter[object] = Counter()
-        kept = {}
-        for op, rule in rules(module, module.entry):
-            cost = op.facet(Cost)
-            if cost is not None:
+    def __init__(self, module: Module, topology: Topology, *, training: bool = False) -> None:
+        self.numbers = {type_.name: number for number, type_ in enumerate(topology.types)}
+        self.devices, self.samples = topology.devices, samples_of(module.entry)
+        self.work: dict[frozenset[int], list[float]] = {}
+        self.floors: list[list[float]] = []
+        counts: Counter[tuple[object, frozenset[int]]] = Counter()
+        kept: dict[tuple[object, frozenset[int]], tuple[int, Op]] = {}
+        for index, (op, rule) in enumerate(rules(module, module.entry)):
+            if op.facet(Cost) is not None:
                 sizes = frozenset(factor.size for factor in rule.shardable if factor.divided) if rule else frozenset()
-                counts[op.name, op.facets, sizes] += 1
-                kept[op.name, op.facets, sizes] = op
-        for key, op in kept.items():
-            row = self.work.setdefault(key[2], [0.0] * len(self.types))
-            for number, type_ in enumerate(self.types):
-                row[number] += counts[key] * max(0.0, op_seconds(op, type_) - (0.0 if op.facet(Time) else type_.overhead))
+                counts[(op.name, op.facets), sizes] += 1
+                kept[(op.name, op.facets), sizes] = index, op
+        passes = [learning_seconds(module, type_) for type_ in topology.types] if training else []
+        for key, (index, op) in kept.items():
+            row = self.work.setdefault(key[1], [0.0] * len(topology.types))
+            gradients = _gradients(op) if training else 0
+            self.floors.append([])
+            for number, type_ in enumerate(topology.types):
+                whole = passes[number][index].both if training else op_seconds(op, type_)
+                overhead = 0.0 if op.facet(Time) else type_.overhead * (2 if gradients else 1)
+                row[number] += counts[key] * max(0.0, whole - overhead)
+                fused = not training and may_fuse(op) and fuses(type_)
+                self.floors[-1].append(0.0 if fused else counts[key] * _floor(op, type_, gradients))
+        self.seconds = [math.fsum(column) for column in zip(*self.work.values(), strict=True)]
 
-    def candidates(self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED) -> tuple[Along, ...]:
-        """Shares to try on a mesh over the first devices: equal ones, then the best others, if devices differ in type."""
-        numbers = {type_.name: number for number, type_ in enumerate(self.types)}
-        members = [numbers[device.type] for device in self.devices[: math.prod(sizes)]]
+    def members(self, devices: Sequence[Device]) -> list[int]:
+        """The number of the type of each device."""
+        return [self.numbers[device.type] for device in devices]
+
+    def least(self, devices: Sequence[Device]) -> float:
+        """Seconds of a run that no plan on these devices is below, whatever its mesh and its shares."""
+        members = self.members(devices)
+        return math.fsum(_together([row[number] for number in members]) for row in self.floors)
+
+    def candidates(
+        self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED, devices: Sequence[Device] = ()
+    ) -> tuple[Along, ...]:
+        """Shares to try on a mesh over ``devices`` (the first ones unless given): equal ones, then the best others, if devices
+        differ in type."""
+        members = self.members(devices or self.devices[: math.prod(sizes)])
         if len(set(members)) == 1 or not self.work:
             return ((),)
         options = [list(self.along(sizes, axis, members)) for axis in range(len(sizes))]
+        if len(sizes) == 1:
+            options[0].append(self.dealt(members))
         equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
         ranked = sorted((self.estimate(along, members, uneven), along) for along in found)
         return ((), *(along for seconds, along in ranked[:most] if seconds < equally))
 
+    def dealt(self, members: Sequence[int]) -> Shares:
+        """The samples of a batch (of a large one, equal parts of several samples): one each, then each to the device that takes
+        least with one more, which makes the largest time least. All equal where there are fewer than devices."""
+        seconds = self.seconds
+        count = next(n for n in range(min(self.samples, MOST), 0, -1) if self.samples % n == 0)
+        if count < len(members) or not all(seconds[number] > 0 for number in members):
+            return (1,) * len(members)
+        counts = [1] * len(members)
+        queue = [(2 * seconds[number], place) for place, number in enumerate(members)]
+        heapq.heapify(queue)
+        for _ in range(count - len(members)):
+            _, place = queue[0]
+            counts[place] += 1
+            heapq.heapreplace(queue, ((counts[place] + 1) * seconds[members[place]], place))
+        return tuple(counts)
+
     def along(self, sizes: Sequence[int], axis: int, members: Sequence[int]) -> Iterator[Shares]:
         """Shares along one axis, in proportion to the speed of all members at each place, at several scales."""
         stride = math.prod(sizes[axis + 1 :])
         speeds = [0.0] * sizes[axis]
         for number, type_ in enumerate(members):
-            seconds = math.fsum(row[type_] for row in self.work.values())
+            seconds = self.seconds[type_]
             speeds[number // stride % sizes[axis]] += 1.0 / seconds if seconds > 0 else 0.0
         least = min(speeds)
         if not least > 0 or max(speeds) / least > LARGEST:
@@ -115,13 +158,36 @@ class Speeds:
         """Seconds of the ops, with these shares."""
         shares = [math.prod(place) for place in itertools.product(*along)]
         whole = sum(shares)
+        largest: dict[int, int] = {}
+        for type_, share in zip(members, shares, strict=True):
+            largest[type_] = max(share, largest.get(type_, 0))
         total = 0.0
         for sizes, row in self.work.items():
             if any(size % whole == 0 or (uneven and size >= whole) for size in sizes):
-                total += max(row[type_] * share / whole for type_, share in zip(members, shares, strict=True))
+                total += max(row[type_] * share / whole for type_, share in largest.items())
             else:
-                total += max(row[type_] for type_ in members)
+                total += max(row[type_] for type_ in largest)
         return total
+
+
+def _gradients(op: Op) -> int:
+    """Flops of both gradients."""
+    cost = op.facet(Cost, Cost())
+    return cost.input_grad + cost.weight_grad
+
+
+def _floor(op: Op, type_: DeviceType, gradients: int) -> float:
+    """Seconds that all parts of an op take together at least on devices of one type."""
+    found = least_seconds(op, type_)
+    return found + (least_seconds(op, type_, gradients) if gradients else 0.0)
+
+
+def _together(seconds: Sequence[float]) -> float:
+    """What devices take that each need so long for the whole, when all work on it and end at once."""
+    if not all(seconds):
+        return 0.0
+    together = math.fsum(1.0 / one for one in seconds)
+    return 1.0 / together if together else math.inf
 
 
 __all__ = ["EQUAL", "Along", "Speeds", "lowest", "read_shares", "shares_text"]

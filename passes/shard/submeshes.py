@@ -37,8 +37,9 @@ class Submeshes:
     forms: tuple[DeviceMesh, ...]
 
 
-def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = ()) -> Submeshes:
-    """The blocks of ``topology``; with ``sizes``: meshes of that shape, one behind the other from the first device on."""
+def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = (), *, whole: bool = True) -> Submeshes:
+    """The blocks of ``topology``; with ``sizes``: meshes of that shape, one behind the other from the first device on;
+    ``whole``: with the one of all devices."""
     count = len(topology.devices)
     forms: dict[DeviceMesh, int] = {}
     blocks = []
@@ -48,6 +49,8 @@ def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = ()) -> 
     else:
         places = block_places(topology)
     for first, size in places:
+        if size == count and not whole:
+            continue
         for shape in [sizes] if sizes else _shapes(size):
             try:
                 mesh = mesh_of(topology, net, shape, first)

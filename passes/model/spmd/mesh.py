@@ -150,14 +150,18 @@ def shapes(devices: int, most_axes: int = 2) -> tuple[tuple[int, ...], ...]:
 
 
 def mesh_of(
-    topology: Topology, net: Network, sizes: tuple[int, ...], first: int = 0, shares: Sequence[Shares] = ()
+    topology: Topology,
+    net: Network,
+    sizes: tuple[int, ...],
+    first: int = 0,
+    shares: Sequence[Shares] = (),
+    devices: Sequence[Device] = (),
 ) -> DeviceMesh:
-    """The mesh over consecutive devices of ``topology``, from number ``first`` on; ``shares`` along each axis, equal ones
-    unless given. Raises InvalidInput where two of an axis cannot reach each other."""
+    """The mesh over consecutive devices, of ``topology`` unless given, from number ``first`` on; ``shares`` along each axis,
+    equal ones unless given. Raises InvalidInput where two of an axis cannot reach each other."""
     axes = tuple(zip(AXIS_NAMES, sizes, strict=False))
-    return _mesh(
-        topology, net, axes, shares or [equal(size) for size in sizes], topology.devices[first : first + math.prod(sizes)]
-    )
+    used = (devices or topology.devices)[first : first + math.prod(sizes)]
+    return _mesh(topology, net, axes, shares or [equal(size) for size in sizes], used)
 
 
 def mesh_over(topology: Topology, net: Network, mesh: Mesh) -> DeviceMesh:
