@@ -1,7 +1,8 @@
 """The best plan of all kinds: stages of one device each or of replicas (``partition``), and stages on meshes (``shard``).
 
 Each kind has a pipeline; the kinds are searched one after the other, and every later one looks only for plans that are better
-than the best so far, so a kind whose lower bound is not below that costs little. The plan's bound is the least of all kinds:
+than the best so far, so a kind whose lower bound is not below that costs little. Replicas come first, for on equal devices they
+are hard to beat and quickly found, and last where devices differ in type. The plan's bound is the least of all kinds:
 "optimal" is said of all that was allowed. No plan mixes a replicated stage with one on a mesh.
 
 Stages on meshes have equal parts. Where devices differ in type, one mesh of all or some of them is searched first, with parts
@@ -164,12 +165,12 @@ class KindSearch:
         shared = sum(1 for _ in takewhile(lambda alike: all(step == alike[0] for step in alike), steps))
         module = self.passes(first, module, self.context, 0, shared)
         best: _Best | None = None
-        faults: list[Infeasible] = []
-        for pipeline in pipelines:
+        faults: dict[int, Infeasible] = {}
+        for pipeline in _in_turn(pipelines):
             try:
                 best = self.better(pipeline, module, shared, best)
             except Infeasible as error:
-                faults.append(error)
+                faults[pipelines.index(pipeline)] = error
                 best = best or _Best(_nothing(error))
                 best.others.beaten(kind_of(pipeline), math.inf)
             except KeyboardInterrupt:
@@ -180,7 +181,7 @@ class KindSearch:
                 break
         assert best is not None
         if best.module is None:
-            raise faults[0]
+            raise faults[min(faults)]
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None
@@ -202,10 +203,11 @@ class KindSearch:
         assert plan is not None
         if best is not None and plan.value >= best.incumbent.value:  # on the real links
             return _kept(best, pipeline, plan.bound)
-        others = best.others if best is not None else _Known()
-        if best is not None and best.module is not None:
-            others.beaten(kind_of(best.pipeline), best.incumbent.bound, best.incumbent.value)
-        return _Best(plan, made, pipeline, sink, others)
+        if best is None:
+            return _Best(plan, made, pipeline, sink)
+        if best.module is not None:
+            best.others.beaten(kind_of(best.pipeline), best.incumbent.bound, best.incumbent.value)
+        return _Best(_with_bound(plan, best.incumbent.bound), made, pipeline, sink, best.others)
 
     def passes(self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, stop: int) -> Module:
         """The module after the passes ``start`` to ``stop`` of a pipeline."""
@@ -215,6 +217,12 @@ class KindSearch:
     def told(self, name: str, seconds: float) -> None:
         self.spent += seconds
         self.on_pass(name, seconds)
+
+
+def _in_turn(pipelines: Sequence[tuple[Pass, ...]]) -> list[tuple[Pass, ...]]:
+    """In the order in which they are searched."""
+    differ = any((shard := _shard_of(pipeline)) and shard.stages == 1 for pipeline in pipelines)
+    return sorted(pipelines, key=lambda pipeline: _shard_of(pipeline) is None) if differ else list(pipelines)
 
 
 def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> Plan:

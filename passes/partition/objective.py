@@ -20,12 +20,14 @@ Progress = Callable[[str, float | None], None]
 class Budget:
     """Limits on a search: ideals walked over per enumeration, bytes stored for a family, pairs of ideals tested in each phase
     (ten to a hundred million a second), seconds in all. The first three make the same plan on any machine; the seconds only
-    stop a machine that is slower than expected."""
+    stop a machine that is slower than expected. ``beaten``: the value of a plan of another kind; a search whose bound reaches
+    it ends."""
 
     ideals: int = 5_000_000
     memory: int = 512 << 20
     pairs: int = 60_000_000
     seconds: float = 10.0
+    beaten: float = math.inf
 
 
 @dataclass

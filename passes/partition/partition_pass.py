@@ -25,7 +25,7 @@ from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
 from ir.names import unique
 from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
 from ir.topology import Topology
-from passes.framework.base import Pass, PassContext
+from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
@@ -141,7 +141,7 @@ class PartitionPass(Pass):
         planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
         if self.objective != TRAINING.name or planned is Planned.PROFILE:
             self._check(topology, planned)
-            return self._planned(module, topology, context)
+            return self._planned(module, topology, context, beaten=_worth(context) if self._pipeline else math.inf)
         return self._steps(module, topology, context)
 
     def _steps(self, module: Module, topology: Topology, context: PassContext) -> Module:
@@ -162,12 +162,14 @@ class PartitionPass(Pass):
             raise UsageError(message, where=self.name, hint="leave --replicas, --chunks and --split out")
 
         every, most = len(topology.devices), self.replicas or MOST_REPLICAS
+        beaten = _worth(context)
+        worth = beaten / steps.microbatches  # no step is below its periods
 
         def devices(stages: int) -> range:
             return range(stages, min(every, stages * most) + 1)
 
         def plan_of(stages: int) -> tuple[Module, Plan, float]:
-            found = replace(stream, stages=stages)._planned(module, topology, context, steps)
+            found = replace(stream, stages=stages)._planned(module, topology, context, steps, beaten=worth)
             plan = found.first(Plan)
             assert plan is not None
             shared = self.chunks > 1 or self.split == ANY
@@ -178,7 +180,10 @@ class PartitionPass(Pass):
             return self._in_chunks(topology, plan_of)
         if self.stages or self.split == ANY or not steps.flush:
             return plan_of(self.stages)[0]
-        return steps.quickest(plan_of, devices)
+        try:
+            return steps.quickest(plan_of, devices, beaten)
+        except NoBetterPlan as error:  # a bound on periods
+            raise NoBetterPlan(steps.least(error.bound, range(1, every + 1)), self.name) from None
 
     def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
         """The module with a plan of ``chunks`` stages on each device."""
@@ -189,8 +194,11 @@ class PartitionPass(Pass):
         module, plan, _ = plan_of(self.chunks * len(topology.devices))
         return module.replace(plan, on_devices(plan, topology, self.chunk_order))
 
-    def _planned(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None) -> Module:
-        """The module with a plan; with ``steps`` that of a stream with their costs."""
+    def _planned(
+        self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None, beaten: float = math.inf
+    ) -> Module:
+        """The module with a plan; with ``steps`` that of a stream with their costs. Raises NoBetterPlan where the search ended
+        without a plan, for its bound is not below ``beaten``."""
         started = time.perf_counter()
         func = module.entry
         net = context.analyses.get(network, topology)
@@ -213,9 +221,11 @@ class PartitionPass(Pass):
         built = time.perf_counter()
         overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
-        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds)
+        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds, beaten)
         search = self._solver(module, topology, net, groups)
         solution = at_least_a_plan(lambda given: search(problem, given, context.progress), budget)
+        if solution.stages is None and solution.bound >= beaten:
+            raise NoBetterPlan(solution.bound, self.name)
         gave_up = steps is None and _gave_up(func)
         if gave_up and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
@@ -610,6 +620,11 @@ def _named(problem: Problem, solution: Solution) -> list[tuple[str, ...]]:
     """A device for each set of nodes, the first free ones of its kind: stages that share one must name it."""
     free = [list(kind.devices) for kind in problem.kinds]
     return [(free[kind].pop(0),) for kind, _ in solution.stages or ()]
+
+
+def _worth(context: PassContext) -> float:
+    """Seconds below which a plan is better than that of another kind; inf where there is none."""
+    return context.incumbent.value if context.incumbent is not None else math.inf
 
 
 def _with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:

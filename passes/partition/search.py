@@ -114,10 +114,9 @@ class Search:
                 if self.objective.problem.size > HUGE:
                     self._phase("thin", self._thin)
                     return self._solution()
-                self._phase("linear", self._linear)
-                if not self.tight():
-                    self._phase("exact", self._exact)
                 for name, work in (
+                    ("linear", self._linear),
+                    ("exact", self._exact),
                     ("cuts", self._cuts),
                     ("beam", self._chains),
                     ("bound", self._raise),
@@ -125,7 +124,7 @@ class Search:
                     ("coarse", self._coarse),
                     ("band", self._band),
                 ):
-                    if not self.exhausted and not self.tight():
+                    if not self.exhausted and not self.done():
                         self._phase(name, work)
         except KeyboardInterrupt:
             if self.best is None:
@@ -143,6 +142,10 @@ class Search:
 
     def tight(self) -> bool:
         return self.value <= self.bound * (1 + TIGHT) or (self.value == self.bound == 0)
+
+    def done(self) -> bool:
+        """Whether nothing is left to look for: the plan is the best, or no plan is better than that of another kind."""
+        return self.tight() or self.bound >= self.budget.beaten
 
     def _left(self) -> float:
         return self.budget.seconds - (time.perf_counter() - self.started)
@@ -301,9 +304,9 @@ class Search:
                 trial = self.bound + (self.value - self.bound) * part
                 if trial * FAR < self.value:
                     continue  # sums are too coarse for it
-                if self.tight() or not self._trial(trial, ideals):
+                if self.done() or not self._trial(trial, ideals):
                     return
-        if not self.exhausted and not self.tight():
+        if not self.exhausted and not self.done():
             self._trial(self._better(), ideals)
         if self.exhausted and ideals is not None and self.best is not None and self.tables is tables:
             self._phase("polish", lambda: self._polish(ideals))
@@ -439,7 +442,7 @@ class Search:
             self._parts(keep_on)
 
     def _near_enough(self) -> bool:
-        return self.value <= self.bound * (1 + SMALL_GAP)
+        return min(self.value, self.budget.beaten) <= self.bound * (1 + SMALL_GAP)
 
     def _contract(self, keep_on: KeepOn) -> None:
         max_words = self.budget.memory // 8

@@ -13,6 +13,7 @@ every stage holds (``InFlight``); the exact memory of its plan is looked at afte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -172,16 +173,22 @@ class Steps:
             single=self.microbatches * plan.single,
         )
 
-    def quickest(self, plan_of: Callable[[int], tuple[Module, Plan, float]], devices: Callable[[int], range]) -> Module:
+    def quickest(
+        self,
+        plan_of: Callable[[int], tuple[Module, Plan, float]],
+        devices: Callable[[int], range],
+        beaten: float = math.inf,
+    ) -> Module:
         """The module of the best plan of any number of stages. ``plan_of``: the best of so many and a bound on their periods, 0
-        for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have. Raises
-        Infeasible where no number has a plan."""
+        for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have;
+        ``beaten``: seconds of a step of another kind: only better ones are looked for. Raises Infeasible where no number has a
+        plan."""
         best, plan, period = plan_of(0)
         count = len(plan.stages)
         bound = self.least(period, range(count, len(self.topology.devices) + 1))
         for stages in range(count - 1, 0, -1):
             least = self.least(period, devices(stages))
-            if least < plan.value and count - stages <= MOST_TRIED:
+            if least < min(plan.value, beaten) and count - stages <= MOST_TRIED:
                 try:
                     module, found, _ = plan_of(stages)
                 except Infeasible as error:
