@@ -163,7 +163,9 @@ class PartitionPass(Pass):
 
         every, most = len(topology.devices), self.replicas or MOST_REPLICAS
         beaten = _worth(context)
-        worth = beaten / steps.microbatches  # no step is below its periods
+        worth = steps.longest(beaten, range(1, every + 1))
+        if worth <= 0.0:
+            raise NoBetterPlan(steps.least(0.0, range(1, every + 1)), self.name)
 
         def devices(stages: int) -> range:
             return range(stages, min(every, stages * most) + 1)

@@ -47,6 +47,8 @@ from passes.partition.replicas import replicated_kinds
 MOST_TRIED = 8
 """Numbers of stages that are tried, beside that of the least load."""
 
+_HALVINGS = 30
+
 
 @dataclass(frozen=True, eq=False)
 class Steps:
@@ -156,6 +158,15 @@ class Steps:
         if not self.flush:
             return self.microbatches * period
         return least_step(*self._alone, self.microbatches, period, devices)
+
+    def longest(self, step: float, devices: range) -> float:
+        """The longest period of plans below ``step`` seconds: with any longer one ``least`` is not below. inf for an infinite
+        step."""
+        low, high = 0.0, step / self.microbatches
+        for _ in range(_HALVINGS if step < math.inf else 0):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.least(middle, devices) < step else (low, middle)
+        return high if self.least(0.0, devices) < step else 0.0
 
     def told(self, plan: Plan, devices: range | None) -> Plan:
         """The plan of a stream with these costs as that of a step; ``devices``: how many those plans have that it is compared

@@ -31,13 +31,19 @@ BACKWARD = 2 / 3
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A mesh over ``devices``, row by row. ``least``: seconds of a run that no plan on these devices is below; ``estimate``:
-    about what a split batch takes, to order by."""
+    about what a split batch takes; ``splits``: whether its shares divide the samples of a batch."""
 
     devices: tuple[Device, ...]
     sizes: tuple[int, ...]
     shares: Along = ()
     least: float = 0.0
     estimate: float = 0.0
+    splits: bool = True
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """What is searched first."""
+        return not self.splits, self.estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +61,27 @@ def candidates(
     part."""
     speeds = Speeds(module, topology, training=training)
     estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
-    found = [one for shape in shapes(len(topology.devices)) for one in estimates.meshes(topology.devices, shape)]
+    found = [one for shape in _sensible(topology.devices) for one in estimates.meshes(topology.devices, shape)]
     parts: list[Candidate] = []
     for names in () if every else whole_parts(topology):
         if 1 < len(names) < len(topology.devices):
             parts += estimates.meshes([topology.device(name) for name in names], (len(names),))[:1]
-    parts.sort(key=lambda candidate: candidate.estimate)
+    parts.sort(key=lambda candidate: candidate.order)
     left = min((candidate.least for candidate in parts[MOST_PARTS:]), default=math.inf)
-    searched = sorted([*found, *parts[:MOST_PARTS]], key=lambda candidate: candidate.estimate)
-    return Candidates(tuple(searched), left)
+    return Candidates(tuple(sorted([*found, *parts[:MOST_PARTS]], key=lambda candidate: candidate.order)), left)
+
+
+def _sensible(devices: Sequence[Device]) -> list[tuple[int, ...]]:
+    """Shapes of one axis, and of two where the members of a row are all on one host, or its hosts are in no other row."""
+    found = []
+    for sizes in shapes(len(devices)):
+        rows = [devices[first : first + sizes[-1]] for first in range(0, len(devices), sizes[-1])]
+        hosts = [{device.host for device in row} for row in rows]
+        if len(sizes) == 1 or all(
+            len(own) == 1 or all(own.isdisjoint(other) for other in hosts if other is not own) for own in hosts
+        ):
+            found.append(sizes)
+    return found
 
 
 class _Estimates:
@@ -91,13 +109,15 @@ class _Estimates:
             sums, last = self.sums(devices)
         except Unreachable:
             return []
-        members, least, found = self.speeds.members(devices), self.speeds.least(devices), list[Candidate]()
+        members, found = self.speeds.members(devices), list[Candidate]()
         for along in self.speeds.candidates(sizes, self.uneven, devices=devices):
             shares = along or tuple((1,) * size for size in sizes)
             run = self.speeds.estimate(shares, members, self.uneven)
+            least = self.speeds.least(devices, shares, self.uneven)
             exposed = max(sums - BACKWARD * run, last)
-            found.append(Candidate(tuple(devices), sizes, along, least, run + exposed / self.microbatches))
-        return sorted(found, key=lambda candidate: candidate.estimate)
+            estimate, splits = run + exposed / self.microbatches, self.speeds.splits(shares, self.uneven)
+            found.append(Candidate(tuple(devices), sizes, along, least, estimate, splits))
+        return sorted(found, key=lambda candidate: candidate.order)
 
     def sums(self, devices: Sequence[Device]) -> tuple[float, float]:
         """Seconds of the sums of all gradients over a ring of the devices, and of the last bucket. Raises Unreachable."""

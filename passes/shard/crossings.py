@@ -1,8 +1,9 @@
 """What crosses between stages, from below: bytes by run, and the best link that a block can have to those before and behind it.
 
 A member of a mesh of n devices receives at least one n-th of each value that enters, over at best the fastest route from any
-earlier device; as much it sends. Where the mesh beside it has another shape, values cross whole. These are what every plan
-pays, whatever the layouts at its borders.
+earlier device; as much it sends. All members together receive and send at least the whole value: a medium that every route
+between the block and those beside it crosses (``Path.media``) is busy with all of it. Where the mesh beside it has another
+shape, values cross whole. These are what every plan pays, whatever the layouts at its borders.
 """
 
 from __future__ import annotations
@@ -138,21 +139,29 @@ class Links:
         if 1 < len(devices) <= MOST_PAIRS:
             count = len(devices)
             self.latency, self.bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
+            crossing: dict[str, tuple[float, list[tuple[int, int]]]] = {}
             for a, one in enumerate(devices):
                 for b, two in enumerate(devices):
                     if a != b:
                         path = net.path(one.name, two.name)
                         self.latency[a, b], self.bandwidth[a, b] = path.latency, path.bandwidth
+                        for name, bandwidth in path.media:
+                            crossing.setdefault(name, (bandwidth, []))[1].append((a, b))
+            self.crosses, self.media = np.zeros((len(crossing), count, count), bool), np.zeros(len(crossing))
+            for number, (bandwidth, pairs) in enumerate(crossing.values()):
+                self.media[number] = bandwidth
+                senders, receivers = zip(*pairs, strict=True)
+                self.crosses[number, senders, receivers] = True
             self.paying = np.array([port != FREE for port in ports])
 
     def before(self, block: Block) -> Link:
         """To the earlier device that is best for it, of the member with the slowest such link: every member receives."""
         if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
             return self.best
-        latency = self.latency[: block.first, block.first : block.behind].min(axis=0)
-        bandwidth = self.bandwidth[: block.first, block.first : block.behind].max(axis=0)
+        own = slice(None, block.first), slice(block.first, block.behind)
+        latency, bandwidth = self.latency[own].min(axis=0), self.bandwidth[own].max(axis=0)
         worst = int(bandwidth.argmin())
-        return Link(float(latency[worst]), float(bandwidth[worst]))
+        return Link(float(latency[worst]), min(float(bandwidth[worst]), self.shared(own, block)))
 
     def behind(self, block: Block) -> Link:
         """The best link of any member to a later device: one member may send for all."""
@@ -160,8 +169,14 @@ class Links:
             return self.best
         own = slice(block.first, block.behind), slice(block.behind, None)
         latencies = np.sort(self.latency[own].min(axis=0)).tolist()
-        bandwidths = np.sort(self.bandwidth[own].max(axis=0))[::-1].tolist()
+        reached = np.minimum(self.bandwidth[own].max(axis=0), self.shared(own, block))
+        bandwidths = np.sort(reached)[::-1].tolist()
         return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)))
+
+    def shared(self, pairs: tuple[slice, slice], block: Block) -> float:
+        """A member's part of the narrowest medium that the routes between all ``pairs`` cross; inf where there is none."""
+        common = self.crosses[:, *pairs].all(axis=(1, 2))
+        return float(self.media[common].min(initial=np.inf)) / (block.behind - block.first)
 
 
 __all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]

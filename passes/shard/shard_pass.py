@@ -310,7 +310,7 @@ class ShardPass(Pass):
         faults: list[tuple[float, float, str, str]] = []
         missing: list[tuple[float, Footprint, DeviceMesh]] = []
         unfit: list[UnfitError] = []
-        took, searched = 0.0, len(tried)
+        took, searched, tightest = 0.0, len(tried), 0.0
         most_useful = worth_finding(context)
         for number, candidate in enumerate(tried):
             began = time.perf_counter()
@@ -325,28 +325,29 @@ class ShardPass(Pass):
                 mesh = mesh_of(topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
                 mesh = mesh.limited(self.memory)
                 limit = mesh.memory
-                overlaps = self.overlaps(mesh)
-                inputs = [
-                    build(
-                        module,
-                        func,
-                        mesh,
-                        found,
-                        training=self.training,
-                        uneven=self.uneven,
-                        microbatches=self.flushed,
-                        overlap=overlap,
-                    )
-                    for overlap in overlaps
-                ]
-                left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number)) / len(inputs)
-                began = time.perf_counter()
+                overlaps = sorted(self.overlaps(mesh), key=lambda overlap: overlap != tightest)
+                left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number)) / len(overlaps)
                 most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
+                inputs: list[ShardInput] = []
                 plans: list[ShardPlan] = []
-                for given in inputs:
+                for overlap in overlaps:
+                    building = time.perf_counter()
+                    inputs.append(
+                        build(
+                            module,
+                            func,
+                            mesh,
+                            found,
+                            training=self.training,
+                            uneven=self.uneven,
+                            microbatches=self.flushed,
+                            overlap=overlap,
+                        )
+                    )
+                    began += time.perf_counter() - building  # building is no search
                     plans.append(
                         solve(
-                            given.problem,
+                            inputs[-1].problem,
                             memory=limit,
                             tie=self.tied,
                             seconds=most,
@@ -358,6 +359,7 @@ class ShardPass(Pass):
                     )
                     if plans[-1].interrupted or plans[-1].bound >= beaten:
                         break
+                _, tightest = max((plan.bound, given.overlap or 0.0) for given, plan in zip(inputs, plans, strict=True))
                 least = max(plan.bound for plan in plans)
                 if self.strategy:
                     bounds.append(least)
@@ -365,13 +367,13 @@ class ShardPass(Pass):
                     named = partial(named_plan, module, name=self.strategy, memory=limit, uneven=self.uneven, seconds=left)
                     plans = [named(given=given) for given in inputs[: len(plans)]]
                 elif not self.tied and not plans[-1].interrupted and least < beaten:
-                    rest = max(0.1, left * len(inputs) - (time.perf_counter() - began)) / len(inputs)
+                    rest = max(0.1, left * len(overlaps) - (time.perf_counter() - began)) / len(inputs)
                     better = partial(improved, module, memory=limit, uneven=self.uneven, seconds=rest)
                     try:
                         plans = [better(given, plan) for given, plan in zip(inputs, plans, strict=True)]
                     except KeyboardInterrupt:
                         plans[-1] = replace(plans[-1], interrupted=True)
-                if least >= most_useful < math.inf:
+                if least >= beaten < math.inf and not plans[-1].interrupted:
                     bounds.append(least)
                     continue
                 fitter, plan = self.quickest(module, inputs, plans, limit, least)
@@ -380,7 +382,7 @@ class ShardPass(Pass):
                     fitted = plan if fitter.fits(plan.choices) else None
                     began += time.perf_counter() - counting  # a count is no search
                     if fitted is None and not self.strategy:
-                        rest = max(0.1, left * len(inputs) - (time.perf_counter() - began))
+                        rest = max(0.1, left * len(overlaps) - (time.perf_counter() - began))
                         fitted = fitter.fitting(plan, tie=self.tied, seconds=rest)
                         fitted = fitter.counted(fitted, least) if fitted is not None else None
                         fitted = (

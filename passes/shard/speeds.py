@@ -3,11 +3,12 @@
 A device type has the seconds that all ops of the model take on it by the roofline, in training with their gradients, their
 overheads aside, which no sharding divides. The speed along an axis is that of all devices at one place of it, together. Shares
 are those speeds in small whole numbers, at several scales; on a mesh of one axis also the samples of a batch, dealt out so that
-the device that takes longest for its own takes least. Of these the few best go to the search, by an estimate: an op of which
-some dimension is cut in whole (a factor of its rule that the sum of the shares divides) takes as long as the member that takes
-longest for its share; any other as long as it takes whole on the slowest device. The estimate only chooses what is searched;
-what a plan costs is ``build``'s to say. What no plan is below is ``least``: each op divided among all devices as their speeds
-are."""
+the device that takes longest for its own takes least. Of these the few best go to the search, those first that divide the
+samples, by an estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the shares divides)
+takes as long as the member that takes longest for its share; any other as long as it takes whole on the slowest device. The
+estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no plan is below is ``least``: each op
+divided among all devices as their speeds are.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ Along = tuple[Shares, ...]
 EQUAL = "equal"
 MOST_TRIED = 3
 """Unequal shares that are searched, beside equal ones."""
+MOST_DEALT = 2
+"""The same where some divide the samples of a batch."""
 SCALES = tuple(half / 2 for half in range(2, 17))
 POWERS = (1.0, 0.75, 0.5, 0.25)
 """Of the speeds: shares less unequal than these may divide what others do not."""
@@ -102,10 +105,15 @@ class Speeds:
         """The number of the type of each device."""
         return [self.numbers[device.type] for device in devices]
 
-    def least(self, devices: Sequence[Device]) -> float:
-        """Seconds of a run that no plan on these devices is below, whatever its mesh and its shares."""
+    def least(self, devices: Sequence[Device], along: Along = (), uneven: bool = False) -> float:
+        """Seconds of a run that no plan on these devices is below. ``along``: with these shares, of which each member has its
+        part of what is cut, unless parts may be ``uneven``; without, with any."""
         members = self.members(devices)
-        return math.fsum(_together([row[number] for number in members]) for row in self.floors)
+        found = math.fsum(_together([row[number] for number in members]) for row in self.floors)
+        if not along or uneven:
+            return found
+        largest = self.largest(along, members)
+        return max(found, math.fsum(max(row[type_] * part for type_, part in largest.items()) for row in self.floors))
 
     def candidates(
         self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED, devices: Sequence[Device] = ()
@@ -121,8 +129,15 @@ class Speeds:
         equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
-        ranked = sorted((self.estimate(along, members, uneven), along) for along in found)
-        return ((), *(along for seconds, along in ranked[:most] if seconds < equally))
+        ranked = sorted((not self.splits(along, uneven), self.estimate(along, members, uneven), along) for along in found)
+        if ranked and not ranked[0][0]:
+            most = min(most, MOST_DEALT)
+        return ((), *(along for _, seconds, along in ranked[:most] if seconds < equally))
+
+    def splits(self, along: Along, uneven: bool) -> bool:
+        """Whether the samples of a batch can be cut along all axes."""
+        whole = math.prod(map(sum, along))
+        return self.samples % whole == 0 or (uneven and self.samples >= whole)
 
     def dealt(self, members: Sequence[int]) -> Shares:
         """The samples of a batch (of a large one, equal parts of several samples): one each, then each to the device that takes
@@ -156,18 +171,21 @@ class Speeds:
 
     def estimate(self, along: Along, members: Sequence[int], uneven: bool) -> float:
         """Seconds of the ops, with these shares."""
-        shares = [math.prod(place) for place in itertools.product(*along)]
-        whole = sum(shares)
-        largest: dict[int, int] = {}
-        for type_, share in zip(members, shares, strict=True):
-            largest[type_] = max(share, largest.get(type_, 0))
+        largest, whole = self.largest(along, members), math.prod(map(sum, along))
         total = 0.0
         for sizes, row in self.work.items():
             if any(size % whole == 0 or (uneven and size >= whole) for size in sizes):
-                total += max(row[type_] * share / whole for type_, share in largest.items())
+                total += max(row[type_] * part for type_, part in largest.items())
             else:
                 total += max(row[type_] for type_ in largest)
         return total
+
+    def largest(self, along: Along, members: Sequence[int]) -> dict[int, float]:
+        """By type, the largest part of what is cut along all axes that a device has."""
+        whole, found = math.prod(map(sum, along)), dict[int, float]()
+        for type_, place in zip(members, itertools.product(*along), strict=True):
+            found[type_] = max(math.prod(place) / whole, found.get(type_, 0.0))
+        return found
 
 
 def _gradients(op: Op) -> int:
