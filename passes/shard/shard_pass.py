@@ -174,7 +174,7 @@ class ShardPass(Pass):
         if self.shares not in ("", EQUAL):
             read = read_shares(self.shares, sizes[0] if self.mesh else ())
             return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
-        if self.shares or self.strategy == DATA or len({device.type for device in topology.devices}) == 1:
+        if self.shares or len({device.type for device in topology.devices}) == 1:
             return Candidates(tuple(over(shape) for shape in sizes))
         if self.mesh:
             speeds = Speeds(module, topology, training=self.training)
@@ -363,6 +363,8 @@ class ShardPass(Pass):
                 least = max(plan.bound for plan in plans)
                 if self.strategy:
                     bounds.append(least)
+                    if self.strategy == DATA and candidate.shares and not self.shares:
+                        raise UnfitError("it has equal shares unless others are given")
                     whose = f" of the plan '{self.strategy}'"
                     named = partial(named_plan, module, name=self.strategy, memory=limit, uneven=self.uneven, seconds=left)
                     plans = [named(given=given) for given in inputs[: len(plans)]]

@@ -3,11 +3,11 @@
 A device type has the seconds that all ops of the model take on it by the roofline, in training with their gradients, their
 overheads aside, which no sharding divides. The speed along an axis is that of all devices at one place of it, together. Shares
 are those speeds in small whole numbers, at several scales; on a mesh of one axis also the samples of a batch, dealt out so that
-the device that takes longest for its own takes least. Of these the few best go to the search, those first that divide the
-samples, by an estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the shares divides)
-takes as long as the member that takes longest for its share; any other as long as it takes whole on the slowest device. The
-estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no plan is below is ``least``: each op
-divided among all devices as their speeds are.
+the device that takes longest for its own takes least. Of these the few best go to the search, in training those first that
+divide the samples, by an estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the
+shares divides) takes as long as the member that takes longest for its share; any other as long as it takes whole on the slowest
+device. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no plan is below is ``least``:
+each op divided among all devices as their speeds are.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EQUAL = "equal"
 MOST_TRIED = 3
 """Unequal shares that are searched, beside equal ones."""
 MOST_DEALT = 2
-"""The same where some divide the samples of a batch."""
+"""The same in training, where some divide the samples of a batch."""
 SCALES = tuple(half / 2 for half in range(2, 17))
 POWERS = (1.0, 0.75, 0.5, 0.25)
 """Of the speeds: shares less unequal than these may divide what others do not."""
@@ -78,7 +78,7 @@ class Speeds:
 
     def __init__(self, module: Module, topology: Topology, *, training: bool = False) -> None:
         self.numbers = {type_.name: number for number, type_ in enumerate(topology.types)}
-        self.devices, self.samples = topology.devices, samples_of(module.entry)
+        self.devices, self.samples, self.training = topology.devices, samples_of(module.entry), training
         self.work: dict[frozenset[int], list[float]] = {}
         self.floors: list[list[float]] = []
         counts: Counter[tuple[object, frozenset[int]]] = Counter()
@@ -129,8 +129,9 @@ class Speeds:
         equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
-        ranked = sorted((not self.splits(along, uneven), self.estimate(along, members, uneven), along) for along in found)
-        if ranked and not ranked[0][0]:
+        apart = {along: self.training and not self.splits(along, uneven) for along in found}
+        ranked = sorted((apart[along], self.estimate(along, members, uneven), along) for along in found)
+        if self.training and ranked and not ranked[0][0]:
             most = min(most, MOST_DEALT)
         return ((), *(along for _, seconds, along in ranked[:most] if seconds < equally))
 

@@ -175,10 +175,13 @@ def test_training_is_counted_twice_alike(seed: int, shares: str, uneven: bool) -
 
 @pytest.mark.parametrize("strategy", ["data", "megatron", "tied"])
 def test_plans_by_name_have_shares_too(strategy: str) -> None:
+    """Data parallel is in equal parts, as people run it, unless shares are given."""
     module = products(unequal([3e9, 1e9]))
-    found = through(module, ShardPass(mesh="2", strategy=strategy))
+    found = through(module, ShardPass(mesh="2", strategy=strategy, shares="3,1" if strategy == "data" else ""))
     (mesh,) = found.of_type(Mesh)
     assert mesh.shares == ((3, 1),)
+    (mesh,) = through(module, ShardPass(mesh="2", strategy=strategy)).of_type(Mesh)
+    assert mesh.shares == (() if strategy == "data" else ((3, 1),))
     plan = found.first(Plan)
     equal = through(module, ShardPass(mesh="2", strategy=strategy, shares="equal")).first(Plan)
     assert plan is not None
