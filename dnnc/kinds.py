@@ -2,11 +2,12 @@
 
 Each kind has a pipeline; the kinds are searched one after the other, and every later one looks only for plans that are better
 than the best so far, so a kind whose lower bound is not below that costs little. Replicas come first, for on equal devices they
-are hard to beat and quickly found, and last where devices differ in type. The plan's bound is the least of all kinds:
+are hard to beat and quickly found, and last where one mesh is searched. The plan's bound is the least of all kinds:
 "optimal" is said of all that was allowed. No plan mixes a replicated stage with one on a mesh.
 
-Stages on meshes have equal parts. Where devices differ in type, one mesh of all or some of them is searched first, with parts
-that may follow their speeds, so that plan and bound count it.
+Stages on meshes have equal parts, and their sums of gradients are counted behind the backward pass. So one mesh of all or some
+of the devices is searched first where they differ in type, with parts that may follow their speeds, and in training, with sums
+beside the backward pass.
 
 Meshes are left out where an option is of single devices (a cut, a pin, ``--split``, ``--pieces``, ``--comm``, latency) or says
 how to plan (``--mesh``, ``--passes``, ``--plan``), and where none can be: on one device, or with as many stages as devices.
@@ -69,11 +70,13 @@ def other_kinds(
 
 
 def with_one_mesh(pipeline: tuple[Pass, ...], topology: Topology) -> tuple[tuple[Pass, ...], ...]:
-    """The pipeline, and before it, where it searches any number of stages on devices of several types, the one that searches
-    one mesh in parts by their speeds."""
+    """The pipeline, and before it, where it searches any number of stages, the one that searches one mesh: of devices of
+    several types, in parts by their speeds, and in training, where the sums of gradients on one mesh travel beside the
+    backward pass."""
     shard = _shard_of(pipeline)
-    alike = len({device.type for device in topology.devices}) < 2
-    if alike or shard is None or shard.stages or shard.strategy or shard.shares or shard.tied:
+    if shard is None or shard.stages or shard.strategy or shard.shares or shard.tied:
+        return (pipeline,)
+    if len({device.type for device in topology.devices}) < 2 and not shard.training:
         return (pipeline,)
     microbatches = shard.flushed if shard.training else 0  # those of a step in stages: the values are compared
     return _resharded(pipeline, stages=1, microbatches=microbatches), _resharded(pipeline, whole=False)

@@ -118,7 +118,7 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
     idle = idle_devices(plan, topology)
     if not idle:
         return ""
-    if not reason:
+    if not reason and not (reason := dict(plan.certificate).get("idle", "")):
         reason = "no plan with them is faster" if plan.status == "optimal" else "no faster plan with them was found"
     names = ", ".join(idle) if len(idle) <= 3 else f"{idle[0]}, {idle[1]} and {len(idle) - 2} more"
     return f"  not used: {names} ({reason})"

@@ -1,9 +1,10 @@
 """Meshes that are worth a search: which devices take part, in what shape, with which shares.
 
-Devices of one type all take part. Of unequal ones whole sets may stay idle (``passes.model.parts``): slow ones, or those behind
-a slow link. Which sets are searched is decided by an estimate of a batch split over a mesh of one axis: the seconds of the ops
-(``speeds``), in training also the sums of gradients that outlast the backward pass. All devices together are searched in any
-case, and in every shape. A set that is not searched has a bound for which nothing is built, its ops divided as the speeds are.
+On one host, devices of one type all take part. Else whole sets may stay idle (``passes.model.parts``): slow ones, or those
+behind a slow link. Which sets are searched is decided by an estimate of a batch split over a mesh of one axis: the seconds of
+the ops (``speeds``), in training also the sums of gradients that outlast the backward pass. All devices together are searched
+in any case, and in every shape. A set that is not searched has a bound for which nothing is built, its ops divided as the
+speeds are.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Candidates:
 def candidates(
     module: Module, topology: Topology, net: Network, *, training: bool, microbatches: int, uneven: bool, every: bool = False
 ) -> Candidates:
-    """Of a topology whose devices are of several types. ``microbatches``: of a training step; ``every``: all devices take
-    part."""
+    """Of a topology whose devices are of several types or on several hosts. ``microbatches``: of a training step; ``every``:
+    all devices take part."""
     speeds = Speeds(module, topology, training=training)
     estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
     found = [one for shape in _sensible(topology.devices) for one in estimates.meshes(topology.devices, shape)]

@@ -20,31 +20,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Module, Plan
 from ir.objectives import THROUGHPUT, TRAINING
-from ir.topology import Topology
+from ir.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.folding import folding
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
-from passes.model.spmd.footprint import Footprint, overfull
+from passes.model.spmd.footprint import overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
-from passes.shard.build import OVERLAPS, ShardInput, build
+from passes.shard.build import ShardInput, build
 from passes.shard.candidates import Candidate, Candidates, candidates
-from passes.shard.decide import truthful_plan
-from passes.shard.fitting import Fitter
-from passes.shard.named import DATA, STRATEGIES, UnfitError, improved, named_plan
-from passes.shard.search import BOUNDING, ENOUGH_PROVEN, NoPlanError, ShardPlan, solve
+from passes.shard.named import STRATEGIES, UnfitError
+from passes.shard.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
+from passes.shard.search import ENOUGH_PROVEN, ShardPlan
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
 from passes.shard.submeshes import Submeshes, submeshes
@@ -100,18 +98,6 @@ class ShardPass(Pass):
     family: str = ""
     whole: bool = True
 
-    def quickest(
-        self, module: Module, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
-    ) -> tuple[Fitter, ShardPlan]:
-        """The quickest of the plans of the first of some problems, marked as interrupted where one of them was; ``bound``:
-        of all plans."""
-        found = []
-        for given, plan in zip(inputs, plans, strict=False):
-            fitter = Fitter(module, given, limit, training=self.training, uneven=self.uneven, microbatches=self.flushed)
-            found.append((fitter, fitter.counted(plan, bound)))
-        fitter, best = min(found, key=lambda row: row[1].value)
-        return fitter, replace(best, interrupted=any(plan.interrupted for plan in plans))
-
     @property
     def flushed(self) -> int:
         """Microbatches between two synchronisations of gradients."""
@@ -139,8 +125,9 @@ class ShardPass(Pass):
         must_run(module, topology)
         if self.stages != 1:
             return self.staged(module, topology, context)
-        tried = self.meshes(module, topology, context.analyses.get(network, topology))
-        fitter, plan, bound, searched = self.best(module, topology, tried, context)
+        among = self.meshes(module, topology, context.analyses.get(network, topology))
+        found = MeshSearch(module, topology, among, self.asked(context), context).run()
+        fitter, plan = found.fitter, found.plan
         if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
             must_run(module, topology, every=True)
         given, stage = fitter.given, fitter.staged(plan.choices)
@@ -153,15 +140,24 @@ class ShardPass(Pass):
         net = context.analyses.get(network, topology)
         times = self.flushed
         single = times * single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=times)
-        told = _plan(given, plan, bound, tried.searched, searched, self.training, self.strategy, self.tied)
+        told = _plan(given, found, among, self)
         told = replace(told, value=times * told.value, bound=times * told.bound, single=single, microbatches=times)
         return written(module, [stage], of_both(told, context.incumbent), memory=self.memory)
 
-    def overlaps(self, mesh: DeviceMesh) -> tuple[float | None, ...]:
-        """Those of the problems to search. Where all copies of a layer are alike, so is the price of their sums."""
-        if not self.training or len(mesh.devices) == 1:
-            return (None,)
-        return OVERLAPS[-1:] if self.tied or self.strategy == "tied" else OVERLAPS
+    def asked(self, context: PassContext) -> Asked:
+        """What the search on one mesh is asked for."""
+        return Asked(
+            self.training,
+            self.uneven,
+            self.tied,
+            self.strategy,
+            self.shares,
+            self.memory,
+            self.gap,
+            self.time_limit,
+            self.flushed,
+            worth_finding(context),
+        )
 
     def meshes(self, module: Module, topology: Topology, net: Network) -> Candidates:
         """The meshes to search."""
@@ -174,7 +170,9 @@ class ShardPass(Pass):
         if self.shares not in ("", EQUAL):
             read = read_shares(self.shares, sizes[0] if self.mesh else ())
             return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
-        if self.shares or len({device.type for device in topology.devices}) == 1:
+        alike = len({device.type for device in topology.devices}) == 1
+        here = len({device.host for device in topology.devices}) == 1 or not self.training
+        if self.shares or (alike and (here or self.mesh)):
             return Candidates(tuple(over(shape) for shape in sizes))
         if self.mesh:
             speeds = Speeds(module, topology, training=self.training)
@@ -274,7 +272,7 @@ class ShardPass(Pass):
                     least = min(topology.type(device.type).handover for device in topology.devices)
                     bound = min(bound + least, max(bound, search.alone(self.stages)))
         except UnfitError as error:
-            raise self.unfit(error, module) from None
+            raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
             return None, min(bound, overlapped)
@@ -292,159 +290,6 @@ class ShardPass(Pass):
         )
         return plan, min(max(bound, plan.bound), overlapped)
 
-    def unfit(self, error: UnfitError, module: Module) -> InvalidInput:
-        return InvalidInput(f"no plan '{self.strategy}': {error}", where=module.name, hint="leave the strategy to the search")
-
-    def best(
-        self, module: Module, topology: Topology, among: Candidates, context: PassContext
-    ) -> tuple[Fitter, ShardPlan, float, int]:
-        """The cheapest plan over all meshes, with what counts it, the least bound, and how many meshes were searched: all but
-        those that an interrupt from the keyboard left, once there was a plan. The bound counts meshes that a plan by name does
-        not fit; it is 0 where meshes are left."""
-        func = module.entry
-        found = context.analyses.get(folding, func, module)
-        ends = time.perf_counter() + self.time_limit
-        best: tuple[Fitter, ShardPlan] | None = None
-        tried = among.searched
-        bounds: list[float] = []
-        faults: list[tuple[float, float, str, str]] = []
-        missing: list[tuple[float, Footprint, DeviceMesh]] = []
-        unfit: list[UnfitError] = []
-        took, searched, tightest = 0.0, len(tried), 0.0
-        most_useful = worth_finding(context)
-        for number, candidate in enumerate(tried):
-            began = time.perf_counter()
-            whose = ""
-            beaten = best[1].value if best is not None and not self.strategy else most_useful
-            if candidate.least >= beaten:
-                bounds.append(candidate.least)
-                continue
-            try:
-                context.progress(f"mesh {'x'.join(map(str, candidate.sizes))}", number / len(tried))
-                net = context.analyses.get(network, topology)
-                mesh = mesh_of(topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
-                mesh = mesh.limited(self.memory)
-                limit = mesh.memory
-                overlaps = sorted(self.overlaps(mesh), key=lambda overlap: overlap != tightest)
-                left = max(0.1, (ends - time.perf_counter()) / (len(tried) - number)) / len(overlaps)
-                most = min(left, BOUNDING) if self.strategy else left  # beside a plan by name it is for the bound alone
-                inputs: list[ShardInput] = []
-                plans: list[ShardPlan] = []
-                for overlap in overlaps:
-                    building = time.perf_counter()
-                    inputs.append(
-                        build(
-                            module,
-                            func,
-                            mesh,
-                            found,
-                            training=self.training,
-                            uneven=self.uneven,
-                            microbatches=self.flushed,
-                            overlap=overlap,
-                        )
-                    )
-                    began += time.perf_counter() - building  # building is no search
-                    plans.append(
-                        solve(
-                            inputs[-1].problem,
-                            memory=limit,
-                            tie=self.tied,
-                            seconds=most,
-                            gap=self.gap,
-                            beaten=beaten,
-                            anytime=not self.strategy,
-                            progress=context.progress,
-                        )
-                    )
-                    if plans[-1].interrupted or plans[-1].bound >= beaten:
-                        break
-                _, tightest = max((plan.bound, given.overlap or 0.0) for given, plan in zip(inputs, plans, strict=True))
-                least = max(plan.bound for plan in plans)
-                if self.strategy:
-                    bounds.append(least)
-                    if self.strategy == DATA and candidate.shares and not self.shares:
-                        raise UnfitError("it has equal shares unless others are given")
-                    whose = f" of the plan '{self.strategy}'"
-                    named = partial(named_plan, module, name=self.strategy, memory=limit, uneven=self.uneven, seconds=left)
-                    plans = [named(given=given) for given in inputs[: len(plans)]]
-                elif not self.tied and not plans[-1].interrupted and least < beaten:
-                    rest = max(0.1, left * len(overlaps) - (time.perf_counter() - began)) / len(inputs)
-                    better = partial(improved, module, memory=limit, uneven=self.uneven, seconds=rest)
-                    try:
-                        plans = [better(given, plan) for given, plan in zip(inputs, plans, strict=True)]
-                    except KeyboardInterrupt:
-                        plans[-1] = replace(plans[-1], interrupted=True)
-                if least >= beaten < math.inf and not plans[-1].interrupted:
-                    bounds.append(least)
-                    continue
-                fitter, plan = self.quickest(module, inputs, plans, limit, least)
-                if best is None or plan.value < best[1].value:
-                    counting = time.perf_counter()
-                    fitted = plan if fitter.fits(plan.choices) else None
-                    began += time.perf_counter() - counting  # a count is no search
-                    if fitted is None and not self.strategy:
-                        rest = max(0.1, left * len(overlaps) - (time.perf_counter() - began))
-                        fitted = fitter.fitting(plan, tie=self.tied, seconds=rest)
-                        fitted = fitter.counted(fitted, least) if fitted is not None else None
-                        fitted = (
-                            replace(fitted, interrupted=fitted.interrupted or plan.interrupted) if fitted is not None else None
-                        )
-                    if fitted is None:
-                        assert limit is not None
-                        assert fitter.nearest is not None
-                        missing.append((fitter.nearest.total - limit, fitter.nearest, mesh))
-                        bounds.append(plan.bound)
-                        if plan.interrupted:
-                            raise KeyboardInterrupt
-                        continue
-                    plan = fitted
-            except KeyboardInterrupt:
-                if best is None:
-                    raise
-                best, searched = (best[0], replace(best[1], interrupted=True)), number
-                break
-            except UnfitError as error:
-                unfit.append(UnfitError(f"mesh {mesh}: {error}"))
-                continue
-            except NoPlanError as error:
-                faults.append((error.least, float(limit or 0), str(mesh), whose))
-                continue
-            finally:
-                took += time.perf_counter() - began
-                context.count(self.name, seconds=took)
-            bounds.append(plan.bound)
-            if best is None or plan.value < best[1].value:
-                best = fitter, plan
-            if plan.interrupted:
-                best, searched = (best[0], replace(best[1], interrupted=True)), number + 1
-                break
-        if context.incumbent is not None and (best is None or best[1].value >= most_useful):
-            unknown = searched < len(tried) or (unfit and not bounds)
-            raise NoBetterPlan(0.0 if unknown else min([among.bound, *bounds]), self.name)
-        if best is None and missing:
-            over, bytes_, mesh = min(missing, key=lambda found: found[0])
-            what = f"the plan '{self.strategy}'" if self.strategy else "the nearest that was found"
-            raise Infeasible(
-                f"no plan that fits was found: on mesh {mesh} {what} needs {bytes_.total} bytes on {_smallest(mesh, topology)} "
-                f"({bytes_}), {math.ceil(over)} more than there are",
-                where=topology.name,
-                hint="use more devices, or a smaller batch",
-            )
-        if best is None and not faults:
-            raise self.unfit(unfit[0], module)
-        if best is None:
-            least, limit_, shape, whose = min(faults)
-            over = math.ceil(least - limit_)
-            kept = "weights and what a backward pass needs" if self.training else "weights"
-            raise Infeasible(
-                f"{kept}{whose} need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
-                where=topology.name,
-                hint="use more devices",
-            )
-        fitter, plan = best[0], truthful_plan(best[0].given, best[1])
-        return fitter, plan, min(among.bound, *bounds, plan.value) if searched == len(tried) else 0.0, searched
-
 
 def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:
     """Raises Infeasible for an op that no type of device has seconds for; ``every``: that some type has none for."""
@@ -456,12 +301,6 @@ def must_run(module: Module, topology: Topology, *, every: bool = False) -> None
             name = op.results[0].name if op.results else op.name
             who = "no device can" if len(unfit) == len(types) else "the devices of a mesh run every op, and some cannot"
             raise Infeasible(f"{who} run {name} (device types: {', '.join(unfit)})", where=topology.name)
-
-
-def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
-    """The device with the least memory."""
-    devices = [topology.device(name) for name in mesh.devices]
-    return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
 
 
 def single_value(
@@ -538,17 +377,10 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, 
     )
 
 
-def _plan(
-    given: ShardInput,
-    plan: ShardPlan,
-    bound: float,
-    tried: Sequence[Candidate],
-    searched: int,
-    training: bool,
-    strategy: str,
-    tied: bool,
-) -> Plan:
-    """What is proven of one run of the function on one mesh; of the meshes ``tried`` the first so many were ``searched``."""
+def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPass) -> Plan:
+    """What is proven of one run of the function on one mesh."""
+    plan, bound, searched, tried = found.plan, found.bound, found.searched, among.searched
+    strategy, tied = asked.strategy, asked.tied
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
     if plan.interrupted:
         left = len(tried) - searched
@@ -558,6 +390,7 @@ def _plan(
         certificate["strategy"] = strategy
     if tied and not strategy:
         certificate["plans"] = "those in which all copies of a layer are alike"
+    certificate |= _idle(found.sets, given.mesh, tried)
     parts = len({one.devices for one in tried})
     shapes_tried = len({one.sizes for one in tried if len(one.devices) == max(len(other.devices) for other in tried)})
     if shapes_tried > 1:
@@ -572,7 +405,7 @@ def _plan(
     done = plan.value <= bound * (1 + AGREE)
     return Plan(
         name="@plan",
-        objective=(TRAINING if training else THROUGHPUT).name,
+        objective=(TRAINING if asked.training else THROUGHPUT).name,
         comm="sum",
         value=plan.value,
         port_value=plan.value,
@@ -582,6 +415,19 @@ def _plan(
         stages=(),
         certificate=tuple(sorted(certificate.items())),
     )
+
+
+def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Sequence[Candidate]) -> dict[str, str]:
+    """Why devices stay idle: what no plan on one mesh of all is below, and the best of the other sets."""
+    every = max((one.devices for one in tried), key=len)
+    if len(mesh.devices) == len(every) or every not in sets:
+        return {}
+    others = {devices: bound for devices, bound in sets.items() if tuple(device.name for device in devices) != mesh.devices}
+    second = min(others, key=lambda devices: others[devices])
+    text = f"on one mesh of all devices no plan is below {sets[every]:.3g} s a microbatch"
+    if second != every:
+        text += f", on the next best of {len(sets)} sets, {len(second)} devices, below {sets[second]:.3g} s"
+    return {"idle": text}
 
 
 __all__ = ["ShardPass"]

@@ -1,0 +1,301 @@
+"""The cheapest plan of a function on one mesh, of several meshes (``candidates``), and a bound of all of them.
+
+Meshes are searched in order, each only for a plan that is better than the best so far: one whose bound is not below that is
+left as soon as it is known, before a problem is built if its compute alone says so. In training each mesh has two problems
+(``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first. A plan by name
+(``Asked.strategy``) is made on every mesh; the search beside it is for the bound alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NoReturn
+
+from ir.diagnostics import Infeasible, InvalidInput
+from ir.module import Module
+from ir.topology import Device, Topology
+from passes.framework.base import NoBetterPlan, PassContext
+from passes.model.folding import folding
+from passes.model.network import network
+from passes.model.spmd.footprint import Footprint
+from passes.model.spmd.mesh import DeviceMesh, mesh_of
+from passes.shard.build import OVERLAPS, ShardInput, build
+from passes.shard.candidates import Candidate, Candidates
+from passes.shard.decide import truthful_plan
+from passes.shard.fitting import Fitter
+from passes.shard.named import DATA, UnfitError, improved, named_plan
+from passes.shard.search import BOUNDING, NoPlanError, ShardPlan, solve
+
+NAME = "shard"
+"""The pass that counts this work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options of the pass, as told there; ``microbatches`` are those between two synchronisations of gradients. ``worth``:
+    seconds of a run of the incumbent; only better plans are looked for."""
+
+    training: bool
+    uneven: bool
+    tied: bool
+    strategy: str
+    shares: str
+    memory: int
+    gap: float
+    time_limit: float
+    microbatches: int
+    worth: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class OnOneMesh:
+    """The plan with what counts it; ``bound`` seconds of a run of all meshes, 0 where some were not searched; how many were
+    ``searched``; ``sets``: of each set of devices, seconds that no plan on them is below."""
+
+    fitter: Fitter
+    plan: ShardPlan
+    bound: float
+    searched: int
+    sets: dict[tuple[Device, ...], float]
+
+
+@dataclass(slots=True)
+class _Problems:
+    """The problems of one mesh that were solved, their plans, and seconds that are left for this mesh."""
+
+    mesh: DeviceMesh
+    inputs: list[ShardInput] = field(default_factory=list)
+    plans: list[ShardPlan] = field(default_factory=list)
+    began: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def least(self) -> float:
+        return max(plan.bound for plan in self.plans)
+
+    @property
+    def left(self) -> float:
+        return max(0.1, self.seconds - (time.perf_counter() - self.began))
+
+
+class MeshSearch:
+    """One search over the candidates ``among``."""
+
+    def __init__(self, module: Module, topology: Topology, among: Candidates, asked: Asked, context: PassContext) -> None:
+        self.module, self.topology, self.among, self.asked, self.context = module, topology, among, asked, context
+        self.best: tuple[Fitter, ShardPlan] | None = None
+        self.bounds: list[float] = []
+        self.sets: dict[tuple[Device, ...], float] = {}
+        self.without: list[tuple[float, float, str, str]] = []  # meshes without a plan: bytes, limit, mesh, whose
+        self.missing: list[tuple[float, Footprint, DeviceMesh]] = []
+        self.unfit: list[UnfitError] = []
+        self.ends = time.perf_counter() + asked.time_limit
+        self.took, self.tightest, self.searched = 0.0, 0.0, len(among.searched)
+
+    def run(self) -> OnOneMesh:
+        """All meshes but those that an interrupt from the keyboard left, once there was a plan. Raises NoBetterPlan, and
+        Infeasible or InvalidInput where no mesh has a plan. The bound counts meshes that a plan by name does not fit."""
+        for number, candidate in enumerate(self.among.searched):
+            try:
+                self.look(number, candidate)
+            except KeyboardInterrupt:
+                if self.best is None:
+                    raise
+                self.best, self.searched = (self.best[0], replace(self.best[1], interrupted=True)), number
+                break
+            if self.best is not None and self.best[1].interrupted:
+                self.searched = number + 1
+                break
+        asked, every = self.asked, self.searched == len(self.among.searched)
+        if self.context.incumbent is not None and (self.best is None or self.best[1].value >= asked.worth):
+            unknown = not every or (self.unfit and not self.bounds)
+            raise NoBetterPlan(0.0 if unknown else min([self.among.bound, *self.bounds]), NAME)
+        if self.best is None:
+            self.refuse()
+        fitter, plan = self.best[0], truthful_plan(self.best[0].given, self.best[1])
+        bound = min(self.among.bound, *self.bounds, plan.value) if every else 0.0
+        return OnOneMesh(fitter, plan, bound, self.searched, self.sets)
+
+    def bounded(self, candidate: Candidate, bound: float) -> None:
+        """No plan on this mesh is below the bound."""
+        self.bounds.append(bound)
+        self.sets[candidate.devices] = min(bound, self.sets.get(candidate.devices, math.inf))
+
+    @property
+    def beaten(self) -> float:
+        """Seconds of a run below which a plan is worth finding. Beside a plan by name the search bounds all plans."""
+        return self.best[1].value if self.best is not None and not self.asked.strategy else self.asked.worth
+
+    def look(self, number: int, candidate: Candidate) -> None:
+        """Searches one mesh and keeps its plan where that is better."""
+        if candidate.least >= self.beaten:
+            self.bounded(candidate, candidate.least)
+            return
+        self.context.progress(f"mesh {'x'.join(map(str, candidate.sizes))}", number / len(self.among.searched))
+        net = self.context.analyses.get(network, self.topology)
+        mesh = mesh_of(self.topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
+        mesh = mesh.limited(self.asked.memory)
+        found = _Problems(mesh, began=time.perf_counter())
+        found.seconds = max(0.1, (self.ends - found.began) / (len(self.among.searched) - number))
+        try:
+            self.solve(found)
+            if found.least >= self.beaten < math.inf and not found.plans[-1].interrupted:
+                self.bounded(candidate, found.least)
+                return
+            plan = self.told(candidate, found)
+        except UnfitError as error:
+            self.unfit.append(UnfitError(f"mesh {mesh}: {error}"))
+            return
+        except NoPlanError as error:
+            whose = f" of the plan '{self.asked.strategy}'" if self.asked.strategy and found.plans else ""
+            self.without.append((error.least, float(mesh.memory or 0), str(mesh), whose))
+            return
+        finally:
+            self.took += time.perf_counter() - found.began
+            self.context.count(NAME, seconds=self.took)
+        if plan is not None:
+            self.bounded(candidate, plan.bound)
+
+    def overlaps(self, mesh: DeviceMesh) -> list[float | None]:
+        """Those of the problems to solve, in order. Where all copies of a layer are alike, so is the price of their sums."""
+        if not self.asked.training or len(mesh.devices) == 1:
+            return [None]
+        if self.asked.tied or self.asked.strategy == "tied":
+            return [OVERLAPS[-1]]
+        return sorted(OVERLAPS, key=lambda overlap: overlap != self.tightest)
+
+    def solve(self, found: _Problems) -> None:
+        """Builds and solves the problems of a mesh, until one says that no plan there is worth finding."""
+        asked, entry = self.asked, self.module.entry
+        overlaps = self.overlaps(found.mesh)
+        each = found.seconds / len(overlaps)
+        for overlap in overlaps:
+            building = time.perf_counter()
+            given = build(
+                self.module,
+                entry,
+                found.mesh,
+                self.context.analyses.get(folding, entry, self.module),
+                training=asked.training,
+                uneven=asked.uneven,
+                microbatches=asked.microbatches,
+                overlap=overlap,
+            )
+            found.began += time.perf_counter() - building  # building is no search
+            plan = solve(
+                given.problem,
+                memory=found.mesh.memory,
+                tie=asked.tied,
+                seconds=min(each, BOUNDING) if asked.strategy else each,
+                gap=asked.gap,
+                beaten=self.beaten,
+                anytime=not asked.strategy,
+                progress=self.context.progress,
+            )
+            found.inputs.append(given)
+            found.plans.append(plan)
+            if plan.interrupted or plan.bound >= self.beaten:
+                break
+        _, self.tightest = max((plan.bound, one.overlap or 0.0) for one, plan in zip(found.inputs, found.plans, strict=True))
+
+    def told(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
+        """The best plan of a mesh, or the one by name, all told; None where none fits. It is kept where it is the best."""
+        asked, least, limit = self.asked, found.least, found.mesh.memory
+        seconds = found.left / len(found.inputs)
+        named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven, seconds=seconds)
+        better = partial(improved, self.module, memory=limit, uneven=asked.uneven, seconds=seconds)
+        if asked.strategy:
+            self.bounded(candidate, least)
+            if asked.strategy == DATA and candidate.shares and not asked.shares:
+                raise UnfitError("it has equal shares unless others are given")
+            plans = [named(given=given) for given in found.inputs]
+        else:
+            plans = found.plans
+            if not asked.tied and not plans[-1].interrupted and least < self.beaten:
+                try:
+                    plans = [better(given, plan) for given, plan in zip(found.inputs, plans, strict=True)]
+                except KeyboardInterrupt:
+                    plans[-1] = replace(plans[-1], interrupted=True)
+        fitter, plan = self.quickest(found.inputs, plans, limit, least)
+        if self.best is not None and plan.value >= self.best[1].value:
+            if plan.interrupted:
+                self.best = self.best[0], replace(self.best[1], interrupted=True)
+            return plan
+        fitted = self.fitted(fitter, plan, found, least)
+        if fitted is None:
+            assert limit is not None
+            assert fitter.nearest is not None
+            self.missing.append((fitter.nearest.total - limit, fitter.nearest, found.mesh))
+            self.bounded(candidate, plan.bound)
+            if plan.interrupted:
+                raise KeyboardInterrupt
+            return None
+        if self.best is None or fitted.value < self.best[1].value:
+            self.best = fitter, fitted
+        return fitted
+
+    def quickest(
+        self, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
+    ) -> tuple[Fitter, ShardPlan]:
+        """The quickest of the plans of some problems, marked as interrupted where one of them was; ``bound``: of all plans."""
+        asked, found = self.asked, []
+        for given, plan in zip(inputs, plans, strict=True):
+            fitter = Fitter(
+                self.module, given, limit, training=asked.training, uneven=asked.uneven, microbatches=asked.microbatches
+            )
+            found.append((fitter, fitter.counted(plan, bound)))
+        fitter, best = min(found, key=lambda row: row[1].value)
+        return fitter, replace(best, interrupted=any(plan.interrupted for plan in plans))
+
+    def fitted(self, fitter: Fitter, plan: ShardPlan, found: _Problems, least: float) -> ShardPlan | None:
+        """The plan, or another that fits with all that it needs; None where none was found, or another was not asked for."""
+        counting = time.perf_counter()
+        fits = fitter.fits(plan.choices)
+        found.began += time.perf_counter() - counting  # a count is no search
+        if fits or self.asked.strategy:
+            return plan if fits else None
+        fitted = fitter.fitting(plan, tie=self.asked.tied, seconds=found.left)
+        if fitted is None:
+            return None
+        return replace(fitter.counted(fitted, least), interrupted=fitted.interrupted or plan.interrupted)
+
+    def refuse(self) -> NoReturn:
+        """Raises what says best why no mesh has a plan."""
+        strategy, name = self.asked.strategy, self.topology.name
+        if self.missing:
+            over, bytes_, mesh = min(self.missing, key=lambda found: found[0])
+            what = f"the plan '{strategy}'" if strategy else "the nearest that was found"
+            raise Infeasible(
+                f"no plan that fits was found: on mesh {mesh} {what} needs {bytes_.total} bytes on "
+                f"{_smallest(mesh, self.topology)} ({bytes_}), {math.ceil(over)} more than there are",
+                where=name,
+                hint="use more devices, or a smaller batch",
+            )
+        if not self.without:
+            raise unfit(self.unfit[0], strategy, self.module)
+        least, limit, shape, whose = min(self.without)
+        over = math.ceil(least - limit)
+        kept = "weights and what a backward pass needs" if self.asked.training else "weights"
+        raise Infeasible(
+            f"{kept}{whose} need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
+            where=name,
+            hint="use more devices",
+        )
+
+
+def unfit(error: UnfitError, strategy: str, module: Module) -> InvalidInput:
+    """What tells a person that a plan by name does not fit the model."""
+    return InvalidInput(f"no plan '{strategy}': {error}", where=module.name, hint="leave the strategy to the search")
+
+
+def _smallest(mesh: DeviceMesh, topology: Topology) -> str:
+    """The device with the least memory."""
+    devices = [topology.device(name) for name in mesh.devices]
+    return min(devices, key=lambda device: math.inf if (limit := topology.memory(device)) is None else limit).name
+
+
+__all__ = ["Asked", "MeshSearch", "OnOneMesh", "unfit"]
