@@ -226,8 +226,6 @@ class PartitionPass(Pass):
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds, beaten)
         search = self._solver(module, topology, net, groups)
         solution = at_least_a_plan(lambda given: search(problem, given, context.progress), budget)
-        if solution.stages is None and solution.bound >= beaten:
-            raise NoBetterPlan(solution.bound, self.name)
         gave_up = steps is None and _gave_up(func)
         if gave_up and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
@@ -236,6 +234,8 @@ class PartitionPass(Pass):
                 solution = at_least_a_plan(lambda given: search(whole[1], given, context.progress), left)
             else:
                 solution = _against(solution, whole[1], best_bound, "the graph was contracted for a quick search")
+        if solution.stages is None and solution.bound >= beaten < math.inf:
+            raise NoBetterPlan(solution.bound, self.name)
         if solution.stages is None:
             raise explain(problem, solution, topology, training=steps is not None)
         if overcounts:

@@ -4,6 +4,7 @@ An objective brings its own dynamic programme and its own definition of a plan's
 lattice of ideals. The walk over that lattice needs a ``Problem``: nodes, precedence (its tensors), and seconds such that a
 device with load at most T takes at most T seconds of them (its windows of weight).
 
+0. Where a plan of another kind is known (``Budget.beaten``), the programme at its value: nothing found ends the search.
 1. Upper bound: the programme over the prefixes of a few topological orders; of one, where there are few ideals at its value.
 2. The ideals that can be boundaries of a better plan (``ideals.lattice``), and the programme over them, first at a trial value
    just below the upper bound and only to find out whether anything reaches it (what is good enough is not improved, so
@@ -115,6 +116,7 @@ class Search:
                     self._phase("thin", self._thin)
                     return self._solution()
                 for name, work in (
+                    ("beaten", self._refute),
                     ("linear", self._linear),
                     ("exact", self._exact),
                     ("cuts", self._cuts),
@@ -183,6 +185,11 @@ class Search:
         self.statistics.stored = max(self.statistics.stored, ideals.size)
         self.statistics.tested += found.tested
         self.statistics.transitions += found.priced
+
+    def _refute(self) -> None:
+        """Whether any plan is better than that of another kind: where none is, nothing else is looked for."""
+        if np.isfinite(self.budget.beaten) and self.tables.states.every:
+            self._trial(self.budget.beaten, None)
 
     def _linear(self) -> None:
         identity = range(self.objective.problem.size)
