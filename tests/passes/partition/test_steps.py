@@ -18,7 +18,7 @@ from ir.facets import Cost, OptimizerState
 from ir.module import Module, Plan, Resource
 from ir.topology import DeviceType, Topology
 from passes.cost import CostPass
-from passes.framework.base import PassContext
+from passes.framework.base import NoBetterPlan, PassContext
 from passes.model.exchange import BUCKET
 from passes.model.learning import learning, learning_seconds, saved_values
 from passes.model.network import network
@@ -264,3 +264,27 @@ def test_a_limit_that_cannot_be_met_names_device_and_bytes() -> None:
 def test_what_does_not_go_with_training_is_refused() -> None:
     with pytest.raises(UsageError, match="--comm"):
         PartitionPass(objective="training", comm="overlap").run(chain([8, 8], 1), PassContext(dialects=DIALECTS))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.sampled_from([16, 48, 128, 256]), min_size=3, max_size=6), st.integers(1, 3), st.integers(1, 5))
+def test_a_search_ends_where_no_plan_is_better_than_one_of_another_kind(
+    widths: list[int], devices: int, microbatches: int
+) -> None:
+    """Just below the best plan there is none, by a bound that holds; above it the best plan is found."""
+    module = chain(widths, devices)
+    search = PartitionPass(objective="training", microbatches=microbatches, replicas=0)
+    best = search.run(module, PassContext(dialects=DIALECTS)).first(Plan)
+    assert best is not None
+
+    def incumbent(value: float) -> PassContext:
+        return PassContext(dialects=DIALECTS, incumbent=replace(best, value=value))
+
+    with pytest.raises(NoBetterPlan) as told:
+        search.run(module, incumbent(best.value * 0.5))
+    assert told.value.bound <= best.value * (1 + 1e-9)
+    assert told.value.bound >= best.value * 0.5 * (1 - 1e-9)
+    found = search.run(module, incumbent(best.value * 1.5)).first(Plan)
+    assert found is not None
+    assert found.value == pytest.approx(best.value)
+    assert found.bound <= best.value * (1 + 1e-9)

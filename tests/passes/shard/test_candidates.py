@@ -1,0 +1,143 @@
+"""Which devices a plan on one mesh uses: sets are left out where that is quicker, samples are dealt best, bounds hold."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ir
+from dnnc.frontends import DIALECTS
+from dnnc.machine.subsets import restricted
+from ir.module import Mesh, Module, Plan
+from ir.topology import Device, DeviceType, Host, Link, Topology
+from passes.cost import CostPass
+from passes.model.network import network
+from passes.model.parts import whole_parts
+from passes.model.spmd.mesh import mesh_of
+from passes.shard import ShardPass, build
+from passes.shard.candidates import candidates
+from passes.shard.speeds import Speeds
+from tests.passes.model.spmd.graphs import random_module
+from tests.passes.model.spmd.planning import through
+
+STEP = """
+module @m {{opset.onnx = 20}} {{
+  resource @v : tensor<64x{width}xf32> = declared optimizer<name = adam, size = {size}>
+  resource @w : tensor<{width}x64xf32> = declared optimizer<name = adam, size = {size}>
+  func @main(%x : tensor<{batch}x64xf32>) -> (%y : tensor<{batch}x64xf32>) {{
+    %h = onnx.MatMul(%x, @v) : tensor<{batch}x{width}xf32>
+    %a = onnx.Relu(%h) : tensor<{batch}x{width}xf32>
+    %y = onnx.MatMul(%a, @w) : tensor<{batch}x64xf32>
+  }}
+}}
+"""
+
+
+def step(batch: int, width: int = 64) -> Module:
+    text = STEP.format(batch=batch, width=width, size=64 * width * 8)
+    return through(ir.load_module(text, dialects=DIALECTS), CostPass())
+
+
+def hosts(*groups: tuple[float, int], between: float = 3e9) -> Topology:
+    """Hosts of so many devices of one rate each."""
+    rates = sorted({rate for rate, _ in groups})
+    types = [DeviceType(f"t{i}", "gpu", (("f32", rate),), rate, None, 0.0) for i, rate in enumerate(rates)]
+    devices = [
+        Device(f"h{i}-d{j}", f"t{rates.index(rate)}", f"h{i}") for i, (rate, count) in enumerate(groups) for j in range(count)
+    ]
+    links = [Link(f"in-{device.name}", (device.name, device.host), 1e10, 1e-9) for device in devices]
+    links += [Link(f"out-h{i}", (f"h{i}", "switch"), between, 5e-9) for i in range(len(groups))]
+    names = tuple(Host(f"h{i}") for i in range(len(groups)))
+    return Topology("@top", tuple(types), names, tuple(devices), (ir.Switch("switch"),), tuple(links))
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    for cuts in itertools.combinations(range(1, total), parts - 1):
+        yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, total)))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.sampled_from([1e9, 2e9, 3e9, 7e9]), min_size=2, max_size=4), st.integers(4, 12))
+def test_samples_are_dealt_best(rates: list[float], batch: int) -> None:
+    """No other way to deal them makes the largest time less."""
+    topology = hosts(*((rate, 1) for rate in rates))
+    speeds = Speeds(step(batch), topology, training=True)
+    members = speeds.members(topology.devices)
+
+    def longest(counts: Sequence[int]) -> float:
+        return max(count * speeds.seconds[number] for count, number in zip(counts, members, strict=True))
+
+    dealt = speeds.dealt(members)
+    assert sum(dealt) == batch
+    assert longest(dealt) == pytest.approx(min(map(longest, compositions(batch, len(rates)))))
+
+
+def test_whole_parts() -> None:
+    """Hosts that differ in names alone count by how many there are; a host of its own is there or not."""
+    topology = hosts((1e9, 2), (2e9, 1), (1e9, 2))
+    found = [tuple(name[:2] for name in part) for part in whole_parts(topology)]
+    assert sorted(found) == sorted(
+        [("h0", "h0"), ("h0", "h0", "h2", "h2"), ("h1",), ("h0", "h0", "h1"), ("h0", "h0", "h1", "h2", "h2")]
+    )
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=3), st.booleans())
+def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool) -> None:
+    """Each mesh's cheapest plan, by every choice of one node after another and by the search."""
+    topology = hosts(*((rate, 1) for rate in rates))
+    module = random_module(seed, 5).extend([topology])
+    found = candidates(module, topology, network(topology), training=training, microbatches=1, uneven=False, every=True)
+    for one in found.searched:
+        mesh = mesh_of(topology, network(topology), one.sizes, shares=one.shares, devices=one.devices)
+        problem = build(module, module.entry, mesh, None, training=training).problem
+        kinds = [problem.node_kinds[kind] for kind in problem.kinds]
+        assert one.least <= math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("slow", "between", "used"), [(1e7, 3e9, 2), (8e8, 1e7, 2), (1e9, 1e10, 3)])
+def test_a_host_stays_idle_where_that_is_quicker(slow: float, between: float, used: int) -> None:
+    """One device has a hundredth of the speed, for less than one of 48 samples; or its link is slow; or neither."""
+    topology = hosts((1e9, 2), (slow, 1), between=between)
+    module = step(48, 256).extend([topology])
+    plan = through(module, ShardPass(training=True, microbatches=4)).first(Plan)
+    assert plan is not None
+    (stage,) = plan.stages
+    assert len(stage.devices) == used
+    sets = [[device.name for device in topology.devices if device.host in some] for some in (("h0",), ("h0", "h1"))]
+    values = []
+    for names in sets:
+        part = restricted(topology, names)
+        alone = through(step(48, 256).extend([part]), ShardPass(training=True, microbatches=4)).first(Plan)
+        assert alone is not None
+        values.append(alone.value)
+    assert plan.value == pytest.approx(min(values))
+    assert plan.bound <= plan.value
+    assert ("idle" in dict(plan.certificate)) == (used == 2)
+
+
+def test_devices_of_one_host_and_type_all_take_part() -> None:
+    module = step(6, 256).extend([hosts((1e9, 3))])
+    (mesh,) = through(module, ShardPass(training=True)).of_type(Mesh)
+    assert len(mesh.devices) == 3
+
+
+def test_a_set_of_devices_that_is_not_searched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its compute, evenly divided: the plan's bound is no larger."""
+    topology = hosts((1e9, 2), (2e9, 1), (4e9, 1))
+    module = step(6, 256).extend([topology])
+    every = candidates(module, topology, network(topology), training=True, microbatches=1, uneven=False)
+    assert every.bound == math.inf
+    monkeypatch.setattr("passes.shard.candidates.MOST_PARTS", 1)
+    some = candidates(module, topology, network(topology), training=True, microbatches=1, uneven=False)
+    left = {one.devices: one.least for one in every.searched if one.devices not in {other.devices for other in some.searched}}
+    assert left
+    assert some.bound == pytest.approx(min(left.values()))
+    plan = through(module, ShardPass(training=True)).first(Plan)
+    assert plan is not None
+    assert plan.bound <= some.bound
