@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnc.verify_plan
-from dnnc.backend.placement_result import placement_result, placement_text
+from dnnc.backend.placement_result import Row, placement_result, placement_text
 from dnnc.solve import SolveOptions, solve_file
 from dnnc.verify_plan import Limits, Report, verify, verify_files
 from dnnc.verify_plan.numbers import Malformed
@@ -341,7 +341,7 @@ def test_it_shares_nothing_with_the_solver() -> None:
 
 
 def test_the_result_format_of_the_reference() -> None:
-    result = placement_result(2.5, [("accelerator", 2.5, (1, 2)), ("accelerator", 0.0, ()), ("cpu", 1.0, (3,))], {})
+    result = placement_result(2.5, [Row(False, 2.5, (1, 2)), Row(False, 0.0, ()), Row(True, 1.0, (3,))], {})
     assert result == {
         "maxLoad": 2.5,
         "fpgas": [{"load": 2.5, "nodes": [1, 2]}],
