@@ -8,7 +8,7 @@ fastest route, whatever the other end is, and nothing for being one of several s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """``module``: the workload on its machines; ``options``: with what these need; ``machines``: what a result says of them;
-    ``types``: what a topology calls the device types of the module, empty for the machines of the file."""
+    """``module``: the workload on its machines; ``types``: what a topology calls the device types of the module, empty for the
+    machines of the file; ``options``: with what these need; ``machines``: what a result says of them."""
 
     module: Module
+    types: Mapping[str, str]
     objective: str
     options: SolveOptions
     format: str
     machines: dict[str, Any]
-    types: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_problem(options: SolveOptions, sink: DiagnosticSink) -> Read:
@@ -61,7 +61,7 @@ def _read_on_own(options: SolveOptions, sink: DiagnosticSink) -> Read:
     machines = Machines(options.accelerators, options.cpus, options.memory, inside)
     inference = options.forward or not objective_of(objective).trains
     module = lower(profile, machines, backward=not inference, sink=sink)
-    return Read(module, objective, options, profile.format, asdict(machines.over(profile.machines)))
+    return Read(module, {}, objective, options, profile.format, asdict(machines.over(profile.machines)))
 
 
 def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
@@ -92,11 +92,11 @@ def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
     if trains and options.forward:
         raise UsageError(f"--forward leaves out what {objective} is of", hint="--objective throughput")
     where, bytes_ = options.file, options.by_bytes
-    found = on_topology(module, options.topology, training=trains, by_bytes=bytes_, sink=sink, where=where)
-    machines = {"topology": options.topology or None, "bytes": bytes_, "seconds": found.note}
+    module, note = on_topology(module, options.topology, training=trains, by_bytes=bytes_, sink=sink, where=where)
+    machines = {"topology": options.topology or None, "bytes": bytes_, "seconds": note}
     text = is_text(options.file) and not options.format
     format_ = "ir" if text else str(dict(module.attributes)["producer"].value)
-    return Read(found.module, objective, options, format_, machines, found.types)
+    return Read(*in_kinds(module), objective, options, format_, machines)
 
 
 def _check(options: SolveOptions, objective: str, backward_nodes: bool) -> None:
@@ -156,16 +156,6 @@ def _check_machines(module: Module, options: SolveOptions) -> None:
         raise UsageError("there is no device to run on", where=options.file, hint="give --accelerators or --cpus above 0")
 
 
-@dataclass(frozen=True, slots=True)
-class OnTopology:
-    """``module``: the workload and its topology, in which devices of one type have equal memory and ports; ``types``: what the
-    topology's file calls each of its types; ``note``: whose seconds the devices have."""
-
-    module: Module
-    types: Mapping[str, str]
-    note: str
-
-
 def is_text(file: str | Path) -> bool:
     """Whether a workload is IR text, by the spelling of its path."""
     return Path(file).suffix == ".ir"
@@ -194,9 +184,9 @@ def has_backward_nodes(module: Module) -> bool:
 
 def on_topology(
     module: Module, spec: str, *, training: bool, by_bytes: bool, sink: DiagnosticSink, where: str, root: Path | None = None
-) -> OnTopology:
-    """The workload on the topology that ``spec`` names, its own where ``spec`` is empty. ``root``: a folder where a file that
-    is not found may lie. Raises InvalidInput, UsageError."""
+) -> tuple[Module, str]:
+    """The workload on the topology that ``spec`` names, its own where ``spec`` is empty; and a sentence on whose seconds the
+    devices have. ``root``: a folder where a file that is not found may lie. Raises InvalidInput, UsageError."""
     from dnnc.driver import with_topology
     from dnnc.frontends.workloads.fitted import fitted
     from dnnc.machine import machines_of
@@ -208,17 +198,17 @@ def on_topology(
     topology = module.first(Topology)
     if topology is None:
         raise UsageError("the workload does not say which devices there are", where=where, hint="add -t TOPOLOGY")
-    module, note = fitted(module, topology, training=training, sink=sink, where=where, by_bytes=by_bytes)
-    module, types = _in_kinds(module, topology)
-    return OnTopology(module, types, note)
+    return fitted(module, topology, training=training, sink=sink, where=where, by_bytes=by_bytes)
 
 
-def _in_kinds(module: Module, topology: Topology) -> tuple[Module, dict[str, str]]:
-    """The module with a device type for each kind of interchangeable devices, and the type that each was: so a stage's type
-    says on which devices it may run."""
+def in_kinds(module: Module) -> tuple[Module, dict[str, str]]:
+    """The module with a device type for each kind of interchangeable devices, without hand-over, and the type that each was: so
+    a stage's type says on which devices it may run."""
     from passes.model.network import network
     from passes.model.stages.from_ir import kinds_of
 
+    topology = module.first(Topology)
+    assert topology is not None, "a workload on a topology"
     taken: set[str] = set()
     types: list[DeviceType] = []
     home: dict[str, str] = {}
@@ -256,4 +246,4 @@ def _with_ids(module: Module, where: str) -> Module:
     return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
 
 
-__all__ = ["OnTopology", "Read", "has_backward_nodes", "is_text", "on_topology", "read_problem", "read_workload"]
+__all__ = ["Read", "has_backward_nodes", "in_kinds", "is_text", "on_topology", "read_problem", "read_workload"]

@@ -276,7 +276,9 @@ def verify_plan(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Recompute a split of FILE from the file alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
-    the exit code is 5 when there is one. Options stand over what RESULT says; machines are as FILE and options say."""
+    the exit code is 5 when there is one. Options stand over what RESULT says; machines are as FILE and options say, those of
+    TOPOLOGY as 'dnnc topology show' prints them."""
+    from dnnc.machine import machines_of
     from dnnc.verify_plan import Limits, verify_files
 
     groups = _groups(hierarchy)
@@ -291,10 +293,20 @@ def verify_plan(
         "inner_bandwidth": _rate(inner_bandwidth, "--inner-bandwidth"),
     }
     limits = Limits(accelerators, cpus, _bytes(memory), _rate(bandwidth))
+    own = {"--accelerators": accelerators, "--cpus": cpus, "--memory": memory, "--bandwidth": bandwidth, "--hierarchy": groups}
+    if topology is not None and (given := [flag for flag, value in own.items() if value is not None]):
+        raise UsageError(f"{', '.join(given)}: of the machines of FILE, not of a topology", where=topology)
+    if by_bytes and topology is None and file.suffix != ".ir":
+        raise UsageError("--bytes is of the links of a topology", hint="add -t TOPOLOGY")
+    sink = DiagnosticSink()
+    devices = None if topology is None else machines_of(topology, sink)
+    show_warnings(sink.diagnostics, quiet)
     report = verify_files(
         file,
         result,
         limits,
+        topology=devices,
+        by_bytes=by_bytes,
         format=format.value if format else "",
         objective=objective or "",
         comm=comm.value if comm else "",
