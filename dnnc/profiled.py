@@ -236,8 +236,6 @@ def _with_ids(module: Module, where: str) -> Module:
     ops, seen = [], set()
     for op in module.entry.ops:
         id_ = op.get("id", op.id[1:])
-        if isinstance(id_, bool) or not isinstance(id_, int | str):
-            raise InvalidInput(f"the id is {id_!r}, expected a number or a text", where=f"{where}: {op.id}")
         if id_ in seen:
             raise InvalidInput(f"two nodes have the id {id_!r}", where=f"{where}: {op.id}", hint="ids are unique")
         seen.add(id_)

@@ -31,7 +31,8 @@ def on_topology(workload: Workload, topology: Topology, *, by_bytes: bool) -> Wo
         type_ = topology.type(device.type)
         limit = type_.memory if device.memory is None else device.memory
         memory = None if limit is None else Fraction(max(0, limit - type_.reserved))
-        machines[device.name] = Machine(device.type, memory, type_.free_transfers, ports[device.name])
+        port = (Fraction(0), None) if type_.free_transfers else ports[device.name]
+        machines[device.name] = Machine(device.type, memory, type_.free_transfers, port)
     for maker, milliseconds in workload.stated.items() if by_bytes else ():
         if milliseconds and workload.readers.get(maker) and not workload.output.get(maker):
             raise Malformed(f"--bytes: the transfer of node {maker!r} states no bytes")
