@@ -17,7 +17,6 @@ from ir.attributes import attributes
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.facets import Direction, Time
 from ir.module import Module
-from ir.names import unique
 from ir.objectives import PIPEDREAM, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
 from ir.topology import DeviceType, Topology
 
@@ -209,16 +208,15 @@ def in_kinds(module: Module) -> tuple[Module, dict[str, str]]:
 
     topology = module.first(Topology)
     assert topology is not None, "a workload on a topology"
-    taken: set[str] = set()
+    kinds = kinds_of(topology, network(topology))
     types: list[DeviceType] = []
     home: dict[str, str] = {}
-    copies: dict[str, list[str]] = {}
     was: dict[str, str] = {}
-    for kind in kinds_of(topology, network(topology)):
-        name = unique(kind.type, taken)
+    for kind in kinds:
+        alone = sum(other.type == kind.type for other in kinds) == 1
+        name = kind.type if alone else f"{kind.type} like {kind.devices[0]}"
         types.append(replace(topology.type(kind.type), name=name, handover=0.0))
         home |= dict.fromkeys(kind.devices, name)
-        copies.setdefault(kind.type, []).append(name)
         was[name] = kind.type
     devices = tuple(replace(device, type=home[device.name]) for device in topology.devices)
     module = module.replace(topology, replace(topology, types=tuple(types), devices=devices))
@@ -226,7 +224,7 @@ def in_kinds(module: Module) -> tuple[Module, dict[str, str]]:
     for op in module.entry.ops:
         time = op.facet(Time)
         stated = () if time is None else time.seconds
-        told = sorted((f"@{name}", seconds) for old, seconds in stated for name in copies.get(old[1:], ()))
+        told = sorted((f"@{name}", seconds) for old, seconds in stated for name, type_ in was.items() if type_ == old[1:])
         ops.append(op.with_facets(Time(tuple(told))))
     return module.replace(module.entry, replace(module.entry, ops=tuple(ops))), was
 

@@ -185,7 +185,8 @@ def budget_of(options: SolveOptions) -> Budget:
 def does_not_fit(status: str, topology: Topology) -> Infeasible:
     """The error where a search without an explanation of its own found no plan."""
     limits = sorted({topology.memory(device) for device in topology.devices} - {None}, key=lambda size: size or 0)
-    memory = f" of {limits[0]} bytes of memory" if limits else ""
+    most = f" to {limits[-1]}" if len(limits) > 1 else ""
+    memory = f" of {limits[0]}{most} bytes of memory" if limits else ""
     proven = status == "infeasible"
     words = "no plan fits" if proven else "the search ended at its budget without a plan that fits"
     error = Infeasible(

@@ -144,7 +144,7 @@ def _with_backward_nodes(ops: Sequence[Op]) -> list[Op]:
             name = unique(f"{base}.{maker.id[1:]}", taken)
             behind.append(_gradient(op, name, [base], free, maker, color))
             gradients[maker.id].append(name)
-    forward = [op.with_facets(Color(colors[op.id]), _FW) for op in ops]
+    forward = [op.with_facets(Color(colors[op.id]), op.facet(Direction, _FW)) for op in ops]
     return [*forward, *behind]
 
 
