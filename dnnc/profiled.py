@@ -39,10 +39,10 @@ class Read:
 
 def read_problem(options: SolveOptions, sink: DiagnosticSink) -> Read:
     """The workload of a file on the machines that are asked for. Raises InvalidInput, UsageError."""
-    on_topology_ = bool(options.topology) or (is_text(options.file) and not options.format)
-    if options.by_bytes and not on_topology_:
+    from_topology = bool(options.topology) or (is_text(options.file) and not options.format)
+    if options.by_bytes and not from_topology:
         raise UsageError("--bytes is of the links of a topology", hint="add -t TOPOLOGY; --bandwidth is of the file's machines")
-    read = _read_on_topology(options, sink) if on_topology_ else _read_on_own(options, sink)
+    read = _read_on_topology(options, sink) if from_topology else _read_on_own(options, sink)
     _check_machines(read.module, options)
     return read
 
@@ -75,25 +75,26 @@ def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
         "--hierarchy": options.hierarchy,
         "--inner-bandwidth": options.inner_bandwidth,
     }
+    where, by_bytes = options.file, options.by_bytes
     if given := [flag for flag, value in own.items() if value is not None]:
-        hint = "leave them out: a topology states devices, memory and links" if len(given) > 1 else "a topology states it"
-        raise UsageError(f"{', '.join(given)}: of the machines of a file, not of a topology", where=options.topology, hint=hint)
+        message = f"{', '.join(given)}: of the machines of a file, not of a topology"
+        hint = "leave it out: a topology states devices, memory and links"
+        raise UsageError(message, where=options.topology or where, hint=hint)
     known = offered(Planned.PROFILE)
     if options.objective and objective_of(options.objective) not in known:
         message = f"--objective {options.objective} is of equal accelerators, not of a topology"
         hint = f"there {names(known)} can be minimised; --accelerators and --bandwidth state equal ones"
-        raise UsageError(message, where=options.topology or options.file, hint=hint)
-    module = read_workload(options.file, sink, options.format)
+        raise UsageError(message, where=options.topology or where, hint=hint)
+    module = read_workload(where, sink, options.format)
     suggested = TRAINING if has_backward(module) and not options.forward else THROUGHPUT
     objective = options.objective or suggested.name
     _check(options, objective, has_backward_nodes(module))
     trains = objective_of(objective).trains
     if trains and options.forward:
         raise UsageError(f"--forward leaves out what {objective} is of", hint="--objective throughput")
-    where, bytes_ = options.file, options.by_bytes
-    module, note = on_topology(module, options.topology, training=trains, by_bytes=bytes_, sink=sink, where=where)
-    machines = {"topology": options.topology or None, "bytes": bytes_, "seconds": note}
-    text = is_text(options.file) and not options.format
+    module, note = on_topology(module, options.topology, training=trains, by_bytes=by_bytes, sink=sink, where=where)
+    machines = {"topology": options.topology or None, "bytes": by_bytes, "seconds": note}
+    text = is_text(where) and not options.format
     format_ = "ir" if text else str(dict(module.attributes)["producer"].value)
     return Read(*in_kinds(module), objective, options, format_, machines)
 

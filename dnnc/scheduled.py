@@ -66,7 +66,7 @@ def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
     return PassManager(parse_pipeline(",".join(missing))).run(module, pass_context(sink)) if missing else module
 
 
-def _of_split(path: Path, workload: str, machines: str, sink: DiagnosticSink) -> Module:
+def _of_split(path: Path, workload: str, topology_file: str, sink: DiagnosticSink) -> Module:
     """The placed plan of a split."""
     from dnnc.driver import pass_context
     from passes.framework.manager import PassManager
@@ -79,7 +79,7 @@ def _of_split(path: Path, workload: str, machines: str, sink: DiagnosticSink) ->
     claimed = parse_json(read_input_text(path, "a split of 'dnnc solve'", LIMITS.text_bytes), str(path))
     stated = _stated(claimed, path)
     objective = objective_of(str(stated["kind"]), str(path))
-    module = _workload(stated, path, workload, machines, objective.trains, sink)
+    module = _workload(stated, path, workload, topology_file, objective.trains, sink)
     topology = module.first(Topology)
     assert topology is not None, "machines are stated"
     rows = _rows(claimed, stated, path, topology)

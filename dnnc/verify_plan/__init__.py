@@ -134,6 +134,8 @@ def verify(
         backward = any(node.backward for node in workload.nodes.values())
         suggested = (TRAINING if backward else THROUGHPUT).name
     statement = chosen(stated, suggested, objective=objective, comm=comm, split=split, options=options or {})
+    if topology is not None and statement["kind"] == PIPEDREAM.name:
+        raise UsageError("PipeDream's objective is of equal accelerators, not of a topology", where=where, hint="leave -t out")
     if statement["kind"] == LATENCY.name:
         report = verify_latency(workload, claimed, statement)
     else:
