@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.files import read_input_text
 from ir.json_text import parse_json
 from ir.limits import LIMITS
@@ -24,15 +24,16 @@ from ir.topology import Topology
 MADE = "make it again with 'dnnc solve'"
 
 
-def scheduled(subject: Path, workload: str, sink: DiagnosticSink) -> Module:
+def scheduled(subject: Path, workload: str, sink: DiagnosticSink, topology: str = "") -> Module:
     """The module with a plan and a schedule that ``subject`` is of: a directory that ``dnnc compile`` wrote, or a file of
-    ``dnnc solve`` (``--json`` or ``-o``). ``workload`` stands over the one that the file names. Raises InvalidInput."""
+    ``dnnc solve`` (``--json`` or ``-o``). ``workload`` and ``topology`` stand over those that the file names. Raises
+    InvalidInput."""
     if not subject.exists():
         message = "no such file or directory; expected a build directory, or a split that 'dnnc solve' wrote"
         raise InvalidInput(message, where=str(subject), hint="make it with 'dnnc compile MODEL -t TOPOLOGY -o DIR'")
     if not subject.is_file():
         return _of_folder(subject, sink)
-    return _with_schedule(_of_split(subject, workload, sink), sink)
+    return _with_schedule(_of_split(subject, workload, topology, sink), sink)
 
 
 def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
@@ -65,7 +66,7 @@ def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
     return PassManager(parse_pipeline(",".join(missing))).run(module, pass_context(sink)) if missing else module
 
 
-def _of_split(path: Path, workload: str, sink: DiagnosticSink) -> Module:
+def _of_split(path: Path, workload: str, topology_file: str, sink: DiagnosticSink) -> Module:
     """The placed plan of a split."""
     from dnnc.driver import pass_context
     from passes.framework.manager import PassManager
@@ -78,7 +79,7 @@ def _of_split(path: Path, workload: str, sink: DiagnosticSink) -> Module:
     claimed = parse_json(read_input_text(path, "a split of 'dnnc solve'", LIMITS.text_bytes), str(path))
     stated = _stated(claimed, path)
     objective = objective_of(str(stated["kind"]), str(path))
-    module = _workload(stated, path, workload, objective.trains, sink)
+    module = _workload(stated, path, workload, topology_file, objective.trains, sink)
     topology = module.first(Topology)
     assert topology is not None, "machines are stated"
     rows = _rows(claimed, stated, path, topology)
@@ -107,8 +108,10 @@ def _stated(claimed: Any, path: Path) -> Mapping[str, Any]:
     return stated
 
 
-def _workload(stated: Mapping[str, Any], path: Path, workload: str, training: bool, sink: DiagnosticSink) -> Module:
-    """The workload on the machines of the split."""
+def _workload(
+    stated: Mapping[str, Any], path: Path, workload: str, topology_file: str, training: bool, sink: DiagnosticSink
+) -> Module:
+    """The workload on the machines of the split. ``topology_file``: in place of the one that the split names."""
     from dnnc.frontends.workloads import Machines, lower, read_profile
     from dnnc.frontends.workloads.fitted import fitted
     from dnnc.frontends.workloads.profile import MOST_BYTES, MOST_DEVICES
@@ -116,6 +119,10 @@ def _workload(stated: Mapping[str, Any], path: Path, workload: str, training: bo
     file = Path(workload or stated["workload"])
     if not workload and not file.exists():
         file = path.parent / file
+    if "topology" in stated["machines"]:
+        return _on_topology(stated["machines"], path, str(file), topology_file, training, sink)
+    if topology_file:
+        raise UsageError("the split is of its workload's own machines", where=str(path), hint="leave -t out")
     machines = {key: value for key, value in stated["machines"].items() if value is not None}
     most = {"accelerators": MOST_DEVICES, "cpus": MOST_DEVICES, "memory": MOST_BYTES, "bandwidth": MOST_BYTES}
     for key, value in machines.items():
@@ -129,6 +136,21 @@ def _workload(stated: Mapping[str, Any], path: Path, workload: str, training: bo
     return fitted(module, topology, training=training, sink=DiagnosticSink(), where=str(file))[0]
 
 
+def _on_topology(
+    machines: Mapping[str, Any], path: Path, file: str, topology: str, training: bool, sink: DiagnosticSink
+) -> Module:
+    """The workload on the devices of the topology that is given, or that the split names."""
+    from dnnc.profiled import on_topology, read_workload
+
+    spec = topology or machines.get("topology") or ""
+    if not isinstance(spec, str):
+        raise InvalidInput(f"'machines' has topology {str(spec)[:40]}", where=str(path), hint=MADE)
+    by_bytes = machines.get("bytes") is True
+    module = read_workload(file, sink)
+    quiet = DiagnosticSink()  # what is left out was told when the split was made
+    return on_topology(module, spec, training=training, by_bytes=by_bytes, sink=quiet, where=file, root=path.parent)[0]
+
+
 def _rows(
     claimed: Mapping[str, Any], stated: Mapping[str, Any], path: Path, topology: Topology
 ) -> list[tuple[list[str], Sequence[int | str]]]:
@@ -137,13 +159,18 @@ def _rows(
     from dnnc.verify_plan.claims import claims_of
     from dnnc.verify_plan.numbers import Malformed
 
+    named = "topology" in stated["machines"]
+    types = {device.name: device.type for device in topology.devices}
     try:
-        devices, _ = claims_of(claimed)
+        devices, _ = claims_of(claimed, types if named else None)
     except Malformed as error:
         raise InvalidInput(str(error), where=str(path), hint=MADE) from None
     alone = objective_of(str(stated["kind"])).alone
-    of_kind = {kind: [device.name for device in topology.devices if device.type == kind] for kind in ("accelerator", "cpu")}
-    if alone and any(device.kind == "cpu" and device.nodes for device in devices):
+    of_kind: dict[str, list[str]] = {device.kind: [] for device in devices}
+    for name, type_ in types.items():
+        of_kind.setdefault(type_, []).append(name)
+    cpus = {type_.name for type_ in topology.types if type_.free_transfers and type_.memory is None}
+    if alone and any(device.kind in cpus and device.name not in types and device.nodes for device in devices):
         raise InvalidInput("nodes on CPUs, each on one of its own, are in no row of a schedule", where=str(path))
     pieces_of = stated.get("options", {}).get("pieces", 1) if alone and "devices" not in claimed else 1
     if not isinstance(pieces_of, int) or not 1 <= pieces_of <= MOST_DEVICES:

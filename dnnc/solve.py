@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dnnc.methods import EXACT, EXPERT, METHODS, Boundaries, Progress, Row, Solved, SolveOptions, baseline, compare_all
-from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
+from dnnc.methods import EXACT, METHODS, Boundaries, Progress, Row, Solved, SolveOptions, baseline, compare_all
+from dnnc.profiled import read_problem
+from ir.diagnostics import DiagnosticSink, Infeasible
 from ir.module import Module
-from ir.objectives import PIPEDREAM, THROUGHPUT, TRAINING, objective_of
 from ir.topology import Topology
-
-if TYPE_CHECKING:
-    from dnnc.frontends.workloads import Profile
 
 __all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult", "solve_file"]
 
@@ -38,7 +35,8 @@ class DevicePiece:
 class DeviceLoad:
     """A device and what it does: times in the file's unit, bytes of memory (``limit``: None when unlimited), ids of its nodes,
     sorted. A device without nodes is not used. ``stage``: its place in the pipeline, None when unused; several devices of
-    one stage are replicas. Of latency: ``pieces`` in their order; and all CPUs are one entry, as their number is no limit."""
+    one stage are replicas. Of latency: ``pieces`` in their order; and all CPUs are one entry, as their number is no limit.
+    ``cpu``: it pays nothing for transfers and has no limit."""
 
     kind: str
     name: str
@@ -50,6 +48,7 @@ class DeviceLoad:
     nodes: tuple[int | str, ...]
     stage: int | None = None
     pieces: tuple[DevicePiece, ...] = ()
+    cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,10 @@ class SolveResult:
     """``method``: exact, or a baseline; ``compare``: every method, where asked for; ``boundaries``: of any split, what it costs
     to run. ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the
     objective; ``forward``: backward nodes were left out, as asked; ``machines``: how many there are, and of what memory and
-    bandwidth; ``devices`` in pipeline order, those without nodes last, none when there is no plan. ``seconds`` by phase
-    (``load``: of the compiled search). ``reason``: how the bound was reached; ``interrupted``: the search was, from the
-    keyboard."""
+    bandwidth; or the ``topology`` (None: the workload's own), whether transfers count by their ``bytes`` alone, and whose
+    ``seconds`` the devices have. ``devices`` in pipeline order, those without nodes last, none when there is no plan.
+    ``seconds`` by phase (``load``: of the compiled search). ``reason``: how the bound was reached; ``interrupted``: the
+    search was, from the keyboard."""
 
     workload: str
     format: str
@@ -158,37 +158,19 @@ def solve_file(
 ) -> SolveResult:
     """Reads and solves. A workload that no plan fits is an answer: ``status`` is ``infeasible`` (``unknown`` when the search
     ended before that was proven) and ``why`` the error that says what is missing. Raises InvalidInput, UsageError."""
-    from dnnc.frontends.workloads import UNIT, Machines, in_unit, lower, read_profile
+    from dnnc.frontends.workloads import UNIT, in_unit
     from dnnc.options import check_time_limit
 
     check_time_limit(options.time_limit)
     started = time.perf_counter()
     progress("read the workload", None)
-    profile = read_profile(options.file, sink=sink, format=options.format)
-    objective = options.objective or _suggested(profile, options)
-    method = METHODS.get((objective, options.split))
-    if method is None:
-        known = ", ".join(f"--objective {kind} --split {split}" for kind, split in METHODS)
-        raise UsageError(f"no method for --objective {objective} --split {options.split}", hint=f"there is {known}")
-    if options.compare and options.method != EXACT:
-        raise UsageError("--compare shows every method", hint="leave --method out")
-    if options.expert and not options.compare and options.method != EXPERT:
-        raise UsageError("--expert is of --method expert, and of --compare")
-    inference = not objective_of(objective).trains
-    if inference and profile.has_backward_nodes and not options.forward:
-        raise UsageError(
-            f"{options.file} has backward nodes, and {objective} is an objective of inference", hint="--forward leaves them out"
-        )
-    if options.hierarchy is not None or options.inner_bandwidth is not None:
-        options = _in_groups(options, profile)
-    inside = options.bandwidth if options.hierarchy is None else options.inner_bandwidth
-    machines = Machines(options.accelerators, options.cpus, options.memory, inside)
-    module = lower(profile, machines, backward=not (inference or options.forward), sink=sink)
-    _check_machines(module, options)
-    read = time.perf_counter()
+    read = read_problem(options, sink)
+    module, objective, options = read.module, read.objective, read.options
+    method = METHODS[objective, options.split]
+    ended = time.perf_counter()
     result = SolveResult(
         workload=options.file,
-        format=profile.format,
+        format=read.format,
         unit=UNIT,
         kind=objective,
         split=options.split,
@@ -196,7 +178,7 @@ def solve_file(
         nodes=len(module.entry.ops),
         method=options.method,
         forward=options.forward,
-        machines=asdict(machines.over(profile.machines)),
+        machines=read.machines,
     )
     progress("load the search", None)
     import_module("passes.model.stages.lattice.walk_kernels")  # half a second, of numba: no part of any search
@@ -218,7 +200,7 @@ def solve_file(
             bound=math.inf if error.proven else 0.0,
             status=status,
             reason=error.diagnostics[0].message,
-            seconds={"read": read - started, "total": time.perf_counter() - started},
+            seconds={"read": ended - started, "total": time.perf_counter() - started},
             why=error,
         )
     exact = Row(EXACT, solved.value, options.split, True, solved.status, solved.seconds.get("search", 0.0))
@@ -235,8 +217,8 @@ def solve_file(
         interrupted=solved.interrupted,
         ideals=solved.ideals,
         transitions=solved.transitions,
-        seconds={"read": read - started, "load": loaded - read, **solved.seconds, "total": time.perf_counter() - started},
-        devices=_devices(module, solved),
+        seconds={"read": ended - started, "load": loaded - ended, **solved.seconds, "total": time.perf_counter() - started},
+        devices=_devices(module, solved, read.types),
         boundaries=_in_unit(solved.boundaries),
     )
 
@@ -268,61 +250,25 @@ def _compared(exact: Row, rows: tuple[Row, ...]) -> tuple[Compared, ...]:
     )
 
 
-def _suggested(profile: Profile, options: SolveOptions) -> str:
-    """The objective that a file is for: PipeDream's for its profiles, training where there are backward nodes, else
-    throughput."""
-    from dnnc.frontends.workloads import PIPEDREAM as FORMAT
-
-    if options.forward:
-        return THROUGHPUT.name
-    if profile.format == FORMAT:
-        return PIPEDREAM.name
-    return (TRAINING if profile.has_backward_nodes else THROUGHPUT).name
-
-
-def _in_groups(options: SolveOptions, profile: Profile) -> SolveOptions:
-    """The options with all that groups of accelerators need. Raises UsageError for what is missing or contradicts them."""
-    if options.hierarchy is None:
-        raise UsageError("--inner-bandwidth is of --hierarchy", hint="add --hierarchy GROUPSxSIZE")
-    count = options.hierarchy[0] * options.hierarchy[1]
-    if options.accelerators not in (None, count):
-        raise UsageError(f"--hierarchy has {count} accelerators, --accelerators {options.accelerators}", hint="leave one out")
-    if options.cpus:
-        raise UsageError("--hierarchy is of accelerators alone", hint="leave --cpus out")
-    if options.compare or options.method != EXACT:
-        raise UsageError("baselines know no groups of accelerators", hint="leave --hierarchy or the baselines out")
-    between = options.bandwidth or profile.machines.bandwidth
-    if between is None or options.inner_bandwidth is None:
-        missing = "--inner-bandwidth" if between is not None else "--bandwidth"
-        raise UsageError("--hierarchy needs both speeds: inside a group and between groups", hint=f"add {missing}")
-    if between > options.inner_bandwidth:
-        raise UsageError("--inner-bandwidth is below --bandwidth, that between groups", hint="exchange the two")
-    return replace(options, accelerators=count, cpus=0, bandwidth=between)
-
-
-def _check_machines(module: Module, options: SolveOptions) -> None:
-    topology = module.first(Topology)
-    if topology is None:
-        raise UsageError(
-            "the file does not say how many accelerators there are", where=options.file, hint="add --accelerators N"
-        )
-    if not topology.devices:
-        raise UsageError("there is no device to run on", where=options.file, hint="give --accelerators or --cpus above 0")
-
-
-def _devices(module: Module, solved: Solved) -> tuple[DeviceLoad, ...]:
-    """The devices of the topology: those of the stages first, each stage on the first free devices of its kind."""
+def _devices(module: Module, solved: Solved, types: Mapping[str, str]) -> tuple[DeviceLoad, ...]:
+    """The devices of the topology: those of the stages first, each stage on the first free devices of its kind. ``types``: what
+    a kind is called, where not as in the module."""
     from dnnc.frontends.workloads import in_unit
 
     topology = module.first(Topology)
     assert topology is not None
     free: dict[str, list[str]] = {}
+    limits: dict[str, int | None] = {}  # equal within a kind
     for device in topology.devices:
         free.setdefault(device.type, []).append(device.name)
+        limits[device.type] = topology.memory(device)
     numbered = {kind: tuple(names) for kind, names in free.items()}
+    told = {kind: types.get(kind, kind) for kind in free}
+    cpus = {kind for kind, limit in limits.items() if limit is None and topology.type(kind).free_transfers}
 
     def ids(ops: Sequence[int]) -> tuple[int | str, ...]:
-        found: list[int | str] = [module.entry.ops[v].get("id") for v in ops]
+        # The backward pass that a node states besides its own seconds is an op without an id.
+        found: list[int | str] = [id_ for v in ops if (id_ := module.entry.ops[v].get("id")) is not None]
         return tuple(sorted(found, key=lambda id_: (isinstance(id_, str), id_)))
 
     used = []
@@ -334,20 +280,21 @@ def _devices(module: Module, solved: Solved) -> tuple[DeviceLoad, ...]:
         for _ in range(stage.replicas):
             used.append(
                 DeviceLoad(
-                    kind=stage.kind,
+                    kind=told[stage.kind],
                     name=free[stage.kind].pop(first),
                     load=in_unit(stage.load),
                     compute=in_unit(stage.compute),
                     transfer=in_unit(stage.transfer),
                     memory=stage.memory,
-                    limit=topology.type(stage.kind).memory,
+                    limit=limits[stage.kind],
                     nodes=ids(stage.ops),
                     stage=index if stage.device is None else stage.device,
                     pieces=tuple(
                         DevicePiece(ids(piece.ops), in_unit(piece.start), in_unit(piece.finish)) for piece in stage.pieces
                     ),
+                    cpu=stage.kind in cpus,
                 )
             )
     idle = {name for names in free.values() for name in names}
     rest = (device for device in topology.devices if device.name in idle)
-    return (*used, *(DeviceLoad(d.type, d.name, 0.0, 0.0, 0.0, 0, topology.memory(d), ()) for d in rest))
+    return (*used, *(DeviceLoad(told[d.type], d.name, 0.0, 0.0, 0.0, 0, limits[d.type], (), cpu=d.type in cpus) for d in rest))

@@ -6,6 +6,8 @@ nodes are left out, nodes are sorted, loads are in the file's unit.
 Under latency it is ``{"totalLatency": x, "fpgas": [{"nodes": [ids]}], "cpus": [{"nodes": [ids]}]}``: a row of "fpgas" is a
 piece, with q rows for each accelerator one after another (empty ones too), and all CPUs are one row.
 
+On the devices of a topology a row also says ``"device"``, which names one; those with free transfers are "cpus".
+
 Both name no objective. ``"dnnc"`` beside them says what was minimised, for ``dnnc verify-plan``: readers of the format look
 keys up by name and pass over it.
 """
@@ -14,44 +16,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-CPU = "cpu"
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A device of a result: loads in the file's unit, ids of its nodes. ``name``: of a device of a topology, else empty;
+    ``number``: of a device in groups, which says in what group it is; ``pieces``: of latency, ids of each."""
+
+    cpu: bool
+    load: float
+    nodes: Sequence[int | str]
+    name: str = ""
+    number: int | None = None
+    pieces: Sequence[Sequence[int | str]] = ()
 
 
-def placement_result(
-    value: float,
-    devices: Iterable[tuple[str, float, Sequence[int | str]]],
-    statement: Mapping[str, Any],
-    numbers: Sequence[int | None] = (),
-) -> dict[str, Any]:
-    """The result of a plan of value ``value``; ``devices``: (kind, load, node ids) each, in the order of the pipeline;
-    ``statement``: what ``value`` is of, empty for nothing said; ``numbers``: of devices in groups, which say in what group each
-    is; a row has its own as ``stage`` where devices before it are left out."""
+def placement_result(value: float, devices: Iterable[Row], statement: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a plan of value ``value``; ``devices``: in the order of the pipeline; ``statement``: what ``value`` is of,
+    empty for nothing said. A device in groups has its own number as ``stage`` where devices before it are left out."""
     rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
-    for index, (kind, load, nodes) in enumerate(devices):
-        if nodes:
-            found = rows["cpus" if kind == CPU else "fpgas"]
-            number = numbers[index] if numbers else None
-            found.append({"load": load, "nodes": list(nodes)} | ({} if number in (None, len(found)) else {"stage": number}))
+    for device in devices:
+        if device.nodes:
+            found = rows["cpus" if device.cpu else "fpgas"]
+            numbered = {} if device.number in (None, len(found)) else {"stage": device.number}
+            found.append({"load": device.load, "nodes": list(device.nodes)} | numbered | _named(device))
     return {"maxLoad": value, **rows, **_stated(statement)}
 
 
-def latency_result(
-    value: float,
-    pieces: int,
-    devices: Iterable[tuple[str, Sequence[int | str], Sequence[Sequence[int | str]]]],
-    statement: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The result of a plan of latency ``value``, up to ``pieces`` per accelerator; ``devices``: (kind, ids, pieces) each;
-    ``statement``: as above."""
+def latency_result(value: float, pieces: int, devices: Iterable[Row], statement: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a plan of latency ``value``, up to ``pieces`` per accelerator; ``statement``: as above."""
     rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
-    for kind, nodes, own in devices:
-        if kind == CPU:
-            rows["cpus"] += [{"nodes": list(nodes)}] if nodes else []
+    for device in devices:
+        if device.cpu:
+            rows["cpus"] += [{"nodes": list(device.nodes)} | _named(device)] if device.nodes else []
         else:
-            rows["fpgas"] += [{"nodes": list(own[i]) if i < len(own) else []} for i in range(pieces)]
+            own = [*device.pieces, *[()] * (pieces - len(device.pieces))]
+            rows["fpgas"] += [{"nodes": list(nodes)} | _named(device) for nodes in own]
     return {"totalLatency": value, **rows, **_stated(statement)}
+
+
+def _named(device: Row) -> dict[str, str]:
+    return {"device": device.name} if device.name else {}
 
 
 def _stated(statement: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,4 +70,4 @@ def placement_text(result: dict[str, Any]) -> str:
     return json.dumps(result, indent=2, allow_nan=False) + "\n"
 
 
-__all__ = ["latency_result", "placement_result", "placement_text"]
+__all__ = ["Row", "latency_result", "placement_result", "placement_text"]

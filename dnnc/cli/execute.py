@@ -227,6 +227,17 @@ def simulate(
         Path | None,
         typer.Option("--workload", metavar="FILE", help="The workload of RESULT, in place of the file that it names."),
     ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "-t",
+            "--topology",
+            metavar="TOPOLOGY",
+            help="The topology of RESULT, in place of the one that it names.",
+            autocompletion=opt.complete_topology,
+            show_default=False,
+        ),
+    ] = None,
     csv: Annotated[
         Path | None,
         typer.Option(
@@ -248,11 +259,12 @@ def simulate(
     from passes.model.timeline.memory import memory_over_time
     from passes.model.timeline.simulate import simulate as simulated
 
-    if workload is not None and not subject.is_file():
-        raise UsageError("--workload is of a split that 'dnnc solve' wrote", where=str(subject), hint="leave it out")
+    for flag, given in (("--workload", workload), ("-t", topology)):
+        if given is not None and not subject.is_file():
+            raise UsageError(f"{flag} is of a split that 'dnnc solve' wrote", where=str(subject), hint="leave it out")
     sink = DiagnosticSink()
     try:
-        module = scheduled(subject, str(workload or ""), sink)
+        module = scheduled(subject, str(workload or ""), sink, topology or "")
     finally:
         show_warnings(sink.diagnostics, quiet)
     schedule = module.first(Schedule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from ir.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCode, UsageError
 from ir.objectives import objective_of
+
+if TYPE_CHECKING:
+    from dnnc.solve import SolveResult
 
 
 class Format(StrEnum):
@@ -53,7 +56,27 @@ class Split(StrEnum):
 
 
 FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Device-placement JSON, or a PipeDream profile (graph.txt).", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Device-placement JSON, a PipeDream profile (graph.txt), or either as IR text (.ir).",
+        show_default=False,
+    ),
+]
+TopologyOption = Annotated[
+    str | None,
+    typer.Option(
+        "-t",
+        "--topology",
+        metavar="TOPOLOGY",
+        help="The devices of a TOML or JSON file, or of preset:NAME, instead of FILE's machines: of any number of types.",
+        autocompletion=opt.complete_topology,
+        show_default=False,
+    ),
+]
+BytesOption = Annotated[
+    bool,
+    typer.Option("--bytes", help="-t: transfers are FILE's bytes over the links of TOPOLOGY, whatever seconds it states."),
 ]
 FormatOption = Annotated[
     Format | None, typer.Option("--format", help="What FILE is (default: told by its text).", show_default=False)
@@ -81,6 +104,8 @@ def solve(
     ] = Split.CONTIGUOUS,
     comm: CommOption = opt.Comm.SUM,
     format: FormatOption = None,
+    topology: TopologyOption = None,
+    by_bytes: BytesOption = False,
     accelerators: AcceleratorsOption = None,
     cpus: CpusOption = None,
     memory: MemoryOption = None,
@@ -151,9 +176,9 @@ def solve(
     timing: opt.TimingOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Split the workload of FILE over accelerators and CPUs, optimally, and say how that is proven. Times are in the file's own
-    unit, milliseconds."""
-    from dnnc.backend.placement_result import latency_result, placement_result, placement_text
+    """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, optimally, and say how that is
+    proven. Times are in milliseconds."""
+    from dnnc.backend.placement_result import placement_text
     from dnnc.cli.tracing import timing_text
     from dnnc.report.solve import compare_note, compare_table, solve_headline, solve_table
     from dnnc.report.tables import print_table
@@ -178,6 +203,8 @@ def solve(
         hierarchy=_groups(hierarchy),
         inner_bandwidth=_rate(inner_bandwidth, "--inner-bandwidth"),
         pieces=pieces,
+        topology=topology or "",
+        by_bytes=by_bytes,
         method=method.value,
         compare=compare,
         expert=str(expert or ""),
@@ -198,17 +225,7 @@ def solve(
     if result.why is not None:
         raise result.why
     if out is not None:
-        stages = [device.stage for device in result.devices if device.stage is not None]
-        if len(set(stages)) < len(stages):
-            raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
-        if objective_of(result.kind).alone:
-            rows = ((d.kind, d.nodes, [piece.nodes for piece in d.pieces]) for d in result.devices)
-            placed = latency_result(result.objective, pieces, rows, result.statement())
-        else:
-            loads = ((device.kind, device.load, device.nodes) for device in result.devices)
-            numbers = [device.stage for device in result.devices] if hierarchy is not None else []
-            placed = placement_result(result.objective, loads, result.statement(), numbers)
-        write_whole(out, placement_text(placed))
+        write_whole(out, placement_text(_placed(result, pieces, numbered=hierarchy is not None)))
     if not json and not quiet:
         print_table(solve_table(result))
         put("")
@@ -248,6 +265,8 @@ def verify_plan(
         str | None, typer.Option("--inner-bandwidth", metavar="RATE", help="Links inside a group of --hierarchy: 100GB/s.")
     ] = None,
     format: FormatOption = None,
+    topology: TopologyOption = None,
+    by_bytes: BytesOption = False,
     accelerators: AcceleratorsOption = None,
     cpus: CpusOption = None,
     memory: MemoryOption = None,
@@ -257,7 +276,9 @@ def verify_plan(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Recompute a split of FILE from the file alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
-    the exit code is 5 when there is one. Options stand over what RESULT says; machines are as FILE and options say."""
+    the exit code is 5 when there is one. Options stand over what RESULT says; machines are as FILE and options say, those of
+    TOPOLOGY as 'dnnc topology show' prints them."""
+    from dnnc.machine import machines_of
     from dnnc.verify_plan import Limits, verify_files
 
     groups = _groups(hierarchy)
@@ -272,10 +293,20 @@ def verify_plan(
         "inner_bandwidth": _rate(inner_bandwidth, "--inner-bandwidth"),
     }
     limits = Limits(accelerators, cpus, _bytes(memory), _rate(bandwidth))
+    own = {"--accelerators": accelerators, "--cpus": cpus, "--memory": memory, "--bandwidth": bandwidth, "--hierarchy": groups}
+    if topology is not None and (given := [flag for flag, value in own.items() if value is not None]):
+        raise UsageError(f"{', '.join(given)}: of the machines of FILE, not of a topology", where=topology)
+    if by_bytes and topology is None and file.suffix != ".ir":
+        raise UsageError("--bytes is of the links of a topology", hint="add -t TOPOLOGY")
+    sink = DiagnosticSink()
+    devices = None if topology is None else machines_of(topology, sink)
+    show_warnings(sink.diagnostics, quiet)
     report = verify_files(
         file,
         result,
         limits,
+        topology=devices,
+        by_bytes=by_bytes,
         format=format.value if format else "",
         objective=objective or "",
         comm=comm.value if comm else "",
@@ -290,6 +321,30 @@ def verify_plan(
         raise CheckFailed([*found[:-1], replace(found[-1], hint=report.hint)])
     if not json and not quiet:
         put(report.text())
+
+
+def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> dict[str, Any]:
+    """The result in the reference's format; ``numbered``: devices stand in groups. Raises UsageError."""
+    from dnnc.backend.placement_result import Row, latency_result, placement_result
+
+    stages = [device.stage for device in result.devices if device.stage is not None]
+    if len(set(stages)) < len(stages):
+        raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
+    named = "topology" in result.machines
+    rows = [
+        Row(
+            device.cpu,
+            device.load,
+            device.nodes,
+            device.name if named else "",
+            device.stage if numbered else None,
+            [piece.nodes for piece in device.pieces],
+        )
+        for device in result.devices
+    ]
+    if objective_of(result.kind).alone:
+        return latency_result(result.objective, pieces, rows, result.statement())
+    return placement_result(result.objective, rows, result.statement())
 
 
 def _bytes(text: str | None) -> int | None:

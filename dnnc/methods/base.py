@@ -24,6 +24,7 @@ class SolveOptions:
     ``straight``: one machine per stage; ``schedule``: what memory holds; ``microbatches`` between two flushes.
     ``hierarchy``: groups of accelerators and accelerators in each, with ``inner_bandwidth`` inside and ``bandwidth`` between.
     ``pieces``: of latency, most that an accelerator runs, one after another.
+    ``topology``: machines in place of the file's; ``by_bytes``: what is sent are bytes over its links, not stated seconds.
     ``method``: exact, or a baseline; ``expert``: the file of a split made by hand; ``compare``: all of them."""
 
     file: str
@@ -44,6 +45,8 @@ class SolveOptions:
     hierarchy: tuple[int, int] | None = None
     inner_bandwidth: float | None = None
     pieces: int = 1
+    topology: str = ""
+    by_bytes: bool = False
     method: str = "exact"
     expert: str = ""
     compare: bool = False
@@ -182,7 +185,8 @@ def budget_of(options: SolveOptions) -> Budget:
 def does_not_fit(status: str, topology: Topology) -> Infeasible:
     """The error where a search without an explanation of its own found no plan."""
     limits = sorted({topology.memory(device) for device in topology.devices} - {None}, key=lambda size: size or 0)
-    memory = f" of {limits[0]} bytes of memory" if limits else ""
+    most = f" to {limits[-1]}" if len(limits) > 1 else ""
+    memory = f" of {limits[0]}{most} bytes of memory" if limits else ""
     proven = status == "infeasible"
     words = "no plan fits" if proven else "the search ended at its budget without a plan that fits"
     error = Infeasible(

@@ -146,7 +146,8 @@ def _given(path: str, module: Module, case: Case) -> Stages:
     positions = {op.get("id"): v for v, op in enumerate(module.entry.ops)}
     kinds = {kind.type: k for k, kind in reversed(list(enumerate(case.kinds)))}
     stages = []
-    for type_, nodes, devices in read_expert(path, positions):
+    types = {device.name: device.type for device in topology_of(module).devices}
+    for type_, nodes, devices in read_expert(path, positions, types):
         if type_ not in kinds:
             raise UsageError(f"the split uses a device of kind {type_}, and there is none", where=path)
         if devices > 1 and not case.replicated:

@@ -3,10 +3,11 @@
 Three forms, told apart by their text:
 
 - the reference's result, ``{"fpgas": [{"nodes": [ids]}], "cpus": [...]}`` ("fpga" stands for any accelerator), loads ignored;
-- what ``dnnc solve --json`` printed: ``devices`` with ``kind``, ``nodes`` and ``stage``;
+- what ``dnnc solve --json`` printed: ``devices`` with ``kind``, ``name``, ``nodes`` and ``stage``;
 - a PipeDream profile with ``-- stage_id=N`` on its nodes: one accelerator per stage.
 
-Devices that hold the same nodes are replicas of one stage.
+Devices that hold the same nodes are replicas of one stage. On a topology a device is told by its name, in the reference's rows
+by ``device``; its ``kind`` tells it where it has no such name.
 """
 
 from __future__ import annotations
@@ -26,15 +27,21 @@ _DROPPED = ("Input", "__getitem__")
 """Nodes that a reader of profiles leaves out, by how their descriptions start."""
 
 
-def read_expert(path: str, positions: Mapping[int | str, int]) -> list[tuple[str, tuple[int, ...], int]]:
-    """Stages of (kind of device, positions of nodes, devices), as listed; ``positions``: of each id. Raises InvalidInput with
-    every fault that can be told from the file."""
+def read_expert(
+    path: str, positions: Mapping[int | str, int], types: Mapping[str, str]
+) -> list[tuple[str, tuple[int, ...], int]]:
+    """Stages of (kind of device, positions of nodes, devices), as listed; ``positions``: of each id; ``types``: of each device.
+    Raises InvalidInput with every fault that can be told from the file."""
     text = read_input_text(path, "a split (JSON, or a PipeDream profile with stages)", LIMITS.document_bytes)
     rows = _rows(text, path) if text.lstrip("\ufeff \t\r\n").startswith("{") else _staged(text, path, positions)
     faults: list[Diagnostic] = []
     stages: dict[tuple[str, tuple[int, ...]], int] = {}
     home: dict[int, str] = {}
+    known = sorted({"accelerator", "cpu"} if set(types.values()) <= {"accelerator", "cpu"} else set(types.values()))
     for name, kind, ids in rows:
+        kind = types.get(name, kind)
+        if kind not in known:
+            raise InvalidInput(f"{name} is of kind '{kind}', expected {' or '.join(known)}", where=path)
         unknown = [id_ for id_ in ids if id_ not in positions]
         if unknown:
             faults.append(Diagnostic(f"{name} holds {_some(unknown)}, which the workload does not have", where=path))
@@ -72,11 +79,9 @@ def _rows(text: str, where: str) -> list[tuple[str, str, list[Any]]]:
     rows = []
     for number, (key, kind, row) in enumerate(listed):
         ids = row.get("nodes") if isinstance(row, dict) else None
-        name = str(row.get("name", f"{key}[{number}]")) if isinstance(row, dict) else f"{key}[{number}]"
+        name = str(row.get("name", row.get("device", f"{key}[{number}]"))) if isinstance(row, dict) else f"{key}[{number}]"
         if not isinstance(ids, list) or not all(isinstance(id_, int | str) and not isinstance(id_, bool) for id_ in ids):
             raise InvalidInput(f"{name} has no list 'nodes' of ids", where=where, hint="ids are numbers or texts")
-        if kind not in ("accelerator", "cpu"):
-            raise InvalidInput(f"{name} is of kind '{kind}', expected accelerator or cpu", where=where)
         rows.append((name, kind, ids))
     return rows
 

@@ -16,7 +16,7 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     takes(options, "--hierarchy", "--replicas")
     if options.hierarchy is not None:
         return in_groups(module, options, progress)
-    found = planned(module, options, progress, PartitionPass(comm=options.comm, replicas=options.replicas))
+    found = planned(module, options, progress, PartitionPass(comm=options.comm, replicas=options.replicas, hosts=False))
     stages = [
         SolvedStage(
             stage.device_type,

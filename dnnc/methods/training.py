@@ -107,16 +107,21 @@ def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, st
 def _replication(options: SolveOptions, schedule: str, topology: Topology, graph: TrainingGraph) -> Replication:
     """What replicas cost: gradients are as many bytes as parameters. The format tells these not from activations, so it is the
     size of the forward nodes: an upper bound."""
+    from passes.model.network import network
     from passes.partition.replicas import Replication
 
     if not topology.links:
-        raise UsageError("replicas synchronise over links of unknown speed", hint="add --bandwidth, such as 10GB/s")
+        hint = "add --bandwidth, such as 10GB/s, or links to the topology"
+        raise UsageError("replicas synchronise over links of unknown speed", hint=hint)
     if schedule == "gpipe" and options.microbatches is None:
         raise UsageError("--schedule gpipe with --replicas synchronises at each flush", hint="add --microbatches N")
-    bandwidth = min(link.bandwidth for link in topology.links)
-    free = [topology.type(kind.type).free_transfers for kind in graph.kinds]
+    net = network(topology)
+    bandwidths = []
+    for kind in graph.kinds:
+        free = topology.type(kind.type).free_transfers
+        bandwidths.append(math.inf if free else net.port(kind.devices[0]).bandwidth)
     weights = np.where(graph.backward, 0, graph.size)
-    return Replication(options.replicas, weights, tuple(math.inf if f else bandwidth for f in free), options.microbatches)
+    return Replication(options.replicas, weights, tuple(bandwidths), options.microbatches)
 
 
 __all__ = ["SCHEDULES", "read_graph", "training"]

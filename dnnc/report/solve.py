@@ -21,8 +21,9 @@ def number_text(value: float) -> str:
 
 
 def solve_table(result: SolveResult) -> Table:
-    """One row per stage: its devices (several when it is replicated) and what each of them does."""
+    """One row per stage: its devices (several when it is replicated), of a topology their type, and what each of them does."""
     rows = []
+    typed = "topology" in result.machines
     names_of: dict[int, list[str]] = {}
     for device in result.devices:
         if device.stage is not None:
@@ -34,6 +35,7 @@ def solve_table(result: SolveResult) -> Table:
             rows.append(
                 (
                     names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}",
+                    *([device.kind] if typed else []),
                     str(len(device.nodes)),
                     number_text(device.load),
                     number_text(device.compute),
@@ -43,11 +45,12 @@ def solve_table(result: SolveResult) -> Table:
                     percent_text(device.load / result.objective) if result.objective > 0 else "-",
                 )
             )
-    return Table(columns("<device nodes load compute transfer memory of_limit share"), tuple(rows))
+    titles = f"<device {'<type ' if typed else ''}nodes load compute transfer memory of_limit share"
+    return Table(columns(titles), tuple(rows))
 
 
 def solve_headline(result: SolveResult) -> str:
-    """Objective, bound, gap and what the search did, in four lines."""
+    """Objective, bound, gap, what the search did, and whose seconds the devices of a topology have, a line each."""
     used = sum(1 for device in result.devices if device.nodes)
     idle = len(result.devices) - used
     devices = f"{used} device{'s' if used != 1 else ''}" + (f", {idle} of {len(result.devices)} unused" if idle else "")
@@ -67,6 +70,7 @@ def solve_headline(result: SolveResult) -> str:
             f"{result.kind} ({told}): {number_text(result.objective)} {result.unit} on {devices}",
             f"  {result.status}: lower bound {number_text(result.bound)} {result.unit}, gap {gap_text(result.gap)}",
             f"  {result.reason}",
+            *([f"  {result.machines['seconds']}"] if result.machines.get("seconds") else []),
             *([_boundaries_text(result.boundaries)] if result.boundaries is not None else []),
             f"  {searched}; {timed}",
         ]

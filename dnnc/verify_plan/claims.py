@@ -44,8 +44,9 @@ class Report:
         return f"ok: {self.measure} {self.objective:.9g} ms on {len(self.loads)} devices; all else as claimed"
 
 
-def claims_of(claimed: object) -> tuple[list[Device], Fraction | None]:
-    """Devices and claimed largest load. The reference's format lists accelerators in the order of their stages."""
+def claims_of(claimed: object, types: Mapping[str, str] | None = None) -> tuple[list[Device], Fraction | None]:
+    """Devices and claimed largest load. The reference's format lists accelerators in the order of their stages. ``types``: the
+    type of each device of a topology, None for accelerators and CPUs."""
     if not isinstance(claimed, dict):
         raise Malformed("a result is a JSON object", result=True)
     rows: list[tuple[str, str, Any]]
@@ -63,15 +64,20 @@ def claims_of(claimed: object) -> tuple[list[Device], Fraction | None]:
             if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
                 raise Malformed(f"'{key}' is a list of objects", result=True)
             staged = kind == "accelerator"
-            rows += [(kind, f"{key}[{i}]", {"stage": i, **row} if staged else row) for i, row in enumerate(found)]
+            for i, row in enumerate(found):
+                name = str(row.get("device", f"{key}[{i}]"))
+                rows.append(((types or {}).get(name, kind), name, {"stage": i, **row} if staged else row))
         largest = claim(claimed, "maxLoad")
     else:
         raise Malformed("expected 'devices' (dnnc solve --json), or 'fpgas' and 'cpus' (the reference's format)", result=True)
     devices = []
+    known = ("accelerator", "cpu") if types is None else sorted(set(types.values()))
     for kind, name, row in rows:
         nodes = row.get("nodes")
-        if kind not in ("accelerator", "cpu") or not isinstance(nodes, list):
-            raise Malformed(f"device {name}: expected a kind, accelerator or cpu, and a list 'nodes'", result=True)
+        if kind not in known or not isinstance(nodes, list):
+            hint = "" if types is not None else "; one of a topology is checked with -t"
+            expected = " or ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+            raise Malformed(f"device {name}: expected a kind, {expected}, and a list 'nodes'{hint}", result=True)
         if not all(isinstance(id_, int | str) for id_ in nodes):
             raise Malformed(f"device {name}: a node is named by its id, a number or a text", result=True)
         load, memory = claim(row, "load"), claim(row, "memory")

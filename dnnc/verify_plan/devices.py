@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from dnnc.verify_plan.claims import Device, Report, groups_of, microbatches_of, statement_faults
 from dnnc.verify_plan.numbers import Malformed, same, some, told
-from dnnc.verify_plan.workload import Id, Node, Workload
+from dnnc.verify_plan.workload import Id, Machine, Workload
 from ir.diagnostics import UsageError
 from ir.objectives import TRAINING
 
@@ -34,6 +34,7 @@ def verify_devices(
         raise Malformed(f"the schedule of training is {told(options['schedule'])}, expected 1f1b or gpipe", result=True)
     rows = _rows(devices, options.get("replicas"))
     leaders = [row[0] for row in rows]
+    machines = [workload.machine(device.kind, device.name) for device in leaders]
     home, wrong = _homes(workload, leaders)
     flush = microbatches_of(options) if statement["kind"] == TRAINING.name else None
     wrong += _replica_faults(rows, options.get("replicas"), flush)
@@ -45,12 +46,13 @@ def verify_devices(
     if groups is not None:
         wrong += _group_faults(rows, groups[0])
     sides = [
-        _sides(workload, row, inside, comm, statement, close) for row, inside, close in zip(rows, members, near, strict=True)
+        _sides(workload, machine, len(row), inside, comm, statement, close)
+        for machine, row, inside, close in zip(machines, rows, members, near, strict=True)
     ]
     shown: list[tuple[str, float, float]] = []
-    for row, inside, (load, _) in zip(rows, members, sides, strict=True):
+    for machine, row, inside, (load, _) in zip(machines, rows, members, sides, strict=True):
         size = sum((workload.nodes[v].size for v in inside), Fraction(0))
-        wrong += _row_faults(workload, row, inside, load, size)
+        wrong += _row_faults(workload, machine, row, inside, load, size)
         shown += [(device.name, float(load), float(size)) for device in row if inside]
     objective = max((load for load, _ in sides), default=Fraction(0))
     if statement.get("kind") == TRAINING.name and options.get("schedule") == "gpipe":
@@ -79,8 +81,9 @@ def _homes(workload: Workload, devices: Sequence[Device]) -> tuple[dict[Id, int]
                     else f"{device.name} lists node {id_!r} twice"
                 )
             else:
-                home[id_] = index
-    if missing := [id_ for id_ in workload.nodes if id_ not in home]:
+                home |= dict.fromkeys((id_, *workload.mates.get(id_, ())), index)
+    unlisted = {mate for mates in workload.mates.values() for mate in mates}
+    if missing := [id_ for id_ in workload.nodes if id_ not in home and id_ not in unlisted]:
         wrong.append(f"{len(missing)} nodes are on no device: {some(missing)}")
     return home, wrong
 
@@ -89,6 +92,8 @@ def _machine_faults(workload: Workload, devices: Sequence[Device]) -> Iterable[s
     names = [device.name for device in devices]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"device {name} is listed twice"
+    if workload.machines:
+        return  # a device of a topology is one that is named
     for kind, limit in (("accelerator", workload.accelerators), ("cpu", workload.cpus)):
         used = sum(1 for device in devices if device.kind == kind and device.nodes)
         if limit is not None and used > limit:
@@ -106,22 +111,35 @@ def _color_faults(workload: Workload, devices: Sequence[Device], home: Mapping[I
 
 
 def _sides(
-    workload: Workload, row: Sequence[Device], inside: set[Id], comm: str, statement: Mapping[str, Any], near: Near | None
+    workload: Workload,
+    machine: Machine,
+    replicas: int,
+    inside: set[Id],
+    comm: str,
+    statement: Mapping[str, Any],
+    near: Near | None,
 ) -> tuple[Fraction, tuple[Fraction, Fraction]]:
     """Load per sample of each replica, and its forward and backward parts."""
-    kind, sync = row[0].kind, _sync(workload, row[0].kind, inside, len(row), statement)
-    whole = _load(workload, kind, inside, comm, near=near) / len(row) + sync
-    forward, backward = (_load(workload, kind, inside, comm, side) / len(row) for side in (False, True))
+    sync = _sync(workload, machine, inside, replicas, statement)
+    whole = _load(workload, machine, inside, comm, near=near) / replicas + sync
+    forward, backward = (_load(workload, machine, inside, comm, side) / replicas for side in (False, True))
     return whole, (forward, backward + sync)
 
 
-def _row_faults(workload: Workload, row: Sequence[Device], inside: set[Id], load: Fraction, size: Fraction) -> Iterable[str]:
+def _row_faults(
+    workload: Workload, machine: Machine, row: Sequence[Device], inside: set[Id], load: Fraction, size: Fraction
+) -> Iterable[str]:
     """What a device, or any of its replicas, cannot run or hold, or claims wrongly."""
     device = row[0]
-    if stuck := [v for v in inside if _seconds(workload.nodes[v], device.kind) is None]:
-        yield f"{device.name} is of kind {device.kind}, which cannot run {some(sorted(stuck, key=str))}"
-    if device.kind == "accelerator" and workload.memory is not None and size > workload.memory:
-        needs, has, short = (f"{float(b):.12g}" for b in (size, workload.memory, size - workload.memory))
+    if device.kind != machine.kind:
+        yield f"{device.name} is of kind {machine.kind}, not {device.kind} as claimed"
+    for other in row[1:]:
+        if workload.machine(other.kind, other.name) != machine:
+            yield f"{other.name} and {device.name} are replicas and unlike devices"
+    if stuck := [v for v in inside if machine.kind not in workload.nodes[v].seconds]:
+        yield f"{device.name} is of kind {machine.kind}, which cannot run {some(sorted(stuck, key=str))}"
+    if machine.memory is not None and size > machine.memory:
+        needs, has, short = (f"{float(b):.12g}" for b in (size, machine.memory, size - machine.memory))
         yield f"{device.name} needs {needs} bytes, it has {has}: {short} short"
     for replica in row:
         name, claimed, held = replica.name, replica.load, replica.memory
@@ -159,15 +177,16 @@ def _replica_faults(rows: Sequence[Sequence[Device]], most: object, microbatches
             yield f"stage {first.stage} has {len(row)} replicas; microbatches between two flushes: {microbatches}"
 
 
-def _sync(workload: Workload, kind: str, inside: set[Id], replicas: int, statement: Mapping[str, Any]) -> Fraction:
-    """Milliseconds per sample that replicas average their gradients; a CPU's transfers are free, and so are these."""
-    if replicas == 1 or kind == "cpu" or statement.get("kind") != TRAINING.name:
+def _sync(workload: Workload, machine: Machine, inside: set[Id], replicas: int, statement: Mapping[str, Any]) -> Fraction:
+    """Milliseconds per sample that replicas average their gradients; where transfers are free these are as well."""
+    if replicas == 1 or machine.free or statement.get("kind") != TRAINING.name:
         return Fraction(0)
-    if workload.bandwidth is None:
+    bandwidth = workload.bandwidth if machine.port is None else machine.port[1]
+    if bandwidth is None:
         raise UsageError("replicas synchronise over links of unknown speed", hint="add --bandwidth, as for the result")
     weights = sum((workload.nodes[v].size for v in inside if not workload.nodes[v].backward), Fraction(0))
     every = microbatches_of(_options(statement)) or replicas
-    return 4 * (replicas - 1) * weights / (workload.bandwidth * replicas * every)
+    return 4 * (replicas - 1) * weights / (bandwidth * replicas * every)
 
 
 Near: TypeAlias = "tuple[set[Id], Fraction]"
@@ -210,22 +229,18 @@ def _number(device: Device) -> int:
     return device.stage
 
 
-def _seconds(node: Node, kind: str) -> Fraction | None:
-    return node.cpu if kind == "cpu" else node.accelerator
-
-
 def _load(
-    workload: Workload, kind: str, inside: set[Id], comm: str, side: bool | None = None, near: Near | None = None
+    workload: Workload, machine: Machine, inside: set[Id], comm: str, side: bool | None = None, near: Near | None = None
 ) -> Fraction:
     """Compute plus transfers of one device; each output that enters or leaves counts once. ``side``: of forward (False) or
     backward (True) nodes and what these make alone. ``near``: where transfers inside a group are cheaper."""
     counted = {id_ for id_, node in workload.nodes.items() if side is None or node.backward == side}
-    compute = sum((_seconds(workload.nodes[v], kind) or Fraction(0) for v in inside & counted), Fraction(0))
+    compute = sum((workload.nodes[v].seconds.get(machine.kind, Fraction(0)) for v in inside & counted), Fraction(0))
     received, sent = Fraction(0), Fraction(0)
-    if kind != "cpu":
+    if not machine.free:
         for maker, readers in workload.readers.items():
             ends = readers if maker in inside else {maker}
-            cost = workload.send[maker] if readers else Fraction(0)
+            cost = workload.transfer(maker, machine) if readers else Fraction(0)
             if near is not None and ends <= near[0]:
                 cost /= near[1]
             if maker in inside & counted:

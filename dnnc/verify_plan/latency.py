@@ -19,7 +19,7 @@ from typing import Any
 
 from dnnc.verify_plan.claims import Report, statement_faults
 from dnnc.verify_plan.numbers import CLOSE, Malformed, claim, same, some
-from dnnc.verify_plan.workload import Id, Workload
+from dnnc.verify_plan.workload import ACCELERATOR, CPU, Id, Machine, Workload
 from ir.objectives import LATENCY
 
 
@@ -35,6 +35,7 @@ class _Piece:
 @dataclass(slots=True)
 class _Accelerator:
     name: str
+    machine: Machine
     pieces: list[_Piece]
     load: Fraction | None = None
     memory: Fraction | None = None
@@ -44,6 +45,7 @@ class _Accelerator:
 class _Plan:
     accelerators: list[_Accelerator] = field(default_factory=list)
     on_cpu: list[Id] = field(default_factory=list)
+    cpu: str = CPU
     most: int = 1
     latency: Fraction | None = None
 
@@ -57,10 +59,10 @@ def verify_latency(workload: Workload, claimed: object, statement: Mapping[str, 
         raise Malformed("latency is of inference, and the workload has backward nodes: verify with --forward")
     stated = "devices" in claimed
     pieces_each = _pieces_each(statement)
-    plan = _stated(claimed, pieces_each or 1) if stated else _reference(claimed, workload, pieces_each)
+    plan = _stated(claimed, workload, pieces_each or 1) if stated else _reference(claimed, workload, pieces_each)
     wrong = _places(workload, plan)
     pieces = [piece for device in plan.accelerators for piece in device.pieces]
-    took = [_duration(workload, piece) for piece in pieces]
+    took = [_duration(workload, device.machine, piece) for device in plan.accelerators for piece in device.pieces]
     times, ready = _simulate(workload, plan, took)
     loads: list[tuple[str, float, float]] = []
     index = 0
@@ -77,8 +79,9 @@ def verify_latency(workload: Workload, claimed: object, statement: Mapping[str, 
                             f"a piece of {device.name} {what} at {float(true):.12g}, not {float(said):.12g} as claimed"
                         )
             index += 1
-        if workload.memory is not None and size > workload.memory:
-            needs, has, short = (f"{float(b):.12g}" for b in (size, workload.memory, size - workload.memory))
+        limit = device.machine.memory
+        if limit is not None and size > limit:
+            needs, has, short = (f"{float(b):.12g}" for b in (size, limit, size - limit))
             wrong.append(f"{device.name} needs {needs} bytes, it has {has}: {short} short")
         if device.load is not None and not same(device.load, busy):
             wrong.append(f"the load of {device.name} is {float(busy):.12g}, not {float(device.load):.12g} as claimed")
@@ -117,38 +120,53 @@ def _pieces_each(statement: Mapping[str, Any]) -> int | None:
     return most
 
 
-def _stated(claimed: Mapping[str, Any], most: int) -> _Plan:
+def _cpu_kind(workload: Workload) -> str:
+    """The kind of device whose transfers are free and whose memory has no limit; empty where there is none."""
+    if not workload.machines:
+        return CPU
+    return next((machine.kind for machine in workload.machines.values() if machine.unlimited), "")
+
+
+def _stated(claimed: Mapping[str, Any], workload: Workload, most: int) -> _Plan:
     """The plan of a ``dnnc.solve/1``."""
     if claimed.get("status") in ("infeasible", "unknown"):
         raise Malformed(f"the result holds no plan: its status is {claimed['status']}", result=True)
-    plan = _Plan(most=most, latency=claim(claimed, "objective"))
+    plan = _Plan(most=most, latency=claim(claimed, "objective"), cpu=_cpu_kind(workload))
     for row in _objects(claimed["devices"], "'devices'"):
-        name = str(row.get("name"))
-        if row.get("kind") == "cpu":
+        name, kind = str(row.get("name")), str(row.get("kind"))
+        machine = workload.machines.get(name)
+        if kind == plan.cpu and (machine is None or machine.unlimited):
             plan.on_cpu += _ids(row, name)
-        elif row.get("kind") == "accelerator":
+        elif kind == ACCELERATOR if machine is None else kind == machine.kind:
             pieces = [
                 _Piece(_ids(piece, name), claim(piece, "start"), claim(piece, "finish"))
                 for piece in _objects(row.get("pieces", []), f"'pieces' of {name}")
             ]
             if sorted(map(repr, _ids(row, name))) != sorted(repr(v) for piece in pieces for v in piece.nodes):
                 raise Malformed(f"the nodes of {name} are not those of its pieces", result=True)
-            plan.accelerators.append(_Accelerator(name, pieces, claim(row, "load"), claim(row, "memory")))
+            found = workload.machine(kind, name)
+            plan.accelerators.append(_Accelerator(name, found, pieces, claim(row, "load"), claim(row, "memory")))
         else:
-            raise Malformed(f"device {name}: expected a kind, accelerator or cpu", result=True)
+            expected = "a device of the topology, of its kind" if workload.machines else "a kind, accelerator or cpu"
+            raise Malformed(f"device {name}: expected {expected}", result=True)
     return plan
 
 
 def _reference(claimed: Mapping[str, Any], workload: Workload, pieces_each: int | None) -> _Plan:
     """The plan of the reference's format, where each accelerator has the same number of rows."""
-    rows = [_ids(row, "fpgas") for row in _objects(claimed.get("fpgas", []), "'fpgas'")]
+    given = _objects(claimed.get("fpgas", []), "'fpgas'")
+    rows = [_ids(row, "fpgas") for row in given]
     count = workload.accelerators or 0
     most = pieces_each or (len(rows) // count if count and len(rows) % count == 0 and rows else 1)
-    plan = _Plan(most=most, latency=claim(claimed, "totalLatency"))
+    plan = _Plan(most=most, latency=claim(claimed, "totalLatency"), cpu=_cpu_kind(workload))
     for first in range(0, len(rows), most):
         pieces = [_Piece(nodes) for nodes in rows[first : first + most] if nodes]
+        names = {str(row.get("device", f"fpgas[{first}]")) for row in given[first : first + most]}
+        if len(names) > 1:
+            raise Malformed(f"fpgas[{first}] and the rows behind it, pieces of one device, name several", result=True)
         if pieces:
-            plan.accelerators.append(_Accelerator(f"fpgas[{first}]", pieces))
+            (name,) = names
+            plan.accelerators.append(_Accelerator(name, workload.machine(ACCELERATOR, name), pieces))
     for row in _objects(claimed.get("cpus", []), "'cpus'"):
         plan.on_cpu += _ids(row, "cpus")
     return plan
@@ -158,23 +176,23 @@ def _places(workload: Workload, plan: _Plan) -> list[str]:
     """What is wrong with where nodes are."""
     wrong: list[str] = []
     home: dict[Id, str] = {}
-    listed = [(device.name, v) for device in plan.accelerators for piece in device.pieces for v in piece.nodes]
-    for name, id_ in [*listed, *(("a CPU", v) for v in plan.on_cpu)]:
+    listed = [(d.name, d.machine.kind, v) for d in plan.accelerators for piece in d.pieces for v in piece.nodes]
+    cpus = bool(plan.cpu) if workload.machines else workload.cpus > 0
+    for name, kind, id_ in [*listed, *(("a CPU", plan.cpu, v) for v in plan.on_cpu)]:
         if id_ not in workload.nodes:
             wrong.append(f"{name} holds node {id_!r}, which the workload does not have")
             continue
         if id_ in home:
             wrong.append(f"node {id_!r} is listed twice, on {home[id_]} and on {name}")
         home[id_] = name
-        node = workload.nodes[id_]
-        if (node.cpu if name == "a CPU" else node.accelerator) is None or (name == "a CPU" and not workload.cpus):
+        if kind not in workload.nodes[id_].seconds or (name == "a CPU" and not cpus):
             wrong.append(f"{name} cannot run node {id_!r}")
     if missing := [id_ for id_ in workload.nodes if id_ not in home]:
         wrong.append(f"{len(missing)} nodes are on no device: {some(missing)}")
     names = [device.name for device in plan.accelerators]
     wrong += [f"device {name} is listed twice" for name in sorted({name for name in names if names.count(name) > 1})]
     used = sum(1 for device in plan.accelerators if device.pieces)
-    if workload.accelerators is not None and used > workload.accelerators:
+    if not workload.machines and workload.accelerators is not None and used > workload.accelerators:
         wrong.append(f"{used} accelerators are used, there are {workload.accelerators}")
     for device in plan.accelerators:
         if len(device.pieces) > plan.most:
@@ -190,13 +208,13 @@ def _places(workload: Workload, plan: _Plan) -> list[str]:
     return wrong
 
 
-def _duration(workload: Workload, piece: _Piece) -> Fraction:
+def _duration(workload: Workload, machine: Machine, piece: _Piece) -> Fraction:
     """Milliseconds from the start of a piece to its end."""
     inside = {v for v in piece.nodes if v in workload.nodes}
-    total = sum((workload.nodes[v].accelerator or Fraction(0) for v in inside), Fraction(0))
+    total = sum((workload.nodes[v].seconds.get(machine.kind, Fraction(0)) for v in inside), Fraction(0))
     for maker, readers in workload.readers.items():
         if (readers - inside) if maker in inside else (readers & inside):
-            total += workload.send[maker]
+            total += workload.transfer(maker, machine)
     return total
 
 
@@ -213,7 +231,7 @@ def _simulate(workload: Workload, plan: _Plan, took: Sequence[Fraction]) -> tupl
         if v in workload.nodes:
             units.append({v})
             after.append(-1)
-            length.append(workload.nodes[v].cpu or Fraction(0))
+            length.append(workload.nodes[v].seconds.get(plan.cpu, Fraction(0)))
     home = {v: u for u, members in enumerate(units) for v in members}
     waits: list[set[int]] = [{before} - {-1} for before in after]
     for maker, readers in workload.readers.items():

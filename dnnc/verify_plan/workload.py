@@ -13,9 +13,10 @@ from fractions import Fraction
 from typing import Any, TypeAlias
 
 from dnnc.verify_plan.numbers import Malformed, need, told
-from ir.diagnostics import UsageError
 
 Id: TypeAlias = int | str
+ACCELERATOR, CPU = "accelerator", "cpu"
+"""Kinds of device of a file that names its own machines."""
 _PIPEDREAM_BANDWIDTH = Fraction(10**10)
 _MS = 1000
 
@@ -31,20 +32,41 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """Times in milliseconds, None where it cannot run."""
+class Machine:
+    """What a device is: its ``kind``, bytes of memory (None: no limit), whether transfers are ``free``. ``port``: milliseconds
+    of latency and bytes per millisecond (None: no limit) of a device of a topology; None where the file says what transfers
+    take."""
 
-    accelerator: Fraction | None
-    cpu: Fraction | None
+    kind: str
+    memory: Fraction | None = None
+    free: bool = False
+    port: tuple[Fraction, Fraction | None] | None = None
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether it is a CPU of the placement papers."""
+        return self.free and self.memory is None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """``seconds``: milliseconds by kind of device, none where it cannot run; ``back``: of the backward pass that it states
+    besides, None where it states none. ``size``: bytes, of which ``weight`` are parameters of a node that states both."""
+
+    seconds: Mapping[str, Fraction]
     size: Fraction
     color: object
     backward: bool
+    back: Mapping[str, Fraction] | None = None
+    weight: Fraction = Fraction(0)
 
 
 @dataclass(slots=True)
 class Workload:
     """``send``: milliseconds of a node's output over an accelerator's link; ``bandwidth`` of that: bytes per millisecond, None
-    when nobody states it. Of profiles only: ``both``: milliseconds of both passes, ``output``: bytes."""
+    when nobody states it. ``output``: bytes; ``stated``: milliseconds that the workload itself states of an output. Of profiles
+    only: ``both``: milliseconds of both passes. Of a topology: ``machines`` by name, and ``mates``: nodes that share the device
+    of a node and that no result lists."""
 
     nodes: dict[Id, Node]
     readers: dict[Id, set[Id]]
@@ -55,10 +77,32 @@ class Workload:
     both: dict[Id, Fraction] = field(default_factory=dict)
     output: dict[Id, Fraction] = field(default_factory=dict)
     bandwidth: Fraction | None = None
+    stated: dict[Id, Fraction] = field(default_factory=dict)
+    machines: dict[str, Machine] = field(default_factory=dict)
+    mates: dict[Id, tuple[Id, ...]] = field(default_factory=dict)
+
+    def machine(self, kind: str, name: str) -> Machine:
+        """The device of a result. Raises Malformed for one that there is not."""
+        if not self.machines:
+            return Machine(CPU, free=True) if kind == CPU else Machine(kind, self.memory)
+        if name not in self.machines:
+            raise Malformed(f"device {name} is none of the topology", result=True)
+        return self.machines[name]
+
+    def transfer(self, maker: Id, machine: Machine) -> Fraction:
+        """Milliseconds that a device pays for the output of a node, which it sends or receives."""
+        if machine.free:
+            return Fraction(0)
+        if machine.port is None:
+            return self.send.get(maker, Fraction(0))
+        if maker in self.stated:
+            return self.stated[maker]
+        latency, bandwidth = machine.port
+        return latency + (self.output.get(maker, Fraction(0)) / bandwidth if bandwidth else 0)
 
 
 def read_workload(text: str, limits: Limits, *, format: str = "") -> Workload:
-    """The workload with the machines of ``limits``; ``format`` empty: told by the text. Raises Malformed."""
+    """The workload with what ``limits`` say; ``format`` empty: told by the text. Raises Malformed."""
     chosen = format or ("device-placement" if text.lstrip("\ufeff \t\r\n").startswith("{") else "pipedream")
     return read_placement(text, limits) if chosen == "device-placement" else read_pipedream(text, limits)
 
@@ -68,8 +112,7 @@ def read_placement(text: str, limits: Limits) -> Workload:
         data = json.loads(text.removeprefix("\ufeff"))
         nodes = {
             node["id"]: Node(
-                _time(node["fpgaLatency"], node) if node.get("supportedOnFpga", 1) else None,
-                _time(node.get("cpuLatency"), node),
+                _times(node),
                 need(node.get("size") or 0, f"size of node {node['id']}"),
                 _color(node),
                 bool(node.get("isBackwardNode", 0)),
@@ -84,6 +127,7 @@ def read_placement(text: str, limits: Limits) -> Workload:
             readers[source].add(edge["destId"])
             send.setdefault(source, need(edge["cost"], f"cost of an edge out of node {source}"))
             size[source] = max(size.get(source, Fraction(0)), need(edge.get("size") or 0, "size of an edge"))
+        stated = dict(send)
         if limits.bandwidth is not None:
             send = {id_: math.ceil(size[id_]) / Fraction(limits.bandwidth) * _MS for id_ in send}
         memory = None if data.get("maxSizePerFPGA") is None else need(data["maxSizePerFPGA"], "maxSizePerFPGA")
@@ -91,12 +135,15 @@ def read_placement(text: str, limits: Limits) -> Workload:
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise Malformed(f"not a device-placement workload: {type(error).__name__} {error}") from None
     bandwidth = None if limits.bandwidth is None else Fraction(limits.bandwidth) / _MS
-    return _limited(Workload(nodes, readers, send, accelerators, cpus, memory, bandwidth=bandwidth), limits)
+    output = {id_: Fraction(math.ceil(bytes_)) for id_, bytes_ in size.items()}
+    found = Workload(nodes, readers, send, accelerators, cpus, memory, output=output, bandwidth=bandwidth, stated=stated)
+    return _limited(found, limits)
 
 
-def _time(value: object, node: Mapping[str, Any]) -> Fraction | None:
-    """Milliseconds, None where the node does not run on such a device."""
-    return None if value is None else need(value, f"a time of node {node['id']}")
+def _times(node: Mapping[str, Any]) -> dict[str, Fraction]:
+    """Milliseconds by kind of device, none where the node does not run on such a one."""
+    stated = {ACCELERATOR: node["fpgaLatency"] if node.get("supportedOnFpga", 1) else None, CPU: node.get("cpuLatency")}
+    return {kind: need(value, f"a time of node {node['id']}") for kind, value in stated.items() if value is not None}
 
 
 def _color(node: Mapping[str, Any]) -> int | str | None:
@@ -141,7 +188,8 @@ def read_pipedream(text: str, limits: Limits) -> Workload:
                 id_, desc = named.groups()
                 forward, backward, activation, weight = match.groups()
                 about[id_], both[id_] = desc, _number(forward) + _number(backward)
-                nodes[id_] = Node(_number(forward), None, _number(weight), None, False)
+                back, parameters = {ACCELERATOR: _number(backward)}, _number(weight)
+                nodes[id_] = Node({ACCELERATOR: _number(forward)}, parameters, None, False, back, parameters)
                 size[id_] = sum((_number(part) for part in activation.strip("[]").split(";")), Fraction(0))
     except ValueError as error:
         raise Malformed(f"not a PipeDream profile: {error}") from None
@@ -161,16 +209,14 @@ def _number(text: str) -> Fraction:
 
 
 def _limited(workload: Workload, limits: Limits) -> Workload:
-    """The workload with the machines of ``limits``. Raises UsageError when nobody says how many accelerators there are."""
+    """The workload with the machines of ``limits``."""
     if limits.accelerators is not None:
         workload.accelerators = limits.accelerators
     if limits.cpus is not None:
         workload.cpus = limits.cpus
     if limits.memory is not None:
         workload.memory = Fraction(limits.memory)
-    if workload.accelerators is None:
-        raise UsageError("the workload does not say how many accelerators there are", hint="add --accelerators N")
     return workload
 
 
-__all__ = ["Id", "Limits", "Node", "Workload", "read_workload"]
+__all__ = ["ACCELERATOR", "CPU", "Id", "Limits", "Machine", "Node", "Workload", "read_workload"]

@@ -135,8 +135,11 @@ def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:
 
 
 def _splits(strategy: Sequence[Strategy | None], further: Sequence[Strategy | None]) -> bool:
-    """Whether one is the other, or splits on axes on which that is whole."""
-    return all(one is other or (one is not None and one.name == WHOLE) for one, other in zip(strategy, further, strict=True))
+    """Whether one is the other, or splits on axes on which that is whole: terms of sums are no parts."""
+    return all(
+        one is other or (one is not None and one.name == WHOLE and other is not None and other.factor is not None)
+        for one, other in zip(strategy, further, strict=True)
+    )
 
 
 def activation_sums(func: Func) -> frozenset[int]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.backend.placement_result import placement_result
+from dnnc.backend.placement_result import Row, placement_result
 from dnnc.cli import main
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
@@ -96,8 +96,8 @@ def test_throughput_in_groups_verifies(
         limits = Limits(bandwidth=2e3, accelerators=count, cpus=0)
         assert verify(text_of(data), told(result), limits).violations == []
         if replicas == 1:
-            rows = [(device.kind, device.load, device.nodes) for device in result.devices]
-            written = placement_result(result.objective, rows, result.statement(), [device.stage for device in result.devices])
+            rows = [Row(device.cpu, device.load, device.nodes, number=device.stage) for device in result.devices]
+            written = placement_result(result.objective, rows, result.statement())
             assert verify(text_of(data), written, limits).violations == []
 
 

@@ -10,6 +10,8 @@ of a topology, and turns what an objective does not read into what it reads:
 - *Training* reads explicit backward nodes. A node that states the seconds of both passes gets one, of its colour. It follows
   the node and the backward nodes of all that read the node, sends a gradient of the size of each input back to the input's
   backward node, and holds the gradient of its parameters and one output, kept from the forward pass.
+- *Transfers* that state their seconds take these over every link; those that state bytes alone cross the topology's links.
+  ``by_bytes`` takes the bytes of all.
 """
 
 from __future__ import annotations
@@ -46,9 +48,11 @@ def has_backward(module: Module) -> bool:
     return any(op.facet(BackwardTime) is not None or op.facet(Direction) == _BW for op in module.entry.ops)
 
 
-def fitted(module: Module, topology: Topology, *, training: bool, sink: DiagnosticSink, where: str) -> tuple[Module, str]:
+def fitted(
+    module: Module, topology: Topology, *, training: bool, sink: DiagnosticSink, where: str, by_bytes: bool = False
+) -> tuple[Module, str]:
     """The workload for the devices of ``topology``, and a sentence on whose seconds these have. Raises InvalidInput where no
-    type has seconds, or for training without a backward pass."""
+    type has seconds, for training without a backward pass, and for transfers without bytes where bytes are asked for."""
     entry = module.entry
     if not entry.ops:
         raise InvalidInput("the profile has no nodes, so there is nothing to plan", where=where)
@@ -59,7 +63,7 @@ def fitted(module: Module, topology: Topology, *, training: bool, sink: Diagnost
     if training and not has_backward(module):
         message = "training needs backward times, and the profile states none"
         raise InvalidInput(message, where=where, hint="--objective throughput plans its forward pass")
-    ops: Sequence[Op] = entry.ops
+    ops: Sequence[Op] = _with_bytes_alone(entry.ops, where) if by_bytes else entry.ops
     if training:
         ops = _with_backward_nodes(ops)
     elif dropped := sum(op.facet(Direction) == _BW for op in ops):
@@ -96,6 +100,17 @@ def _accelerators(types: Sequence[DeviceType]) -> tuple[str, ...]:
     return tuple(type_.name for type_ in found)
 
 
+def _with_bytes_alone(ops: Sequence[Op], where: str) -> list[Op]:
+    """The ops without the seconds of their transfers. Raises InvalidInput where one states seconds and no bytes."""
+    read = {name for op in ops for name in op.operands}
+    for op in ops:
+        moved = op.facet(Transfer)
+        if moved is not None and any(moved.seconds) and not _sent(op) and any(value.name in read for value in op.results):
+            hint = "leave --bytes out, or state how many bytes it sends"
+            raise InvalidInput("its transfer states seconds and no bytes", where=f"{where}: {op.id}", hint=hint)
+    return [_without(op, Transfer) for op in ops]
+
+
 def _renamed(time: Time, types: Mapping[str, Sequence[str]]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted((f"@{name}", seconds) for old, seconds in time.seconds for name in types.get(old[1:], ())))
 
@@ -129,7 +144,7 @@ def _with_backward_nodes(ops: Sequence[Op]) -> list[Op]:
             name = unique(f"{base}.{maker.id[1:]}", taken)
             behind.append(_gradient(op, name, [base], free, maker, color))
             gradients[maker.id].append(name)
-    forward = [op.with_facets(Color(colors[op.id]), _FW) for op in ops]
+    forward = [op.with_facets(Color(colors[op.id]), op.facet(Direction, _FW)) for op in ops]
     return [*forward, *behind]
 
 

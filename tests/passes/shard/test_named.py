@@ -15,7 +15,7 @@ from ir.types import Replicate, Shard
 from passes.cost import CostPass
 from passes.model.spmd.price import Bill, Decisions, price
 from passes.shard import ShardInput, ShardPlan, build, decisions_of, solve
-from passes.shard.named import UnfitError, named_plan
+from passes.shard.named import UnfitError, activation_sums, named_plan, restricted
 from tests.passes.shard.models import mesh, prepared, problem_of
 
 GPT3 = "zoo:gpt3-175b,layers=2,seq=256"
@@ -66,6 +66,20 @@ def test_megatron_of_gpt() -> None:
             assert lies[f"@{layer}.{row}.weight"] == "S(0)"
     assert lies["@wte.weight"] == "S(0)"
     assert Counter(one.kind for one in bill_of(given, plan, spec).collectives) == {"all_reduce": 2 * 2 + 1}
+
+
+def test_sums_of_megatron_in_stages_are_whole_or_split() -> None:
+    """Not left as terms, which would put off the all-reduce of a pair; all other ops do what they do on one mesh."""
+    given, plan = named(ZOO[0], "megatron", 2)
+    ops = plan.choices[: len(given.func.ops)]
+    found, sums = restricted(given, "megatron", ops), activation_sums(given.func)
+    assert sums
+    for number, choice in enumerate(ops):
+        own = given.strategies[given.problem.kinds[number]][choice]
+        allowed = {strategies[0] for strategies in found.strategies[found.problem.kinds[number]]}
+        assert own[0] in allowed
+        assert len(allowed) == 1 or number in sums
+        assert all(one is own[0] or (one is not None and one.factor is not None) for one in allowed)
 
 
 def test_megatron_of_t5() -> None:
