@@ -1,9 +1,10 @@
-"""Training on unequal machines, beside what people do today: ``python -m tests.bench.unequal_machines [--topologies N] [--seed S] [MODEL ...]``.
+"""Training on unequal machines, beside what people do today.
 
-TAG's testbed and ``N`` topologies drawn as TAG drew them (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX 1080 Ti
-or V100, 8 or 20 GB/s inside a host, 2.81 or 5 GB/s between hosts. Of each model and topology, in samples a second:
+``python -m tests.bench.unequal_machines [--topologies N] [--seed S] [MODEL ...]``: TAG's testbed and ``N`` topologies drawn as TAG
+drew them (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX 1080 Ti or V100, 8 or 20 GB/s inside a host, 2.81 or
+5 GB/s between hosts. Of each model and topology, in samples a second:
 
-- found: the plan of ``dnnc compile --objective training`` without further options, with its gap, and processor seconds;
+- found: the plan of ``dnnc compile --objective training`` without further options, its gap, and processor seconds;
 - data parallel on all devices in equal parts, with sums of gradients beside the backward pass (``all``) and behind it (``plain``);
 - the same on the best set of whole hosts (``subset``); on one device, the best (``one``).
 
@@ -73,8 +74,8 @@ def drawn(seed: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Samples a second of the plan found, its relative gap, processor seconds of the compilation, wall seconds of its search, and
-    samples a second of what people do, by name."""
+    """Samples a second of the plan found, its relative gap, processor seconds of the compilation, wall seconds of its search,
+    and samples a second of what people do, by name."""
 
     found: float
     gap: float
@@ -101,8 +102,8 @@ def compiled(model: str, topology: str, folder: Path, **options: object) -> tupl
 
 
 def data_parallel(model: str, topology: Topology, part: tuple[str, ...], folder: Path) -> tuple[float, float]:
-    """Seconds of a step on these devices in equal parts, with sums beside the backward pass and behind it; infinite where nothing
-    fits."""
+    """Seconds of a step on these devices in equal parts, with sums beside the backward pass and behind it; infinite where
+    nothing fits."""
     file = folder / "part.toml"
     file.write_text(topology_to_toml(restricted(topology, part)), encoding="utf-8")
     try:
@@ -163,17 +164,21 @@ def main() -> int:
             hosts = itertools.groupby(device.name.rpartition("-")[0].partition("-")[2] for device in topology.devices)
             files[f"{seed}: " + " ".join(f"{len(list(some))} {name}" for name, some in hosts)] = str(file)
         for (told, file), model in itertools.product(files.items(), given.models):
-            found = row(model, file, folder)
+            try:
+                found = row(model, file, folder)
+            except Infeasible as error:
+                print(f"{model:24} {told:34.34} no plan fits: {error.diagnostics[0].message[:60]}..", flush=True)
+                continue
             rows.append(found)
             factors = {name: found.found / found.others[name] if found.others[name] else math.inf for name in names}
             worse = [name for name in names if factors[name] < 1 - 1e-9]
             slower += bool(worse)
             cells = "".join(f"{factors[name]:>9.2f}" for name in names)
-            print(
-                f"{model:24} {told:34.34} {found.found:>9.1f}{cells} {100 * found.gap:>6.1f} {found.search:>8.1f} {found.cpu:>6.1f}"
-                + (f"  slower than {', '.join(worse)}" if worse else ""),
-                flush=True,
-            )
+            spent = f"{100 * found.gap:>6.1f} {found.search:>8.1f} {found.cpu:>6.1f}"
+            note = f"  slower than {', '.join(worse)}" if worse else ""
+            print(f"{model:24} {told:34.34} {found.found:>9.1f}{cells} {spent}{note}", flush=True)
+    if not rows:
+        return 0
     gaps = [100 * one.gap for one in rows]
     print(f"{slower} of {len(rows)} slower; gap mean {sum(gaps) / len(gaps):.1f} %, worst {max(gaps):.1f} %")
     return int(slower > 0)
