@@ -1,11 +1,12 @@
 """Training on unequal machines, beside what people do today.
 
-``python -m tests.bench.unequal_machines [--topologies N] [--seed S] [MODEL ...]``: TAG's testbed and ``N`` topologies drawn as TAG
-drew them (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX 1080 Ti or V100, 8 or 20 GB/s inside a host, 2.81 or
-5 GB/s between hosts. Of each model and topology, in samples a second:
+``python -m tests.bench.unequal_machines [--topologies N] [--seed S] [MODEL ...]``: TAG's testbed and ``N`` topologies drawn as
+TAG drew them (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX 1080 Ti or V100, 8 or 20 GB/s inside a host,
+2.81 or 5 GB/s between hosts. Of each model and topology, in samples a second:
 
 - found: the plan of ``dnnc compile --objective training`` without further options, its gap, and processor seconds;
-- data parallel on all devices in equal parts, with sums of gradients beside the backward pass (``all``) and behind it (``plain``);
+- data parallel on all devices in equal parts, with sums of gradients beside the backward pass (``all``) and behind it
+  (``plain``);
 - the same on the best set of whole hosts (``subset``); on one device, the best (``one``).
 
 All take the same batch in the same microbatches. Ends with 1 where a plan is slower than one of the others.
