@@ -118,9 +118,13 @@ def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1) -> S
     """Of each message when those of all ``paths`` are sent in so many steps, each in ``rails`` parts on paths of their own."""
     if not paths:
         return Speed(math.inf)
-    crossing = Counter(name for path in paths for name, _ in path.media)
-    shared = {name: steps * rails * bandwidth / crossing[name] for path in paths for name, bandwidth in path.media}
-    links = [net.links[name] for name in dict.fromkeys(link for path in paths for link in path.links)]
+    crossing: dict[str, int] = {}
+    capacity: dict[str, float] = {}
+    for path in paths:
+        for name, bandwidth in path.media:
+            crossing[name] = crossing.get(name, 0) + 1
+            capacity[name] = bandwidth
+    shared = {name: steps * rails * bandwidth / crossing[name] for name, bandwidth in capacity.items()}
     if rails == 1:
         alone = min(path.bandwidth for path in paths)
     else:
@@ -130,9 +134,9 @@ def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1) -> S
     return Speed(
         min(alone, min(shared.values(), default=math.inf)),
         max(path.latency for path in paths),
-        max(link.start for link in links),
-        min((link.small for link in links if link.small), default=0.0),
-        max(link.switch for link in links),
+        max(path.start for path in paths),
+        min((path.small for path in paths if path.small), default=0.0),
+        max(path.switch for path in paths),
         tuple(sorted(shared.items())),
     )
 

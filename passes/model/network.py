@@ -58,7 +58,8 @@ ALONE = Port(math.inf, 0.0)
 @dataclass(frozen=True, slots=True)
 class Path:
     """A route with its cost. ``hops``: links in order, each with the point it is entered from and left to. ``media``: what
-    other transfers may occupy at the same time, by name, with its bandwidth."""
+    other transfers may occupy at the same time, by name, with its bandwidth. ``start``, ``small``, ``switch``: of collectives
+    over it (``exchange``), those of its links that slow them most, ``small`` 0 where no link states one."""
 
     source: str
     target: str
@@ -66,6 +67,9 @@ class Path:
     latency: float
     bandwidth: float
     media: tuple[tuple[str, float], ...] = ()
+    start: float = 0.0
+    small: float = 0.0
+    switch: float = 0.0
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -137,7 +141,9 @@ class Network:
         links = [self.links[link] for link, _, _ in hops]
         latency = sum(_femtoseconds(link) for link in links) / 1e15
         media = tuple((name, self.links[hop[0]].bandwidth) for hop in hops for name in self._media(hop, source, target))
-        return Path(source, target, hops, latency, min(link.bandwidth for link in links), media)
+        small = min((link.small for link in links if link.small), default=0.0)
+        start, switch = max(link.start for link in links), max(link.switch for link in links)
+        return Path(source, target, hops, latency, min(link.bandwidth for link in links), media, start, small, switch)
 
     def _media(self, hop: tuple[str, str, str], source: str, target: str) -> tuple[str, ...]:
         """Media that a transfer between two devices occupies on a hop of its route."""
