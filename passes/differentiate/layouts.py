@@ -97,7 +97,8 @@ class _Chooser:
         for op in reversed(self.module.entry.ops if axes else ()):
             names: Sequence[str] = op.operands
             if op.name in _OPTIMIZERS:
-                here, names = axes.get(op.operands[0], frozenset()), op.operands[1:2]
+                weight = op.operands[0]
+                here, names = axes[weight].axes if weight in axes else frozenset(), op.operands[1:2]
             elif phase_of(op.facets) in (UPDATE, WEIGHT_GRADIENT) and op.name != ASSIGN:
                 here = frozenset.intersection(*(reached.get(v.name, frozenset()) for v in op.results if v.name))
             else:

@@ -11,7 +11,9 @@ gradients are made by one kernel, such as a normalisation, has none: its kernel 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
+from ir.facets import Time
 from ir.module import Func
 from ir.ops import Op
 from passes.model.graph import reads
@@ -33,32 +35,36 @@ def factors(op: Op, operand: int) -> tuple[int, ...] | None:
     return _FACTORS.get(op.name, {}).get(operand)
 
 
+class Multiplied(NamedTuple):
+    """That the gradient of a value, which is a weight or made of that ``weight`` alone, is a product along these ``axes``."""
+
+    weight: str
+    axes: frozenset[int]
+
+
 def factored(
     func: Func, weights: Collection[str], axes_of: Callable[[Op, int], Collection[int]]
-) -> dict[str, frozenset[int]]:
-    """The axes of the mesh along which the gradient of each weight can be multiplied whole, and of what is made of weights
-    alone, such as a transposed one; a name without such an axis is left out.
-
-    ``axes_of(op, i)``: axes along which members hold terms of the gradient of operand i."""
+) -> dict[str, Multiplied]:
+    """Of each weight whose gradient can be multiplied whole, and of what is made of it alone (transposed, say), along which axes
+    of the mesh. ``axes_of(op, i)``: axes along which members hold terms of the gradient of operand i."""
     alone = of_weights(func, weights)
-    origins: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in weights}
-    found: dict[str, frozenset[int]] = {}
+    origins = {name: name for name in weights}
+    axes: dict[str, frozenset[int]] = {}
     for op in func.ops:
-        if not any(name in origins for name in reads(op)):
-            continue
-        made = frozenset().union(*(origins.get(name, frozenset()) for name in reads(op)))
+        made_of = {origins[name] for name in reads(op) if name in origins}
         if any(value.name in alone for value in op.results):
-            origins.update((value.name, made) for value in op.results if value.name in alone)
+            if len(made_of) > 1:
+                axes.update(dict.fromkeys(made_of, frozenset()))
+            else:
+                origins.update((value.name, weight) for weight in made_of for value in op.results if value.name in alone)
             continue
-        for name in reads(op):
+        for name in (name for name in reads(op) if name in origins):
             numbers = [number for number, operand in enumerate(op.operands) if operand == name]
-            for weight in origins.get(name, ()):
-                here = [frozenset(axes_of(op, i)) if factors(op, i) is not None else frozenset() for i in numbers]
-                found[weight] = frozenset.intersection(*([found[weight]] if weight in found else []), *(here or [frozenset()]))
-    axes = {
-        name: frozenset.intersection(*(found.get(weight, frozenset()) for weight in made)) for name, made in origins.items()
-    }
-    return {name: some for name, some in axes.items() if some}
+            able = numbers and op.facet(Time) is None and all(factors(op, number) is not None for number in numbers)
+            for number in numbers if able else (-1,):
+                here = frozenset(axes_of(op, number)) if able else frozenset()
+                axes[origins[name]] = axes.get(origins[name], here) & here
+    return {name: Multiplied(weight, axes[weight]) for name, weight in origins.items() if axes.get(weight)}
 
 
-__all__ = ["factored", "factors"]
+__all__ = ["Multiplied", "factored", "factors"]

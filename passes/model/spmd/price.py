@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from ir.facets import Cost
+from ir.facets import Cost, Sync, Time
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.opdefs import COLLECTIVES
@@ -24,7 +24,16 @@ from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.exchange import buckets, exposed
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
-from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds, passes_seconds, stated_part
+from passes.model.op_time import (
+    fused_seconds,
+    is_head,
+    may_fuse,
+    op_seconds,
+    passes_seconds,
+    stated_part,
+    weight_gradient_seconds,
+)
+from passes.model.spmd.factors import Multiplied, factored, factors
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
 
@@ -33,7 +42,8 @@ from passes.model.spmd.reshard import Lies, Ways
 class Decisions:
     """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts. Of a stage:
     ``entering``, how values of other stages arrive, ``leaving``, layouts in which values leave for other stages, and
-    ``learning``, those of ``entering`` that have a gradient."""
+    ``learning``, those of ``entering`` that have a gradient. ``synced``: of weights whose gradients are not summed by
+    all-reduce, how members agree on them."""
 
     strategies: Mapping[str, tuple[str, ...]]
     kept: Mapping[str, Lies]
@@ -41,13 +51,15 @@ class Decisions:
     entering: Mapping[str, Lies] = field(default_factory=dict)
     leaving: Mapping[str, Lies] = field(default_factory=dict)
     learning: frozenset[str] = frozenset()
+    synced: Mapping[str, Sync] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it. ``summed``:
     the synchronisation of a weight's gradient; ``beside``: it can travel beside a backward pass. ``seconds``: per microbatch,
-    of one that is done once in ``runs`` of them its part."""
+    of one that is done once in ``runs`` of them its part. ``factor``: of what gathers a factor of the
+    gradient of a weight, whether that is the ``value`` or its ``gradient``."""
 
     kind: str
     axis: str
@@ -58,6 +70,7 @@ class Collective:
     runs: int = 1
     summed: bool = False
     beside: bool = False
+    factor: str = ""
 
 
 @dataclass(slots=True)
@@ -67,7 +80,10 @@ class Bill:
     pass; of each the member that holds most of it, as a part of what its device has (``build``). ``work``: seconds of compute
     by op; ``back``: of these the gradients'. ``hidden``: a microbatch's part of the seconds of sums that travel beside the last
     backward pass of a step (``exchange``). ``lies``: the layout in which each value is made or kept; ``asked``: those in which
-    it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that count as they are read."""
+    it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that count as they are read.
+    ``products``: of gradients that are multiplied whole, the weight, the op, its factors (``Collective.factor``, value), and what the op reads
+    of the weight;
+    ``repeated``: the seconds of ``work`` that this takes more, by op."""
 
     compute: float = 0.0
     update: float = 0.0
@@ -81,6 +97,8 @@ class Bill:
     asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
     reads: dict[str, list[tuple[str, Lies]]] = field(default_factory=dict)
     learned: set[str] = field(default_factory=set)
+    products: list[tuple[str, str, tuple[tuple[str, str], ...], str]] = field(default_factory=list)
+    repeated: dict[str, float] = field(default_factory=dict)
     uneven: bool = False
     """Whether values may lie in unequal parts on their way from one layout to another."""
 
@@ -154,6 +172,11 @@ class _Walk:
         self.lies: dict[str, Lies] = {}
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
+        self.synced = decisions.synced
+        self.factored: Mapping[str, Multiplied] = {}
+        self.factors: dict[str, dict[Lies, None]] = {}
+        self.factor_gradients: dict[str, dict[Lies, None]] = {}
+        self.gathered: list[float] = []
         self.trained: set[str] = set()
         self.worked: list[float] = []
         self.held: list[float] = []
@@ -171,6 +194,10 @@ class _Walk:
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions)
         whole: Lies = (Replicate(),) * len(mesh.axes)
+        by_factors = {name for name, sync in decisions.synced.items() if sync.method == "sfb"}
+        if by_factors:
+            ruled = {op.id: rule for op, rule in rules(module, func)}
+            self.factored = factored(func, by_factors, lambda op, i: self.terms(ruled[op.id], decisions.strategies[op.id], i))
         self.lies.update(decisions.entering)
         self.trained |= decisions.learning
         for op, rule in rules(module, func):
@@ -193,6 +220,12 @@ class _Walk:
                 self.bring(name, lies, target, backward=False)
             for source in self.given.get(name, ()):
                 self.bring(name, source, self.dual(lies), backward=True)
+            for target in self.factors.get(name, ()):
+                if target not in self.asked.get(name, ()):
+                    self.bring(name, lies, target, backward=True, factor="value")
+            for target in self.factor_gradients.get(name, ()):
+                self.bring(name, self.dual(lies), target, backward=True, factor="gradient")
+        self.held.append(max(self.gathered, default=0.0))
         # Sums of any order of the ops agree to the last digit.
         self.bill.update = math.fsum(self.updated)
         self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
@@ -240,20 +273,69 @@ class _Walk:
             if factor is not None and factor.divided:
                 cuts.setdefault(factor.name, []).append(number)
         share = [(rule.factor(name).size, axes) for name, axes in cuts.items()]
-        self.compute(op, operands, results, share)
+        along = [axes for i, name in enumerate(op.operands) if (axes := self.gather(op, i, name, operands, results))]
+        self.compute(op, operands, results, share, frozenset().union(*along))
         self.bill.reads[op.id] = [(name, lies) for name, lies in zip(op.operands, operands, strict=True) if name]
         flows = any(name in self.trained for name in op.operands)
         for i, name in enumerate(op.operands):
             gradient = tuple(g for back in backs if (g := back.gradients[i]) is not None)
+            if len(gradient) == len(backs):
+                gradient = self.whole(gradient, self.factored[name].axes if name in self.factored else ())
             self.ask(name, operands[i], gradient if len(gradient) == len(backs) else None)
         for i, value in enumerate(op.results):
             self.lies[value.name] = results[i]
             if flows and rule.differentiable[1][i]:
                 self.trained.add(value.name)
 
-    def compute(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> None:
-        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it."""
+    def terms(self, rule: LayoutRule | None, names: tuple[str, ...], operand: int) -> list[int]:
+        """The axes along which members hold terms of the gradient of an operand."""
+        if rule is None:
+            return []
+        backs = [self.backs(rule, axis.size)[name] for axis, name in zip(self.mesh.axes, names, strict=True)]
+        return [axis for axis, back in enumerate(backs) if back.gradients[operand] == Partial("sum")]
+
+    def gather(self, op: Op, number: int, name: str, operands: list[Lies], results: list[Lies]) -> frozenset[int]:
+        """Asks for the factors of the gradient of an operand whole, along the axes that are returned; none where its terms are
+        summed."""
+        product = self.factored.get(name) if self.training else None
+        others = factors(op, number) if product is not None else None
+        if product is None or others is None:
+            return frozenset()
+        result, axes = op.results[0], product.axes
+        sizes = []
+        for other in others:
+            wanted = self.whole(operands[other], axes)
+            self.factors.setdefault(op.operands[other], {})[wanted] = None
+            sizes.append((self.types[op.operands[other]], wanted))
+        wanted = self.whole(self.dual(results[0]), axes)
+        self.factor_gradients.setdefault(result.name, {})[wanted] = None
+        sizes.append((result.type, wanted))
+        whole = (t.nbytes * self.fullest(t, lies) for t, lies in sizes if isinstance(t, TensorType) and t.nbytes is not None)
+        self.gathered.append(math.fsum(whole))
+        rows = [("value", op.operands[other]) for other in others]
+        self.bill.products.append((product.weight, op.id, (*rows, ("gradient", result.name)), name))
+        return axes
+
+    @staticmethod
+    def whole(lies: Lies, axes: Collection[int]) -> Lies:
+        """A layout, but whole along some axes."""
+        return tuple(Replicate() if axis in axes else placement for axis, placement in enumerate(lies)) if axes else lies
+
+    def compute(
+        self,
+        op: Op,
+        operands: list[Lies],
+        results: list[Lies],
+        divided: list[tuple[int, list[int]]],
+        along: frozenset[int] = frozenset(),
+    ) -> None:
+        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it; ``along``: the axes
+        along which the gradient of its weight is multiplied whole."""
         seconds, back = self.seconds(op, operands, results, divided, self.follows(op, operands))
+        if along:
+            more = self.repeated(op, operands, results, divided, along)
+            seconds, back = seconds + more, back + more
+            self.bill.repeated[op.id] = more
         self.worked.append(seconds)
         self.bill.work[op.id], self.bill.back[op.id] = seconds, back
         captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
@@ -289,21 +371,11 @@ class _Walk:
         cost = op.facet(Cost)
         if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
-        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
-        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
-        held = [row for row in given if row[2].startswith("@")]
         gradients = cost.input_grad + cost.weight_grad
         longest = back = 0.0
         for member in self.mesh.members:
             share = self.share(divided, member)
-            written = self.ratio(made, member)
-            here = replace(
-                cost,
-                flops=round(cost.flops * share),
-                read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
-                write=round(cost.write * written),
-                weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
-            )
+            here = self.part_of(op, cost, operands, results, share, member)
             stated = stated_part(op, member.type, here, training=self.training)
             if stated is not None:
                 again = stated[0] if self.again and stated[1] else 0.0
@@ -322,6 +394,39 @@ class _Walk:
                 works += works[:1] if self.again and gradients else []
             longest = max(longest, math.fsum(works))
         return longest, back
+
+    def repeated(
+        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], along: frozenset[int]
+    ) -> float:
+        """Seconds that the gradient of a weight takes longer where it is multiplied whole along some axes."""
+        cost = op.facet(Cost)
+        if cost is None or op.facet(Time) is not None:
+            return 0.0
+        left = [(units, [axis for axis in axes if axis not in along]) for units, axes in divided]
+        wide = [self.whole(lies, along) for lies in operands], [self.whole(lies, along) for lies in results]
+        most = 0.0
+        for member in self.mesh.members:
+            seconds = []
+            for (reads_, makes), cuts in (((operands, results), divided), (wide, left)):
+                share = self.share(cuts, member)
+                alone = self.local(op, makes, member).with_facets(self.part_of(op, cost, reads_, makes, share, member))
+                seconds.append(weight_gradient_seconds(alone, member.type, round(cost.weight_grad * share)))
+            most = max(most, seconds[1] - seconds[0])
+        return most
+
+    def part_of(self, op: Op, cost: Cost, operands: list[Lies], results: list[Lies], share: float, member: Member) -> Cost:
+        """The facts of what a member does of an op."""
+        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
+        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
+        held = [row for row in given if row[2].startswith("@")]
+        written = self.ratio(made, member)
+        return replace(
+            cost,
+            flops=round(cost.flops * share),
+            read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
+            write=round(cost.write * written),
+            weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
+        )
 
     def local(self, op: Op, results: list[Lies], member: Member) -> Op:
         """The op with its results as long as they are on a member."""
@@ -408,16 +513,20 @@ class _Walk:
 
     # -- conversions ---------------------------------------------------------------------------------------------------
 
-    def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
+    def bring(self, name: str, source: Lies, target: Lies, *, backward: bool, factor: str = "") -> None:
         """Adds the cheapest chain of collectives to the bill."""
         summed = backward and name in self.summed  # once a step, in buckets
         runs = self.microbatches if summed else 1
+        sync = self.synced.get(name)
+        served = sync.server + 1 if summed and sync is not None and sync.method == "ps" else 0
         for step in self.ways.way(self.types[name], source, target, together=summed) if source != target else ():
             if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
                 seconds = step.seconds / runs
+                if served and step.kind == "all_reduce":
+                    seconds = self.mesh.axes[step.axis].served(step.size, served - 1) / runs
                 beside = summed and name not in self.last
-                one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside)
+                one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside, factor)
                 self.bill.collectives.append(one)
 
     def hidden(self, func: Func) -> float:
