@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from ir.boxes import Placements, shape_of
 from ir.facets import INPUT_GRADIENT, SEPARATOR, UPDATE, WEIGHT_GRADIENT, WHOLE, Phase, ShardRule, StageSet, phase_of, sync_of
-from ir.grads import ASSIGN, STATE
+from ir.grads import ASSIGN, OPTIMIZERS
 from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
 from ir.module import Mesh, Module, Plan, Resource
 from ir.opdefs import RESHARD
@@ -38,7 +38,6 @@ MOST_COMBINATIONS = 4096
 """Combinations of strategies over all axes that are compared; of more, the op runs whole."""
 _SLICED = 1e-3
 """What a part of a whole tensor costs, as a fraction of its bytes: nothing moves, but whole it may be wanted again."""
-_OPTIMIZERS = frozenset(f"grad.{name}" for name in STATE)
 
 
 def is_sharded(module: Module) -> bool:
@@ -96,7 +95,7 @@ class _Chooser:
         reached: dict[str, frozenset[int]] = {}  # along which all gradients are whole that a value leads to
         for op in reversed(self.module.entry.ops if axes else ()):
             names: Sequence[str] = op.operands
-            if op.name in _OPTIMIZERS:
+            if op.name in OPTIMIZERS:
                 weight = op.operands[0]
                 here, names = axes[weight].axes if weight in axes else frozenset(), op.operands[1:2]
             elif phase_of(op.facets) in (UPDATE, WEIGHT_GRADIENT) and op.name != ASSIGN:
@@ -217,7 +216,7 @@ class _Chooser:
             return self.stated(facet, rule, mesh)
         if op.name == ASSIGN:
             target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
-        elif op.name in _OPTIMIZERS:
+        elif op.name in OPTIMIZERS:
             target = self.updated(op, rule, mesh, stage)
             for state in self.states.get(op.operands[0], ()):
                 self.kept[stage][state] = target

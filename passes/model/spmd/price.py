@@ -518,13 +518,14 @@ class _Walk:
         summed = backward and name in self.summed  # once a step, in buckets
         runs = self.microbatches if summed else 1
         sync = self.synced.get(name)
-        served = sync.server + 1 if summed and sync is not None and sync.method == "ps" else 0
+        server = sync.server if summed and sync is not None and sync.method == "ps" else None
         for step in self.ways.way(self.types[name], source, target, together=summed) if source != target else ():
             if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
                 seconds = step.seconds / runs
-                if served and step.kind == "all_reduce":
-                    seconds = self.mesh.axes[step.axis].served(step.size, served - 1) / runs
+                along = self.mesh.axes[step.axis]
+                if server is not None and step.kind == "all_reduce":
+                    seconds = along.served(step.size, server % along.size) / runs
                 beside = summed and name not in self.last
                 one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside, factor)
                 self.bill.collectives.append(one)
