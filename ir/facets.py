@@ -142,13 +142,13 @@ SYNCS = ("all_reduce", "reduce_scatter", "sfb", "ps", "auto")
 @dataclass(frozen=True, slots=True)
 class Sync:
     """On a resource: how its gradient is synchronised between replicas, and in which bucket. ``server``: of the method ``ps``,
-    the place along the axis of the member that makes the sum."""
+    the place along the axis of the member that makes the sum; -1: not chosen."""
 
     keyword: ClassVar[str] = "sync"
     method: str
     compression: str = "none"
     bucket: int = 0
-    server: int = 0
+    server: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def facet_text(facet: Facet) -> str:
                 f"compression = {quote_word(facet.compression)}",
                 f"bucket = {facet.bucket}",
             ]
-            items += [f"server = {facet.server}"] if facet.server else []
+            items += [f"server = {facet.server}"] if facet.server >= 0 else []
         case OptimizerState():
             items = [f"name = {quote_word(facet.name)}", f"size = {facet.size}"]
     return f"{facet.keyword}<{', '.join(items)}>"

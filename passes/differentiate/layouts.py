@@ -115,7 +115,9 @@ class _Chooser:
         if rule is None or len(names) != len(mesh.axes):
             return []
         both = enumerate(zip(names, mesh.axes, strict=True))
-        backs = ((i, next((b for b in backward_rule(rule, size) if b.strategy.name == name), None)) for i, (name, (_, size)) in both)
+        backs = (
+            (i, next((b for b in backward_rule(rule, size) if b.strategy.name == name), None)) for i, (name, (_, size)) in both
+        )
         return [i for i, back in backs if back is not None and isinstance(back.gradients[operand], Partial)]
 
     def module_after(self) -> Module:
@@ -264,12 +266,11 @@ class _Chooser:
 
     # -- the cheapest --------------------------------------------------------------------------------------------------
 
-    def cheapest(
-        self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int, whole: Collection[int] = ()
-    ) -> list[Strategy]:
+    def cheapest(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int, whole: Collection[int] = ()) -> list[Strategy]:
         """The strategies, one for each axis, for which least moves; along the axes of ``whole`` the op runs whole."""
         options = [
-            [s for s in rule.strategies(size) if s.name == WHOLE or axis not in whole] for axis, (_, size) in enumerate(mesh.axes)
+            [s for s in rule.strategies(size) if s.name == WHOLE or axis not in whole]
+            for axis, (_, size) in enumerate(mesh.axes)
         ]
         placements = [self.ready(name, stage) for name in op.operands]
         combinations = 1

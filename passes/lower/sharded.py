@@ -192,7 +192,7 @@ class _Stage:
 def _servers(module: Module) -> dict[str, int]:
     """Of each gradient as an optimizer reads it, the place of the member that makes its sum; none where all members do."""
     synced = {name: sync_of(resource.facets) for name, resource in module.resources.items()}
-    servers = {name: sync.server for name, sync in synced.items() if sync.method == "ps"}
+    servers = {name: max(sync.server, 0) for name, sync in synced.items() if sync.method == "ps"}
     if not servers:
         return {}
     names = origins(module.entry)

@@ -22,6 +22,7 @@ from passes.model.spmd.footprint import Footprint, footprint
 from passes.model.spmd.layouts import fullest
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
+from passes.model.spmd.synced import synchronised
 from passes.shard.build import ShardInput
 from passes.shard.decide import decisions_of
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
@@ -65,7 +66,7 @@ class Fitter:
 
     def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:
         """The plan with its seconds all told, and a bound of all plans."""
-        value = self.staged(plan.choices).bill.overlapped
+        value = synchronised(self.module, self.staged(plan.choices), self.microbatches).bill.overlapped
         bound = min(bound, value)
         done = value <= bound * (1 + AGREE)
         reason = "" if done else plan.reason or ("overlap" if self.given.overlap is not None else "")

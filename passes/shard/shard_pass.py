@@ -31,6 +31,7 @@ from ir.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.folding import folding
+from passes.model.learning import avoids_sums
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
@@ -153,10 +154,12 @@ class ShardPass(Pass):
         told = replace(told, value=times * told.value, bound=times * told.bound, single=single, microbatches=times)
         return written(module, [stage], of_both(told, context.incumbent), memory=self.memory)
 
-    def overlaps(self, mesh: DeviceMesh) -> tuple[float | None, ...]:
+    def overlaps(self, module: Module, mesh: DeviceMesh) -> tuple[float | None, ...]:
         """Those of the problems to search. Where all copies of a layer are alike, so is the price of their sums."""
         if not self.training or len(mesh.devices) == 1:
             return (None,)
+        if avoids_sums(module):
+            return OVERLAPS
         return OVERLAPS[-1:] if self.tied or self.strategy == "tied" else OVERLAPS
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
@@ -226,7 +229,7 @@ class ShardPass(Pass):
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
         meshes = submeshes(topology, net, sizes)
 
-        def searching(among: Submeshes, strategy: str = "") -> StageSearch:
+        def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
             return StageSearch(
                 module,
                 topology,
@@ -240,6 +243,7 @@ class ShardPass(Pass):
                 microbatches=self.flushed,
                 family=self.family,
                 strategy=strategy,
+                overlap=overlap,
                 gap=self.gap,
                 incumbent=worth_finding(context),
                 progress=context.progress,
@@ -252,7 +256,11 @@ class ShardPass(Pass):
             else:
                 search = searching(meshes)
                 plan, bound = search.search(self.stages, seconds), search.bound
-                if self.training:
+                if self.training and avoids_sums(module):
+                    unsummed = searching(meshes, overlap=0.0)
+                    unsummed.bounded(self.stages, time.perf_counter() + BOUNDING, exact=False)
+                    overlapped = min(unsummed.bound, unsummed.overlapped(self.stages))
+                elif self.training:
                     overlapped = search.overlapped(self.stages)
                 else:  # several stages hand over, which the search does not count
                     least = min(topology.type(device.type).handover for device in topology.devices)
@@ -303,7 +311,7 @@ class ShardPass(Pass):
                 mesh = mesh_of(topology, context.analyses.get(network, topology), sizes, shares=along)
                 mesh = mesh.limited(self.memory)
                 limit = mesh.memory
-                overlaps = self.overlaps(mesh)
+                overlaps = self.overlaps(module, mesh)
                 inputs = [
                     build(
                         module,
@@ -335,9 +343,9 @@ class ShardPass(Pass):
                             progress=context.progress,
                         )
                     )
-                    if plans[-1].interrupted or plans[-1].bound >= beaten:
+                    if plans[-1].interrupted or (plans[-1].bound >= beaten and not avoids_sums(module)):
                         break
-                least = max(plan.bound for plan in plans)
+                least = plans[0].bound if avoids_sums(module) else max(plan.bound for plan in plans)
                 if self.strategy:
                     bounds.append(least)
                     whose = f" of the plan '{self.strategy}'"

@@ -95,11 +95,7 @@ def written(
         results=tuple(value_of(value, makers.get(value.name)) for value in func.results),
     )
     symbols = tuple(
-        decided
-        if symbol is func
-        else _synced(symbol, stages, resources)
-        if isinstance(symbol, Resource)
-        else symbol
+        decided if symbol is func else _synced(symbol, stages, resources) if isinstance(symbol, Resource) else symbol
         for symbol in module.symbols
     )
     module = insert_symbols(Module(module.name, symbols, module.attributes), [mesh for mesh in on if mesh.axes])

@@ -182,9 +182,7 @@ class Served:
     works: list[Any]
 
     @classmethod
-    def begun(
-        cls, total: torch.Tensor, ranks: Sequence[int], place: int, rank: int, group: Any, reduction: str
-    ) -> Served:
+    def begun(cls, total: torch.Tensor, ranks: Sequence[int], place: int, rank: int, group: Any, reduction: str) -> Served:
         """Of the rank at ``place`` of the group; ``total`` is this rank's term, and becomes the result."""
         others, server = [one for one in ranks if one != ranks[place]], ranks[place]
         terms = [torch.empty_like(total) for _ in others] if rank == server else []

@@ -42,9 +42,7 @@ class Multiplied(NamedTuple):
     axes: frozenset[int]
 
 
-def factored(
-    func: Func, weights: Collection[str], axes_of: Callable[[Op, int], Collection[int]]
-) -> dict[str, Multiplied]:
+def factored(func: Func, weights: Collection[str], axes_of: Callable[[Op, int], Collection[int]]) -> dict[str, Multiplied]:
     """Of each weight whose gradient can be multiplied whole, and of what is made of it alone (transposed, say), along which axes
     of the mesh. ``axes_of(op, i)``: axes along which members hold terms of the gradient of operand i."""
     alone = of_weights(func, weights)

@@ -188,7 +188,7 @@ class _Walk:
         self.summed = {*resources, *of_weights(func, self.state)}
         if decisions.entering:  # some of it may come from other stages
             self.summed |= of_weights(module.entry, self.state)
-        self.last = made_last(func)
+        self.last = made_last(module, func)
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
@@ -525,7 +525,7 @@ class _Walk:
                 seconds = step.seconds / runs
                 along = self.mesh.axes[step.axis]
                 if server is not None and step.kind == "all_reduce":
-                    seconds = along.served(step.size, server % along.size) / runs
+                    seconds = along.served(step.size, max(server, 0) % along.size) / runs
                 beside = summed and name not in self.last
                 one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside, factor)
                 self.bill.collectives.append(one)

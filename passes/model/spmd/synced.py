@@ -14,7 +14,7 @@ Nothing is chosen that takes more memory than the devices have, or of a weight t
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -84,7 +84,9 @@ class _Chooser:
         hidden = best.bill.hidden / (math.fsum(one.seconds for one in best.bill.collectives if one.summed) or 1.0)
         for part in sorted({*COUNTED, 1.0 - hidden}, reverse=True):
             chosen = self.products(best.bill, every.bill, able & free, part)
-            best = min(best, self.priced({**best.decisions.synced, **dict.fromkeys(sorted(chosen), Sync("sfb"))}), key=self.value)
+            best = min(
+                best, self.priced({**best.decisions.synced, **dict.fromkeys(sorted(chosen), Sync("sfb"))}), key=self.value
+            )
         left = sorted(free - best.decisions.synced.keys())
         quicker = {name: sync for name, sync in self.servers(left, asked, quicker=best.bill).items()}
         return min(best, self.priced({**best.decisions.synced, **quicker}), key=self.value) if quicker else best
@@ -111,11 +113,11 @@ class _Chooser:
     def products(self, now: Bill, every: Bill, weights: Collection[str], part: float) -> frozenset[str]:
         """The weights whose factors are gathered where ``part`` of the seconds of sums counts; ``every``: the bill where all
         are that can be."""
-        saved: Counter[str] = Counter()
+        saved: dict[str, float] = defaultdict(float)
         of = {value: weight for weight, _, _, value in every.products}
         for one in now.collectives:
             saved[of.get(one.value, one.value)] += one.seconds if one.summed else 0.0
-        spent: Counter[tuple[str, str]] = Counter()
+        spent: dict[tuple[str, str], float] = defaultdict(float)
         for one in every.collectives:
             spent[one.factor, one.value] += one.seconds if one.factor else 0.0
         numbers: dict[object, int] = {}
@@ -143,14 +145,17 @@ class _Chooser:
         whose sum then takes less than in this bill."""
         axes = {axis.name: axis for axis in self.before.mesh.axes}
         sums = [one for one in (quicker or self.before.bill).collectives if one.summed and one.kind == "all_reduce"]
-        busy: Counter[tuple[str, int]] = Counter()
+        busy: dict[tuple[str, int], float] = defaultdict(float)
         found = {}
         for one in sorted(sums, key=lambda one: (-one.size, one.value)):
             axis = axes[one.axis]
             if one.value not in weights or one.value in found or axis.servers is None:
                 continue
             seconds = {place: axis.served(one.size, place) for place in range(min(axis.size, MOST_SERVERS))}
-            place = asked[one.value].server or min(seconds, key=lambda place: (busy[axis.name, place] + seconds[place], place))
+            place = asked[one.value].server
+            if not 0 <= place < axis.size:
+                place = min(seconds, key=lambda place: (busy[axis.name, place] + seconds[place], place))
+            seconds.setdefault(place, 0.0)
             if quicker is None or seconds[place] < one.seconds * one.runs:
                 found[one.value] = Sync("ps", server=place)
                 busy[axis.name, place] += seconds[place]
