@@ -216,8 +216,8 @@ _PEER = (("channel", _INT), ("peer", _INT), *_OF)
 _STEPS = {
     "all_reduce": (
         ReshardStep(Partial, Replicate, 2),
-        "Every member gets the reduction of all their tensors. With `through`, the member at that place of the axis makes it: it "
-        "gets the tensors of the others and sends them the result.",
+        "Every member gets the reduction of all their tensors. With `through`, the member at that place of the axis makes it: "
+        "it gets the tensors of the others and sends them the result.",
     ),
     "all_gather": (ReshardStep(Shard, Replicate, 1, join="dim"), "Every member gets the tensors of all, joined along `dim`."),
     "reduce_scatter": (ReshardStep(Partial, Shard, 1, split="dim"), "Each member gets its part along `dim` of the reduction."),

@@ -131,9 +131,9 @@ Synchronisation = Annotated[
     SyncName | None,
     typer.Option(
         "--sync",
-        help="training: members of a mesh with the same weight sum its gradient and each update all of it (default), or a part, "
-        "with its part of the optimizer's state; gather its factors and multiply them (sfb); sum it on one member (ps); or "
-        "whatever is quickest for each weight (auto).",
+        help="training: members of a mesh with the same weight sum its gradient and each update all of it (default), or a "
+        "part, with its part of the optimizer's state; gather its factors and multiply them (sfb); sum it on one member (ps); "
+        "or whatever is quickest for each weight (auto).",
         show_default=False,
     ),
 ]

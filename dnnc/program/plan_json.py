@@ -31,19 +31,20 @@ row::
     "weights": {"fc1.weight": {"x": "S(1)", "y": "R"}},
     "outputs": {"a": {"x": "S(1)", "y": "S(0)"}}
 
-and, in training, ``"sync": {"fc1.weight": "sfb", "fc1.bias": "ps(1)"}`` of weights whose gradients are not summed by all-reduce:
-``reduce_scatter``, ``sfb``, or ``ps`` through the member at that place of the axis. That is, per axis the strategy of each op, a name of its layout rule, and how each weight is kept and each result of the model
-leaves: ``S(d)`` a shard of dimension d, ``R`` replicated. Where members get unequal parts, ``mesh`` has ``shares`` too,
-``{"x": [3, 1], "y": [1, 1]}``. How all else lies follows; ``plan.ir`` shows it. Where collectives of another stage, or what
-passes between others, cross a link too, the seconds have ``"shared": {"bus": 0.0003}``: how long the stage's own keep it busy.
+and, in training, ``"sync": {"fc1.weight": "sfb", "fc1.bias": "ps(1)"}`` of weights whose gradients are not summed by
+all-reduce: ``reduce_scatter``, ``sfb``, or ``ps`` through the member at that place of the axis. That is, per axis the strategy
+of each op, a name of its layout rule, and how each weight is kept and each result of the model leaves: ``S(d)`` a shard of
+dimension d, ``R`` replicated. Where members get unequal parts, ``mesh`` has ``shares`` too, ``{"x": [3, 1], "y": [1, 1]}``. How
+all else lies follows; ``plan.ir`` shows it. Where collectives of another stage, or what passes between others, cross a link
+too, the seconds have ``"shared": {"bus": 0.0003}``: how long the stage's own keep it busy.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
-``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and ``sync``; where a stage
-says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where ``certificate.problem`` says that it was proven for the same model and topology, and on meshes for the same stages. To
-move an op, move its line; to move a stage, change its device; to split an op otherwise, change its strategy. A stage without
-``device`` is placed by the compiler, unless the plan splits tensors; a weight or result that is not listed lies as costs least.
-An empty stage is an error, as is an op that is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is
-read where no stage is on a mesh.
+``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and ``sync``; where a
+stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where ``certificate.problem`` says that
+it was proven for the same model and topology, and on meshes for the same stages. To move an op, move its line; to move a stage,
+change its device; to split an op otherwise, change its strategy. A stage without ``device`` is placed by the compiler, unless
+the plan splits tensors; a weight or result that is not listed lies as costs least. An empty stage is an error, as is an op that
+is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is read where no stage is on a mesh.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str
 
 
 def through(net: Network, groups: Sequence[Sequence[str]], place: int, free: Container[str] = ()) -> Speed:
-    """Of collectives in which every other member of a group gives all of its tensor to the member at ``place``, or gets one from
-    there, all at once: of each of these messages. They share that member's port. Raises Unreachable."""
+    """Of collectives in which every other member of a group gives all of its tensor to the member at ``place``, or gets one
+    from there, all at once: of each of these messages. They share that member's port. Raises Unreachable."""
     speeds = []
     for inward in (True, False):
         pairs = [(other, group[place]) if inward else (group[place], other) for group in groups for other in group]

@@ -66,9 +66,9 @@ class ReplayPass(StatedPass):
     ``ops``, ``objective``, ``bound``, ``source`` as of ``assign``; ``devices``: ``STAGE:DEVICE``, row by row of a mesh.
     ``strategies``: of each entry of ``ops`` the names of its strategies, as in ``shard<..>``; empty on a single device.
     ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device. ``weights`` and
-    ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights whose gradients are
-    not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are. ``uneven``, ``memory``, ``microbatches`` (of a training
-    step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``: what the plan states.
+    ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights whose gradients
+    are not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are. ``uneven``, ``memory``,
+    ``microbatches`` (of a training step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``: what the plan states.
     """
 
     name: ClassVar[str] = "replay"
@@ -179,17 +179,14 @@ class ReplayPass(StatedPass):
         faults = []
         for name, (index, sync) in self._asked().items():
             resource, method = module.resources.get(name), sync_text(sync)
-            if resource is None or sync_of(resource.facets).method != sync.method:
-                why = "the plan has no such weight"
-                if resource is not None:
-                    why = (
-                        "no product of what members have rows of"
-                        if sync.method == "sfb"
-                        else "no sum along an axis of the mesh"
-                    )
-                    why = f"its gradient is {why}"
-                message = f"the gradient of '{name[1:]}' cannot be synchronised by '{method}': {why}"
-                faults.append(Diagnostic(message, self._where(index), hint="remove its line: all-reduce sums it"))
+            done = sync_of(resource.facets) if resource is not None else None
+            if done is not None and done.method == sync.method and sync.server in (-1, done.server):
+                continue
+            why = "no weight is called so" if done is None else "members do not hold terms of it along an axis of that many"
+            if done is not None and sync.method == "sfb":
+                why = "it is no product of what members have rows of"
+            message = f"the gradient of '{name[1:]}' cannot be synchronised by '{method}': {why}"
+            faults.append(Diagnostic(message, self._where(index), hint="remove its line: all-reduce sums it"))
         if faults:
             raise InvalidInput(shortened(faults, "more weights cannot be"))
 

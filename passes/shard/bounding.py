@@ -104,9 +104,9 @@ class Bounding:
         overlap: float | None = None,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``overlap``: as of ``build``. ``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
-        used. ``strategy``: ops are split as in the plan of that name (``named``) of the whole function. Raises UnfitError
-        where there is none."""
+        """``overlap``: as of ``build``. ``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare``
+        bytes less are used. ``strategy``: ops are split as in the plan of that name (``named``) of the whole function. Raises
+        UnfitError where there is none."""
         self.strategy, self.overlap = strategy, overlap
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory, self.spare = memory, spare

@@ -107,10 +107,9 @@ class StageSearch:
     ) -> None:
         """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
         ``training``: of steps of so many ``microbatches``, ordered as ``family`` does. ``strategy``: on meshes of one shape, a
-        plan by name is cut into stages, not searched for; raises UnfitError where there is none. ``overlap``: as of ``build``; then the search
-        is for bounds alone. ``gap``: relative, of value
-        and bound, at which a search ends. ``incumbent``: the value of a plan of another kind: only better plans are looked
-        for."""
+        plan by name is cut into stages, not searched for; raises UnfitError where there is none. ``overlap``: as of ``build``;
+        then the search is for bounds alone. ``gap``: relative, of value and bound, at which a search ends. ``incumbent``: the
+        value of a plan of another kind: only better plans are looked for."""
         self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
         self.incumbent = incumbent
         self.bounding = Bounding(

@@ -1,4 +1,4 @@
-"""Weights whose gradient is a product of factors: X^T dY, of what the samples were and of the gradients of what was made of them.
+"""Weights whose gradient is a product X^T dY: of an activation and of the gradient of what was made of it.
 
 Where samples are split along an axis of a mesh, each member has its rows of both factors, and the gradient is the sum of their
 products. Instead of the sum of products ``[d_in, d_out]``, members can gather the rows of the factors, ``[B, d_in]`` and
@@ -43,8 +43,8 @@ class Multiplied(NamedTuple):
 
 
 def factored(func: Func, weights: Collection[str], axes_of: Callable[[Op, int], Collection[int]]) -> dict[str, Multiplied]:
-    """Of each weight whose gradient can be multiplied whole, and of what is made of it alone (transposed, say), along which axes
-    of the mesh. ``axes_of(op, i)``: axes along which members hold terms of the gradient of operand i."""
+    """Of each weight whose gradient can be multiplied whole, and of what is made of it alone (transposed, say), along which
+    axes of the mesh. ``axes_of(op, i)``: axes along which members hold terms of the gradient of operand i."""
     alone = of_weights(func, weights)
     origins = {name: name for name in weights}
     axes: dict[str, frozenset[int]] = {}

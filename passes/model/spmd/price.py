@@ -81,9 +81,8 @@ class Bill:
     by op; ``back``: of these the gradients'. ``hidden``: a microbatch's part of the seconds of sums that travel beside the last
     backward pass of a step (``exchange``). ``lies``: the layout in which each value is made or kept; ``asked``: those in which
     it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that count as they are read.
-    ``products``: of gradients that are multiplied whole, the weight, the op, its factors (``Collective.factor``, value), and what the op reads
-    of the weight;
-    ``repeated``: the seconds of ``work`` that this takes more, by op."""
+    ``products``: of gradients that are multiplied whole, the weight, the op, its factors (``Collective.factor``, value), and
+    what the op reads of the weight; ``repeated``: the seconds of ``work`` that this takes more, by op."""
 
     compute: float = 0.0
     update: float = 0.0
@@ -173,7 +172,14 @@ class _Walk:
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
         self.synced = decisions.synced
+        made = {value.name: value.type for op in func.ops for value in op.results}
         self.factored: Mapping[str, Multiplied] = {}
+        self.passing = {
+            name: op.results[0].name
+            for op in (func.ops if decisions.synced else ())
+            for name in (op.operands if op.name == "onnx.Add" else op.operands[:1] if op.name == "onnx.Sub" else ())
+            if self.times_read[name] == 1 and name in made and _shape(made[name]) == _shape(op.results[0].type)
+        }
         self.factors: dict[str, dict[Lies, None]] = {}
         self.factor_gradients: dict[str, dict[Lies, None]] = {}
         self.gathered: list[float] = []
@@ -308,13 +314,19 @@ class _Walk:
             self.factors.setdefault(op.operands[other], {})[wanted] = None
             sizes.append((self.types[op.operands[other]], wanted))
         wanted = self.whole(self.dual(results[0]), axes)
-        self.factor_gradients.setdefault(result.name, {})[wanted] = None
+        self.factor_gradients.setdefault(self.passed(result.name), {})[wanted] = None
         sizes.append((result.type, wanted))
         whole = (t.nbytes * self.fullest(t, lies) for t, lies in sizes if isinstance(t, TensorType) and t.nbytes is not None)
         self.gathered.append(math.fsum(whole))
         rows = [("value", op.operands[other]) for other in others]
-        self.bill.products.append((product.weight, op.id, (*rows, ("gradient", result.name)), name))
+        self.bill.products.append((product.weight, op.id, (*rows, ("gradient", self.passed(result.name))), name))
         return axes
+
+    def passed(self, name: str) -> str:
+        """The last value that has the same gradient: one that only a sum of as many elements reads has that of the sum."""
+        while name in self.passing:
+            name = self.passing[name]
+        return name
 
     @staticmethod
     def whole(lies: Lies, axes: Collection[int]) -> Lies:
@@ -329,8 +341,8 @@ class _Walk:
         divided: list[tuple[int, list[int]]],
         along: frozenset[int] = frozenset(),
     ) -> None:
-        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it; ``along``: the axes
-        along which the gradient of its weight is multiplied whole."""
+        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it; ``along``: the
+        axes along which the gradient of its weight is multiplied whole."""
         seconds, back = self.seconds(op, operands, results, divided, self.follows(op, operands))
         if along:
             more = self.repeated(op, operands, results, divided, along)

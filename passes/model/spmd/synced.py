@@ -5,8 +5,8 @@
   member that is done first with those before it.
 - ``auto``: the factors are gathered of those weights for which that takes least (``duplication``): seconds of the products that
   each member then multiplies whole, and of what it gathers, less those of the sums that are saved. A backward pass may hide a
-  part of these sums, so they are counted whole and by parts, and each answer is priced: what is kept is the quickest plan by the
-  bill, which knows what is hidden (``Bill.overlapped``). Then sums go through a server where that is quicker.
+  part of these sums, so they are counted whole and by parts, and each answer is priced: what is kept is the quickest plan by
+  the bill, which knows what is hidden (``Bill.overlapped``). Then sums go through a server where that is quicker.
 
 Nothing is chosen that takes more memory than the devices have, or of a weight that several stages read.
 """
