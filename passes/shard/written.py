@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from ir.topology import Topology
 from ir.types import Replicate, Type
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
+from passes.model.learning import trained
 from passes.model.liveness import SLOTS
 from passes.model.network import network
 from passes.model.sizes import assessed
@@ -45,6 +47,8 @@ from passes.model.timeline.workload import Workload, largest_load, workload
 from passes.shard.constants import own_copies
 from passes.shard.proof import proven_for
 
+SYNCHRONISED = "synchronised"
+"""The entry of a certificate that says of how many weights members agree on gradients otherwise than by all-reduce."""
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
 
@@ -102,7 +106,9 @@ def written(
     uneven = any(stage.bill.uneven for stage in stages)
     plan = _bounded(proven(_filled(module, plan, stages, names)))
     digest = proven_for(bare, decided_on, plan, uneven=uneven, memory=memory)
-    plan = replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "problem": digest}.items())))
+    told_of = {key: text for key, text in plan.certificate if key != SYNCHRONISED} | {"problem": digest}
+    told_of |= {SYNCHRONISED: text} if (text := _synced_text(bare, stages)) else {}
+    plan = replace(plan, certificate=tuple(sorted(told_of.items())))
     plan = assessed(plan, decided)
     told = {
         **others,
@@ -186,6 +192,16 @@ def _synced(resource: Resource, stages: Sequence[Staged], types: Mapping[str, Ty
         return resource
     others = tuple(facet for facet in resource.facets if facet != asked)
     return replace(resource, facets=others if decided is None else with_facet(others, decided))
+
+
+def _synced_text(module: Module, stages: Sequence[Staged]) -> str:
+    """How many weights are synchronised in which way; empty where all are by all-reduce."""
+    found = {name: sync for stage in stages for name, sync in stage.decisions.synced.items()}
+    counts = Counter(sync.method for sync in found.values())
+    told = [("sfb", "by gathered factors (sfb)"), ("ps", "through a server (ps)")]
+    others = len(trained(module.resources).keys() - found.keys())
+    parts = [f"{counts[method]} {how}" for method, how in told if counts[method]]
+    return f"gradients of weights: {', '.join(parts)}, {others} summed by all members" if parts else ""
 
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:
