@@ -4,6 +4,10 @@ It reads the decisions and the layout rules, and nothing of the search: not its 
 one that ``passes.shard.build`` and ``mesh`` state, spelled out here a second time, so that an error in either shows as a
 difference. A value is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives
 (``reshard``).
+
+Where members gather the factors of a weight's gradient (``factors``), what its sum would take is not counted, but each factor
+that is not whole already, once for all weights that it is a factor of, in every microbatch; the longer product; and the memory
+of the factors of one product.
 """
 
 from __future__ import annotations
@@ -87,14 +91,8 @@ class _Walk:
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
         self.synced = decisions.synced
-        made = {value.name: value.type for op in func.ops for value in op.results}
         self.factored: Mapping[str, Multiplied] = {}
-        self.passing = {
-            name: op.results[0].name
-            for op in (func.ops if decisions.synced else ())
-            for name in (op.operands if op.name == "onnx.Add" else op.operands[:1] if op.name == "onnx.Sub" else ())
-            if self.times_read[name] == 1 and name in made and _shape(made[name]) == _shape(op.results[0].type)
-        }
+        self.passing = _passing(func, self.times_read) if decisions.synced else {}
         self.factors: dict[str, dict[Lies, None]] = {}
         self.factor_gradients: dict[str, dict[Lies, None]] = {}
         self.gathered: list[float] = []
@@ -117,8 +115,8 @@ class _Walk:
         whole: Lies = (Replicate(),) * len(mesh.axes)
         by_factors = {name for name, sync in decisions.synced.items() if sync.method == "sfb"}
         if by_factors:
-            ruled = {op.id: rule for op, rule in rules(module, func)}
-            self.factored = factored(func, by_factors, lambda op, i: self.terms(ruled[op.id], decisions.strategies[op.id], i))
+            ruled, names = {op.id: rule for op, rule in rules(module, func)}, decisions.strategies
+            self.factored = factored(func, by_factors, lambda op, i: self.terms(ruled[op.id], names.get(op.id, ()), i))
         self.lies.update(decisions.entering)
         self.trained |= decisions.learning
         for op, rule in rules(module, func):
@@ -136,6 +134,18 @@ class _Walk:
                 self.ask(value.name, decisions.outputs[value.name], self.dual(decisions.outputs[value.name]))
         for name, lies in decisions.leaving.items():
             self.ask(name, lies, None)
+        self.exchange()
+        self.held.append(max(self.gathered, default=0.0))
+        # Sums of any order of the ops agree to the last digit.
+        self.bill.update = math.fsum(self.updated)
+        self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
+        self.bill.compute = math.fsum([*self.worked, *self.updated])
+        self.bill.hidden = self.hidden(func) / self.microbatches
+        self.bill.lies = self.lies
+        self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
+
+    def exchange(self) -> None:
+        """Adds what brings values, their gradients and factors of gradients of weights to where they are asked for."""
         for name, lies in self.lies.items():
             for target in self.asked.get(name, ()):
                 self.bring(name, lies, target, backward=False)
@@ -146,14 +156,6 @@ class _Walk:
                     self.bring(name, lies, target, backward=True, factor="value")
             for target in self.factor_gradients.get(name, ()):
                 self.bring(name, self.dual(lies), target, backward=True, factor="gradient")
-        self.held.append(max(self.gathered, default=0.0))
-        # Sums of any order of the ops agree to the last digit.
-        self.bill.update = math.fsum(self.updated)
-        self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
-        self.bill.compute = math.fsum([*self.worked, *self.updated])
-        self.bill.hidden = self.hidden(func) / self.microbatches
-        self.bill.lies = self.lies
-        self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
 
     def keep(self, name: str, decisions: Decisions) -> None:
         """A weight, where it is kept; a small constant is everywhere."""
@@ -480,6 +482,18 @@ class _Walk:
                 begun.append((done[first[some[-1].value]], math.fsum(one.seconds * one.runs for one in some)))
         whole = math.fsum(seconds for _, seconds in begun)
         return max(0.0, whole - exposed(sorted(begun), math.fsum(backs)))
+
+
+def _passing(func: Func, times_read: Mapping[str, int]) -> dict[str, str]:
+    """Of values that only a sum of as many elements reads, that sum: it has the same gradient."""
+    made = {value.name: value.type for op in func.ops for value in op.results}
+    terms = {"onnx.Add": 2, "onnx.Sub": 1}
+    return {
+        name: op.results[0].name
+        for op in func.ops
+        for name in op.operands[: terms.get(op.name, 0)]
+        if times_read[name] == 1 and name in made and _shape(made[name]) == _shape(op.results[0].type)
+    }
 
 
 def _shape(type_: Type) -> object:
