@@ -8,9 +8,8 @@ of the fully connected layers (VGG-19: fc6, fc7, fc8), and how many weights are 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import lru_cache
 
 from dnnc.driver import pass_context
 from dnnc.frontends import load_topology
@@ -23,7 +22,8 @@ from ir.opdefs import COLLECTIVES
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.model.learning import trained
-from passes.model.spmd.price import price
+from passes.model.spmd.mesh import DeviceMesh
+from passes.model.spmd.price import Bill, price
 from passes.model.spmd.undecided import undecided
 from passes.shard import stage_parts
 
@@ -33,46 +33,42 @@ METHODS = tuple(method for method in SYNCS if method != "reduce_scatter")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of one way: ``seconds`` of a step, bytes that a member passes on by what is gathered or summed, a value, a weight or
-    (``NAME.grad``) the gradient of a value; weights by method."""
+    """Of one way: ``seconds`` of a step, the bytes ``passed`` on, weights by method."""
 
     seconds: float
     passed: dict[str, float]
     methods: dict[str, int]
 
-    def bytes(self, *names: str) -> float:
-        return sum(self.passed.get(name, 0.0) for name in names)
 
-
-@lru_cache(maxsize=8)
-def row(model: str, topology: str, sync: str) -> Row:
-    """The plan of data parallel training under ``sync``."""
+def plan_of(model: str, topology: str, sync: str) -> Module:
+    """The plan of data parallel training under ``sync``, in equal parts."""
     module = catalogue.build(model).extend([load_topology(topology, DiagnosticSink())])
-    count = len(load_topology(topology, DiagnosticSink()).devices)
-    passes = f"canonicalize,cost,shard{{mesh={count},training=true,strategy=data,shares=equal}}"
-    loss = module.entry.results[0].name[1:]
-    text = f'training{{loss="cross-entropy:{loss}",sync={sync}}},{passes}'
-    module = PassManager(parse_pipeline(text)).run(module, pass_context(DiagnosticSink()))
+    count, loss = len(load_topology(topology, DiagnosticSink()).devices), module.entry.results[0].name[1:]
+    shard = f"shard{{mesh={count},training=true,strategy=data,shares=equal}}"
+    passes = parse_pipeline(f'training{{loss="cross-entropy:{loss}",sync={sync}}},canonicalize,cost,{shard}')
+    return PassManager(passes).run(module, pass_context(DiagnosticSink()))
+
+
+def row(model: str, topology: str, sync: str) -> Row:
+    """What ``sync`` leads to."""
+    module = plan_of(model, topology, sync)
     plan = module.first(Plan)
     assert plan is not None
-    return Row(
-        plan.value, _passed(module), dict(Counter(sync_of(module.resources[w].facets).method for w in trained_of(module)))
-    )
-
-
-def trained_of(module: Module) -> list[str]:
-    return list(trained(module.resources))
-
-
-def _passed(module: Module) -> dict[str, float]:
+    methods = Counter(sync_of(module.resources[weight].facets).method for weight in trained(module.resources))
     (part,) = stage_parts(module)
     bill = price(undecided(module), part.func, part.mesh, part.decisions, training=True)
-    sizes = {axis.name: axis.size for axis in part.mesh.axes}
-    found: Counter[str] = Counter()
+    return Row(plan.value, passed(bill, part.mesh), dict(methods))
+
+
+def passed(bill: Bill, mesh: DeviceMesh) -> dict[str, float]:
+    """Bytes that a member passes on for gradients, by what is gathered or summed: a value, a weight, or (``NAME.grad``) the
+    gradient of a value."""
+    sizes = {axis.name: axis.size for axis in mesh.axes}
+    found: dict[str, float] = defaultdict(float)
     for one in bill.collectives:
         if one.factor or one.summed:
             name = f"{one.value[1:]}.grad" if one.factor == "gradient" else one.value[1:]
-            found[name] += COLLECTIVES[one.kind].rounds * (sizes[one.axis] - 1) / sizes[one.axis] * one.size  # type: ignore[assignment]
+            found[name] += COLLECTIVES[one.kind].rounds * (sizes[one.axis] - 1) / sizes[one.axis] * one.size
     return dict(found)
 
 
