@@ -108,7 +108,7 @@ class DifferentiatePass(Pass):
         methods = {sync_of(one.facets).method for one in trained} - {"all_reduce", "auto"}
         if meshes and methods:
             asked = listing([f"sync<{method}>" for method in sorted(methods)])
-            message = f"replicas of a stage sum gradients by all-reduce, and each updates its weights: {asked} is of a mesh"
+            message = f"replicas of a stage each update all of its weights, with sums by all-reduce: {asked} is of a mesh"
             context.sink.warn(message, where=func.name, hint="--mesh splits the batch over members: --strategy data")
         sharded = is_sharded(module)
         ops = tuple(one for op in (plain if sharded else func).ops for one in (_with_results(op, gradients), *_averages(op)))
