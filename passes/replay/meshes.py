@@ -182,8 +182,12 @@ class ReplayPass(StatedPass):
             done = sync_of(resource.facets) if resource is not None else None
             if done is not None and done.method == sync.method and sync.server in (-1, done.server):
                 continue
-            why = "no weight is called so" if done is None else "members do not hold terms of it along an axis of that many"
-            if done is not None and sync.method == "sfb":
+            why = "members do not hold terms of it along an axis of that many"
+            if done is None:
+                why = "no weight is called so"
+            elif not self.training:
+                why = "the plan trains nothing"
+            elif sync.method == "sfb":
                 why = "it is no product of what members have rows of"
             message = f"the gradient of '{name[1:]}' cannot be synchronised by '{method}': {why}"
             faults.append(Diagnostic(message, self._where(index), hint="remove its line: all-reduce sums it"))

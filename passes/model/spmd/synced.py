@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from ir.facets import Sync, sync_of
 from ir.module import Func, Module, Resource
 from passes.model.graph import reads
+from passes.model.learning import trained
 from passes.model.spmd.duplication import duplicated
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.price import Bill, price
@@ -71,7 +72,7 @@ class _Chooser:
         own = set(self.before.ops)
         read = {name for i in own for name in reads(func.ops[i]) if name in resources}
         read -= {name for i, op in enumerate(func.ops) if i not in own for name in reads(op)}
-        found = {name: sync_of(resources[name].facets) for name in sorted(read)}
+        found = {name: sync_of(resources[name].facets) for name in sorted(read & trained(resources).keys())}
         return {name: sync for name, sync in found.items() if sync.method in _ASKED}
 
     def stage(self) -> Staged:
