@@ -102,7 +102,7 @@ class _Chooser:
                 here = frozenset.intersection(*(reached.get(v.name, frozenset()) for v in op.results if v.name))
             else:
                 continue
-            if phase_of(op.facets) == WEIGHT_GRADIENT and here:
+            if phase_of(op.facets) == WEIGHT_GRADIENT and here and op.results[0].name:
                 found[op.results[0].name] = here
             for name in names:
                 reached[name] = reached.get(name, here) & here

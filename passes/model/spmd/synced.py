@@ -9,7 +9,8 @@
   the bill, which knows what is hidden (``Bill.overlapped``). Then a few weights are tried the other way, and sums go through a
   server where that is quicker.
 
-Nothing is chosen that takes more memory than the devices have, or of a weight that several stages read.
+``auto`` chooses nothing that takes more memory than there is. Gradients of a weight that several stages read are summed by
+all-reduce.
 """
 
 from __future__ import annotations
