@@ -135,14 +135,20 @@ class ShardRule:
     rule: str
 
 
+SYNCS = ("all_reduce", "reduce_scatter", "sfb", "ps", "auto")
+"""How members that hold the same weight agree on its gradient: the methods of ``sync``; ``auto`` asks the plan to choose."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """On a resource: how its gradient is synchronised between replicas, and in which bucket."""
+    """On a resource: how its gradient is synchronised between replicas, and in which bucket. ``server``: of the method ``ps``,
+    the place along the axis of the member that makes the sum; -1: not chosen."""
 
     keyword: ClassVar[str] = "sync"
     method: str
     compression: str = "none"
     bucket: int = 0
+    server: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +228,11 @@ def phase_of(facets: Facets) -> str:
     return next((facet.phase for facet in facets if isinstance(facet, Phase)), FORWARD)
 
 
+def sync_of(facets: Facets) -> Sync:
+    """How the gradient of a resource with these facets is synchronised: by ``all_reduce`` unless they say otherwise."""
+    return next((facet for facet in facets if isinstance(facet, Sync)), Sync(SYNCS[0]))
+
+
 def in_phase(phase: str) -> Facets:
     """The facets of an op of which the phase alone is known."""
     return () if phase == FORWARD else (Phase(phase),)
@@ -273,6 +284,7 @@ def facet_text(facet: Facet) -> str:
                 f"compression = {quote_word(facet.compression)}",
                 f"bucket = {facet.bucket}",
             ]
+            items += [f"server = {facet.server}"] if facet.server >= 0 else []
         case OptimizerState():
             items = [f"name = {quote_word(facet.name)}", f"size = {facet.size}"]
     return f"{facet.keyword}<{', '.join(items)}>"

@@ -34,6 +34,7 @@ STATE: Mapping[str, tuple[str, ...]] = {
 }
 """The optimizers, with the tensors of a weight's type that each keeps beside the weight; of ``@w`` they are called
 ``@w.momentum`` and so on."""
+OPTIMIZERS = frozenset(f"grad.{name}" for name in STATE)
 COUNTS = frozenset({"adam", "adamw"})
 """Optimizers that read the number of the step."""
 
@@ -185,6 +186,7 @@ __all__ = [
     "GRAD",
     "GRAD_OPS",
     "MASK",
+    "OPTIMIZERS",
     "STATE",
     "STEP",
     "hyperparameters",

@@ -201,7 +201,7 @@ def _sensible(op: Op) -> Iterable[str]:
     """Numbers and words of an op of ``comm``."""
     if op.get("channel", 0) < 0:
         yield f"a channel is at least 0, not {op.get('channel')}"
-    for key in ("dim", "split_dim", "concat_dim", "peer"):
+    for key in ("dim", "split_dim", "concat_dim", "peer", "through"):
         if op.get(key, 0) < 0:
             yield f"attribute '{key}' of {op.name} is at least 0, not {op.get(key)}"
     if op.get("reduction", "sum") not in REDUCTIONS:
@@ -214,7 +214,11 @@ _OF = (("of", AttrDef(AttrKind.TYPE)),)
 _PEER = (("channel", _INT), ("peer", _INT), *_OF)
 
 _STEPS = {
-    "all_reduce": (ReshardStep(Partial, Replicate, 2), "Every member gets the reduction of all their tensors."),
+    "all_reduce": (
+        ReshardStep(Partial, Replicate, 2),
+        "Every member gets the reduction of all their tensors. With `through`, the member at that place of the axis makes it: "
+        "it gets the tensors of the others and sends them the result.",
+    ),
     "all_gather": (ReshardStep(Shard, Replicate, 1, join="dim"), "Every member gets the tensors of all, joined along `dim`."),
     "reduce_scatter": (ReshardStep(Partial, Shard, 1, split="dim"), "Each member gets its part along `dim` of the reduction."),
     "all_to_all": (
@@ -240,7 +244,7 @@ def _step(name: str, step: ReshardStep, doc: str) -> OpDef:
     if Partial in (step.before, step.after):
         attributes = (*attributes, ("reduction", AttrDef(AttrKind.STRING)))
     if step.cuts_anew:
-        attributes = (*attributes, ("bucket", AttrDef(AttrKind.INT)))
+        attributes = (*attributes, ("bucket", AttrDef(AttrKind.INT)), ("through", AttrDef(AttrKind.INT)))
     traits = frozenset({COMMUNICATION if step.moves else PURE})
     return OpDef(f"comm.{name}", (1, 1), (1, 1), attributes, traits=traits, check=_sensible, doc=doc, step=step)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.facets import (
+    SYNCS,
     BackwardTime,
     Color,
     Cost,
@@ -396,7 +397,10 @@ def resources(draw: st.DrawFn, name: str, mesh: Mesh | None = None) -> Resource:
         type_ = TensorType(type_.dtype, type_.shape, draw(layouts(mesh, len(type_.shape or ()))))
     found: list[Any] = []
     if draw(st.booleans()):
-        found = [OptimizerState(draw(words), draw(counts)), Sync(draw(words), draw(words), draw(counts))]
+        found = [
+            OptimizerState(draw(words), draw(counts)),
+            Sync(draw(st.sampled_from(SYNCS)), draw(words), draw(counts), draw(st.integers(-1, 4))),
+        ]
     digest = draw(st.sampled_from(["", "sha256:" + "0a" * 32]))
     return Resource(name, type_, draw(st.one_of(options)), digest, tuple(found))
 

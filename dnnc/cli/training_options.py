@@ -26,10 +26,13 @@ class RecomputeName(StrEnum):
 
 
 class SyncName(StrEnum):
-    """How members of a mesh that hold the same weight add up its gradient."""
+    """How members of a mesh that hold the same weight agree on its gradient."""
 
     ALL_REDUCE = "all_reduce"
     REDUCE_SCATTER = "reduce_scatter"
+    SFB = "sfb"
+    PS = "ps"
+    AUTO = "auto"
 
 
 class BatchNormName(StrEnum):
@@ -128,8 +131,9 @@ Synchronisation = Annotated[
     SyncName | None,
     typer.Option(
         "--sync",
-        help="training: members of a mesh with the same weight each update all of it (default), or a part, with its part of "
-        "the optimizer's state.",
+        help="training: members of a mesh with the same weight sum its gradient and each update all of it (default), or a "
+        "part, with its part of the optimizer's state; gather its factors and multiply them (sfb); sum it on one member (ps); "
+        "or whatever is quickest for each weight (auto).",
         show_default=False,
     ),
 ]

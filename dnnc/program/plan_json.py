@@ -31,18 +31,20 @@ row::
     "weights": {"fc1.weight": {"x": "S(1)", "y": "R"}},
     "outputs": {"a": {"x": "S(1)", "y": "S(0)"}}
 
-that is, per axis the strategy of each op, a name of its layout rule, and how each weight is kept and each result of the model
-leaves: ``S(d)`` a shard of dimension d, ``R`` replicated. Where members get unequal parts, ``mesh`` has ``shares`` too,
-``{"x": [3, 1], "y": [1, 1]}``. How all else lies follows; ``plan.ir`` shows it. Where collectives of another stage, or what
-passes between others, cross a link too, the seconds have ``"shared": {"bus": 0.0003}``: how long the stage's own keep it busy.
+and, in training, ``"sync": {"fc1.weight": "sfb", "fc1.bias": "ps(1)"}`` of weights whose gradients are not summed by
+all-reduce: ``reduce_scatter``, ``sfb``, or ``ps`` through the member at that place of the axis. That is, per axis the strategy
+of each op, a name of its layout rule, and how each weight is kept and each result of the model leaves: ``S(d)`` a shard of
+dimension d, ``R`` replicated. Where members get unequal parts, ``mesh`` has ``shares`` too, ``{"x": [3, 1], "y": [1, 1]}``. How
+all else lies follows; ``plan.ir`` shows it. Where collectives of another stage, or what passes between others, cross a link
+too, the seconds have ``"shared": {"bus": 0.0003}``: how long the stage's own keep it busy.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
-``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights`` and ``outputs``; ``bound`` is kept
-where ``certificate.problem`` says that it was proven for the same model and topology, and on meshes for the same stages. To
-move an op, move its line; to move a stage, change its device; to split an op otherwise, change its strategy. A stage without
-``device`` is placed by the compiler, unless the plan splits tensors; a weight or result that is not listed lies as costs least.
-An empty stage is an error, as is an op that is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is
-read where no stage is on a mesh.
+``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and ``sync``; where a
+stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where ``certificate.problem`` says that
+it was proven for the same model and topology, and on meshes for the same stages. To move an op, move its line; to move a stage,
+change its device; to split an op otherwise, change its strategy. A stage without ``device`` is placed by the compiler, unless
+the plan splits tensors; a weight or result that is not listed lies as costs least. An empty stage is an error, as is an op that
+is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is read where no stage is on a mesh.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ir.diagnostics import Diagnostic, InvalidInput, visible_json
-from ir.facets import FORWARD, SEPARATOR, StageSet, phase_of
+from ir.facets import FORWARD, SEPARATOR, SYNCS, StageSet, phase_of, sync_of
 from ir.files import read_input_text
 from ir.grads import ASSIGN
 from ir.json_text import parse_json
@@ -67,7 +69,7 @@ from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
 from passes.model.graph import cuts_of, is_sharded, reads
 from passes.model.spmd.decided import odd_reshard
-from passes.model.spmd.notation import read_placements
+from passes.model.spmd.notation import read_placements, read_sync, sync_text
 from passes.model.spmd.reshard_ops import plain
 from passes.model.spmd.undecided import copied
 from passes.model.timeline.workload import workload
@@ -308,6 +310,7 @@ def replay_from_json(data: Any, where: str = "plan.json") -> AssignPass | Replay
         axes=tuple(told.axes),
         weights=tuple(told.weights),
         outputs=tuple(told.outputs),
+        syncs=tuple(told.syncs),
         uneven=reader.flag(sharding, "uneven", "sharding"),
         memory=reader.limit(sharding, "memory", "sharding"),
         microbatches=reader.microbatches(root),
@@ -326,6 +329,7 @@ class _Told:
     axes: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    syncs: list[str] = field(default_factory=list)
 
 
 def _read_mesh_stage(reader: _Reader, item: Mapping[str, Any], index: int, at: str, told: _Told) -> None:
@@ -373,6 +377,16 @@ def _read_mesh_stage(reader: _Reader, item: Mapping[str, Any], index: int, at: s
             except InvalidInput as error:
                 reader.fail(error.diagnostics[0].message[:200], f"{at}.{key}.{_shown(name)}")
             layouts.append(f"{index}:{text}:{name}")
+    methods = reader.mapping(item.get("sync", {}), f"{at}.sync")
+    for name in methods:
+        text = reader.text(methods, name, f"{at}.sync", "")
+        if not name:
+            reader.fail("a name is empty", f"{at}.sync")
+        try:
+            read_sync(text)
+        except InvalidInput as error:
+            reader.fail(error.diagnostics[0].message, f"{at}.sync.{_shown(name)}")
+        told.syncs.append(f"{index}:{text}:{name}")
 
 
 def _quoted(value: object) -> str:
@@ -421,6 +435,8 @@ def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[st
         return dict(zip(axes, map(str, row), strict=True))
 
     decided = part.decisions
+    methods = {name: sync_of(module.resources[name].facets) for name in decided.kept if name in own}
+    synced = {bare(name): sync_text(sync) for name, sync in methods.items() if sync.method != SYNCS[0]}
     return {
         "mesh": {
             "name": bare(plan.stages[part.index].mesh),
@@ -430,6 +446,7 @@ def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[st
         "ops": {bare(original.get(name, name)): by_axis(names) for name, names in decided.strategies.items()},
         "weights": {bare(name): by_axis(lies) for name, lies in decided.kept.items() if name in own},
         "outputs": {bare(name): by_axis(lies) for name, lies in decided.outputs.items()},
+        **({"sync": synced} if synced else {}),
     }
 
 

@@ -67,6 +67,8 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  {_step_text(plan)}")
     if hidden := math.fsum(stage.hidden for stage in plan.stages):
         lines.append(f"  {seconds_text(hidden)} more of sums of gradients travel beside the backward pass")
+    if synced := dict(plan.certificate).get("synchronised"):
+        lines.append(f"  {synced}")
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))

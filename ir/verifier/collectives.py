@@ -53,7 +53,7 @@ def bucket_faults(ops: Sequence[Op]) -> Iterator[tuple[Op, str]]:
         alike = not (isinstance(one, TensorType) and isinstance(other, TensorType)) or one.dtype is other.dtype
         if last != at - 1:
             yield op, f"{op.id} is of bucket {bucket}, but does not stand beside {head.id}"
-        elif any(op.get(key) != head.get(key) for key in ("mesh", "axis", "reduction")) or not alike:
+        elif any(op.get(key) != head.get(key) for key in ("mesh", "axis", "reduction", "through")) or not alike:
             yield op, f"{op.id} is of bucket {bucket}, but is no sum like {head.id}: of that axis, reduction and element type"
         elif op.operands[0] in made:
             yield op, f"{op.id} is of bucket {bucket}, and reads what that makes"
@@ -123,6 +123,8 @@ def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Typ
     if op.get("mesh") != mesh.name or op.get("axis") not in axes:
         yield f"{op.id} is along axis '{op.get('axis')}' of {op.get('mesh')}, which is no axis of {mesh.name}"
         return
+    if (size := dict(mesh.axes)[op.get("axis")]) <= op.get("through", 0):
+        yield f"{op.id} goes through member {op.get('through')} of axis '{op.get('axis')}', which has {size}"
     given = types.get(op.operands[0], resources.get(op.operands[0]))
     made = op.results[0].type
     if not isinstance(given, TensorType) or not isinstance(made, TensorType):

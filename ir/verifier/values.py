@@ -11,6 +11,7 @@ from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import storage_fault
 from ir.facets import (
     PHASES,
+    SYNCS,
     BackwardTime,
     Color,
     Cost,
@@ -216,6 +217,8 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
             case Color(number) | Group(number):
                 if not 0 <= number < 1 << 62:
                     faults.append(f"{facet.keyword} is at least 0 and has at most 62 bits, not {number}")
+            case Sync(method=method) if method not in SYNCS:
+                faults.append(f"sync has no method '{method}'; it has {', '.join(SYNCS)}")
             case Sync(bucket=number) | OptimizerState(size=number):
                 if not 0 <= number < MOST_MEMORY:
                     faults.append(f"{facet.keyword} has the number {number}, expected 0 to {MOST_MEMORY - 1}")

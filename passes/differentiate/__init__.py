@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import FORWARD, OptimizerState, Phase, StageSet, Sync, phase_of
+from ir.facets import FORWARD, OptimizerState, Phase, StageSet, phase_of, sync_of
 from ir.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
 from ir.layout_rules import Surroundings
 from ir.module import Func, Mesh, Module, Plan, Resource, Symbol
@@ -32,7 +32,7 @@ from passes.differentiate.update import REPLICAS, Updates
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
-from passes.model.graph import reads
+from passes.model.graph import listing, reads
 from passes.model.learning import recomputes
 from passes.model.spmd.reshard_ops import bare_value, defined, without_reshards
 
@@ -105,8 +105,10 @@ class DifferentiatePass(Pass):
             raise InvalidInput(
                 f"no gradient of {loss} reaches a trained weight", where=func.name, hint="does the loss depend on the weights?"
             )
-        if meshes and any(isinstance(facet, Sync) and facet.method != "all_reduce" for one in trained for facet in one.facets):
-            message = "replicas of a stage each update all of its weights: only members of a mesh share that"
+        methods = {sync_of(one.facets).method for one in trained} - {"all_reduce", "auto"}
+        if meshes and methods:
+            asked = listing([f"sync<{method}>" for method in sorted(methods)])
+            message = f"replicas of a stage each update all of its weights, with sums by all-reduce: {asked} is of a mesh"
             context.sink.warn(message, where=func.name, hint="--mesh splits the batch over members: --strategy data")
         sharded = is_sharded(module)
         ops = tuple(one for op in (plain if sharded else func).ops for one in (_with_results(op, gradients), *_averages(op)))

@@ -8,19 +8,21 @@ forward program.
 The gradient of a value lies as ``backward_rule`` says: beside ``S(d)`` as ``S(d)``, beside ``P(sum)`` and ``R`` as ``R``. That
 of a weight, or of what is made of weights alone, has no such layout: it is accumulated as it is made, as ``P(sum)`` where
 members hold terms, and reduced once a step by the reshard before the optimizer, which works in the layout that the weight is
-kept in, or, where ``sync`` says ``reduce_scatter``, on parts of it.
+kept in, or, where ``sync`` says ``reduce_scatter``, on parts of it. Where ``sync`` says ``sfb``, the ops that lead to that
+gradient alone run whole along the axes on which members would hold terms, so that what is gathered are its factors
+(``passes.model.spmd.factors``).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ir.boxes import Placements, shape_of
-from ir.facets import INPUT_GRADIENT, SEPARATOR, WEIGHT_GRADIENT, WHOLE, Phase, ShardRule, StageSet, Sync, phase_of
-from ir.grads import ASSIGN, STATE
-from ir.layout_rules import LayoutRule, Strategy, Surroundings
+from ir.facets import INPUT_GRADIENT, SEPARATOR, UPDATE, WEIGHT_GRADIENT, WHOLE, Phase, ShardRule, StageSet, phase_of, sync_of
+from ir.grads import ASSIGN, OPTIMIZERS
+from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
 from ir.module import Mesh, Module, Plan, Resource
 from ir.opdefs import RESHARD
 from ir.ops import Op, Value
@@ -29,13 +31,13 @@ from ir.types import Partial, Placement, Replicate, Shard, type_bytes
 from passes.model.graph import reads
 from passes.model.learning import of_weights
 from passes.model.spmd.decided import bare_results, decided
+from passes.model.spmd.factors import factored
 from passes.model.spmd.reshard_ops import Decided, laid, same_shape, with_reshards
 
 MOST_COMBINATIONS = 4096
 """Combinations of strategies over all axes that are compared; of more, the op runs whole."""
 _SLICED = 1e-3
 """What a part of a whole tensor costs, as a fraction of its bytes: nothing moves, but whole it may be wanted again."""
-_OPTIMIZERS = frozenset(f"grad.{name}" for name in STATE)
 
 
 def is_sharded(module: Module) -> bool:
@@ -68,6 +70,8 @@ class _Chooser:
     kept: list[dict[str, Placements]] = field(init=False)
     resources: dict[str, Resource] = field(init=False)
     alone: frozenset[str] = field(init=False)
+    whole: Mapping[str, frozenset[int]] = field(init=False)
+    """By first result, axes along which an op of phase W runs whole."""
     known: dict[tuple[int, str], list[Placements]] = field(default_factory=dict)
     """Other layouts that a stage has a value in already, since an op before wanted it so."""
 
@@ -81,6 +85,40 @@ class _Chooser:
             for op, stages in zip(self.found.func.ops, self.found.members, strict=True)
             for value in op.results
         }
+        self.whole = self.multiplied()
+
+    def multiplied(self) -> dict[str, frozenset[int]]:
+        """The axes along which each op runs whole that leads to gradients of weights with ``sync<sfb>`` alone."""
+        weights = {name for name, resource in self.resources.items() if sync_of(resource.facets).method == "sfb"}
+        axes = factored(self.found.func, weights, self.terms) if weights else {}
+        found: dict[str, frozenset[int]] = {}
+        reached: dict[str, frozenset[int]] = {}  # along which all gradients are whole that a value leads to
+        for op in reversed(self.module.entry.ops if axes else ()):
+            names: Sequence[str] = op.operands
+            if op.name in OPTIMIZERS:
+                weight = op.operands[0]
+                here, names = axes[weight].axes if weight in axes else frozenset(), op.operands[1:2]
+            elif phase_of(op.facets) in (UPDATE, WEIGHT_GRADIENT) and op.name != ASSIGN:
+                here = frozenset.intersection(*(reached.get(v.name, frozenset()) for v in op.results if v.name))
+            else:
+                continue
+            if phase_of(op.facets) == WEIGHT_GRADIENT and here and op.results[0].name:
+                found[op.results[0].name] = here
+            for name in names:
+                reached[name] = reached.get(name, here) & here
+        return found
+
+    def terms(self, op: Op, operand: int) -> list[int]:
+        """The axes along which members hold terms of the gradient of an operand of a forward op."""
+        rule, mesh = self.around.rule(bare_results(op)), self.found.meshes[op.facet(StageSet, StageSet((0,))).stages[0]]
+        names = op.facet(ShardRule, ShardRule("")).rule.split(SEPARATOR)
+        if rule is None or len(names) != len(mesh.axes):
+            return []
+        both = enumerate(zip(names, mesh.axes, strict=True))
+        backs = (
+            (i, next((b for b in backward_rule(rule, size) if b.strategy.name == name), None)) for i, (name, (_, size)) in both
+        )
+        return [i for i, back in backs if back is not None and isinstance(back.gradients[operand], Partial)]
 
     def module_after(self) -> Module:
         known = {op.id: wants for op, wants in zip(self.found.func.ops, self.found.wants, strict=True)}
@@ -157,7 +195,8 @@ class _Chooser:
         rule = self.around.rule(bare_results(op)) if mesh.axes else None
         strategies = None
         if rule is not None:
-            strategies = self.given(op, rule, mesh, stage) or self.cheapest(op, rule, mesh, stage)
+            whole_along = self.whole.get(op.results[0].name if op.results else "", frozenset())
+            strategies = self.given(op, rule, mesh, stage) or self.cheapest(op, rule, mesh, stage, whole_along)
         wants = None
         results = [whole] * len(op.results)
         if strategies is not None and any(strategy.name != WHOLE for strategy in strategies):
@@ -179,7 +218,7 @@ class _Chooser:
             return self.stated(facet, rule, mesh)
         if op.name == ASSIGN:
             target = self.kept[stage].get(op.operands[0], (Replicate(),) * len(mesh.axes))
-        elif op.name in _OPTIMIZERS:
+        elif op.name in OPTIMIZERS:
             target = self.updated(op, rule, mesh, stage)
             for state in self.states.get(op.operands[0], ()):
                 self.kept[stage][state] = target
@@ -211,8 +250,7 @@ class _Chooser:
         """How an update works: as its weight is kept, or on parts of it where ``sync`` asks for that."""
         weight = op.operands[0]
         kept = self.kept[stage].get(weight, (Replicate(),) * len(mesh.axes))
-        method = next((facet.method for facet in self.resources[weight].facets if isinstance(facet, Sync)), "")
-        if method != "reduce_scatter":
+        if sync_of(self.resources[weight].facets).method != "reduce_scatter":
             return kept
         gradient = self.seen(op.operands[1], stage)
         target = list(kept)
@@ -228,9 +266,12 @@ class _Chooser:
 
     # -- the cheapest --------------------------------------------------------------------------------------------------
 
-    def cheapest(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int) -> list[Strategy]:
-        """The strategies, one for each axis, for which least moves."""
-        options = [rule.strategies(size) for _, size in mesh.axes]
+    def cheapest(self, op: Op, rule: LayoutRule, mesh: Mesh, stage: int, whole: Collection[int] = ()) -> list[Strategy]:
+        """The strategies, one for each axis, for which least moves; along the axes of ``whole`` the op runs whole."""
+        options = [
+            [s for s in rule.strategies(size) if s.name == WHOLE or axis not in whole]
+            for axis, (_, size) in enumerate(mesh.axes)
+        ]
         placements = [self.ready(name, stage) for name in op.operands]
         combinations = 1
         for axis in options:

@@ -5,8 +5,8 @@ Invariants of what phase U of a stage then is:
 1. Sums of gradients, with the ``grad.accumulate`` that each needs, come first: buckets in the order in which the backward pass
    makes the last gradient of each, and so the gradients in a bucket. All else keeps its order. A sum that needs something else
    of U, such as what another stage sends, stays.
-2. Sums of one ``bucket`` stand side by side: over the same axis, by the same reduction, of the same element type, none of
-   what another makes.
+2. Sums of one ``bucket`` stand side by side: over the same axis, by the same reduction, through the same member, of the same
+   element type, none of what another makes.
 3. A sum without a ``bucket`` travels alone.
 """
 
@@ -57,7 +57,8 @@ def _filled(sums: Sequence[Op], size: Callable[[Type], float]) -> list[list[Op]]
     alike: dict[object, list[Op]] = {}
     for op in sums:
         type_ = op.results[0].type
-        key = op.get("mesh"), op.get("axis"), op.get("reduction"), type_.dtype if isinstance(type_, TensorType) else None
+        element = type_.dtype if isinstance(type_, TensorType) else None
+        key = op.get("mesh"), op.get("axis"), op.get("reduction"), op.get("through"), element
         alike.setdefault(key, []).append(op)
     return [
         [some[number] for number in bucket]

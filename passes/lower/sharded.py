@@ -26,7 +26,8 @@ from dataclasses import replace
 from ir.attributes import Attribute, AttrKind, attributes
 from ir.boxes import Placements, placements_of
 from ir.diagnostics import InvalidInput
-from ir.facets import UPDATE, in_phase, phase_of
+from ir.facets import UPDATE, in_phase, phase_of, sync_of
+from ir.grads import OPTIMIZERS
 from ir.module import Mesh, Module, Stage
 from ir.opdefs import RESHARD, RESHARD_STEPS, is_collective
 from ir.ops import Op, Value
@@ -34,7 +35,7 @@ from ir.topology import Topology
 from ir.types import Type, type_bytes, without_layout
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.lower.buckets import in_buckets
-from passes.model.graph import Cut, describe, reads, renamed, stage_members
+from passes.model.graph import Cut, describe, origins, reads, renamed, stage_members
 from passes.model.network import network
 from passes.model.spmd.decided import decided
 from passes.model.spmd.layouts import split
@@ -87,6 +88,7 @@ class _Stage:
         self.called: dict[str, str] = {}
         self.types: dict[str, Type] = {resource.name: resource.type for resource in module.resources.values()}
         self.types.update((arg.name, arg.type) for arg in self.func.args)
+        self.servers = _servers(module)
 
     def program(self, own: Sequence[Op], first: set[str], cuts: Sequence[Cut]) -> Stage:
         """The stage, under a name by its number. ``own``: its ops; ``first``: values that no stage before makes."""
@@ -169,6 +171,9 @@ class _Stage:
             "axis": Attribute(AttrKind.STRING, self.mesh.axes[step.axis][0]),
             **definition.attributes(before, after),
         }
+        server = self.servers.get(reshard.results[0].name)
+        if server is not None and definition.cuts_anew:
+            fields["through"] = Attribute(AttrKind.INT, server % self.mesh.axes[step.axis][1])
         if definition.moves:
             fields["channel"] = Attribute(AttrKind.INT, self.channel)
             self.channel += 1
@@ -182,6 +187,17 @@ class _Stage:
             in_phase(phase_of(reshard.facets)),
             reshard.location,
         )
+
+
+def _servers(module: Module) -> dict[str, int]:
+    """Of each gradient as an optimizer reads it, the place of the member that makes its sum; none where all members do."""
+    synced = {name: sync_of(resource.facets) for name, resource in module.resources.items()}
+    servers = {name: max(sync.server, 0) for name, sync in synced.items() if sync.method == "ps"}
+    if not servers:
+        return {}
+    names = origins(module.entry)
+    updates = [(names.get(op.operands[0], op.operands[0]), op) for op in module.entry.ops if op.name in OPTIMIZERS]
+    return {op.operands[1]: servers[weight] for weight, op in updates if weight in servers}
 
 
 __all__ = ["lower_sharded"]

@@ -27,7 +27,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from passes.model.network import Network, Path
 
@@ -64,6 +64,11 @@ class Speed:
         """Of an all-reduce of a gradient of ``size`` bytes: its part of a bucket (``BUCKET``), full but for what is larger."""
         whole = max(size, BUCKET)
         return self.seconds(2 * (members - 1), whole / members) * size / whole
+
+    def served_seconds(self, size: float) -> float:
+        """Of the same sum where one member makes it (``through``): all gradients go there at once, and the sum comes back."""
+        whole = max(size, BUCKET)
+        return self.seconds(2, whole) * size / whole
 
 
 def buckets(sizes: Sequence[float]) -> list[list[int]]:
@@ -110,6 +115,22 @@ def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str
     return _speed(net, _paths(net, pairs, free), max(len(groups[0]) - 1, 1))
 
 
+def through(net: Network, groups: Sequence[Sequence[str]], place: int, free: Container[str] = ()) -> Speed:
+    """Of collectives in which every other member of a group gives all of its tensor to the member at ``place``, or gets one
+    from there, all at once: of each of these messages. They share that member's port. Raises Unreachable."""
+    speeds = []
+    for inward in (True, False):
+        pairs = [(other, group[place]) if inward else (group[place], other) for group in groups for other in group]
+        paths = _paths(net, pairs, free)
+        one = _speed(net, paths, 1)
+        counts = Counter(path.target if inward else path.source for path in paths)
+        ports = (net.port(name).bandwidth / count for name, count in counts.items())
+        crossing = Counter(hop for path in paths for hop in path.hops)
+        links = (net.links[hop[0]].bandwidth / count for hop, count in crossing.items())
+        speeds.append(replace(one, bandwidth=min([one.bandwidth, *ports, *links])))
+    return max(speeds, key=lambda speed: speed.seconds(1, BUCKET))
+
+
 def _around(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     return (pair for group in groups for pair in zip(group, [*group[1:], *group[:1]], strict=True))
 
@@ -145,4 +166,4 @@ def _paths(net: Network, pairs: Iterable[tuple[str, str]], free: Container[str])
     return [net.path(one, two) for one, two in pairs if one != two and not (one in free and two in free)]
 
 
-__all__ = ["BUCKET", "LAST", "Speed", "buckets", "exchanges", "exposed", "rings"]
+__all__ = ["BUCKET", "LAST", "Speed", "buckets", "exchanges", "exposed", "rings", "through"]

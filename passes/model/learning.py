@@ -22,7 +22,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from ir import operators
-from ir.facets import BackwardTime, Cost, OptimizerState, Time
+from ir.facets import SYNCS, BackwardTime, Cost, OptimizerState, Time, sync_of
 from ir.module import Func, Module, Resource
 from ir.ops import Op
 from ir.topology import DeviceType
@@ -83,11 +83,16 @@ def of_weights(func: Func, weights: Container[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def made_last(func: Func) -> frozenset[str]:
-    """What is read before any op that has a gradient, or by the first one. The backward pass ends when it has made the
-    gradients of these: sums of them have nothing left to travel beside."""
+def avoids_sums(module: Module) -> bool:
+    """Whether ``sync`` asks for gradients that members agree on otherwise than by all-reduce: no bound may count these sums."""
+    return any(sync_of(resource.facets).method not in SYNCS[:2] for resource in module.of_type(Resource))
+
+
+def made_last(module: Module, func: Func) -> frozenset[str]:
+    """What is read before any op of ``func`` that has a gradient, or by the first one. The backward pass ends when it has made
+    the gradients of these: sums of them have nothing left to travel beside. Nothing where sums may be avoided."""
     found: set[str] = set()
-    for op in func.ops:
+    for op in () if avoids_sums(module) else func.ops:
         found.update(reads(op))
         cost = op.facet(Cost, Cost())
         if op.facet(BackwardTime) is not None or cost.input_grad + cost.weight_grad > 0:
@@ -211,6 +216,7 @@ __all__ = [
     "ASYNCHRONOUS",
     "InFlight",
     "Learning",
+    "avoids_sums",
     "is_float",
     "learning",
     "learning_seconds",

@@ -106,6 +106,18 @@ def gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
     return math.fsum(product_seconds(one, device_type, rate) for one in wanted)
 
 
+def weight_gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
+    """Seconds of the gradient of an op's weight alone, of so many flops: it moves as much as the op does."""
+    cost = op.facet(Cost)
+    if cost is None or not flops:
+        return 0.0
+    rate = rate_of(op, cost.kind, device_type)
+    product = product_of(op, cost) if device_type.units and rate else None
+    if product is None:
+        return op_seconds(op.with_facets(replace(cost, flops=flops)), device_type)
+    return product_seconds(product.gradients[1], device_type, rate)
+
+
 def passes_seconds(op: Op, device_type: DeviceType, gradients: int) -> tuple[float, float]:
     """Seconds of an op in the forward and in the backward pass of training, of ``gradients`` flops.
 

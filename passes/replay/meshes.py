@@ -23,9 +23,9 @@ from typing import ClassVar
 import numpy as np
 
 from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
-from ir.facets import SEPARATOR, WHOLE, StageSet
+from ir.facets import SEPARATOR, WHOLE, StageSet, Sync, sync_of, with_facet
 from ir.layout_rules import LayoutRule, rules
-from ir.module import Mesh, Module, Plan
+from ir.module import Mesh, Module, Plan, Resource, Symbol
 from ir.objectives import Planned
 from ir.shares import Shares, equal
 from ir.topology import Topology
@@ -34,13 +34,13 @@ from ir.verifier.machines import MOST_SHARE
 from passes.framework.base import PassContext
 from passes.model.folding import expand, folding
 from passes.model.graph import listing, reads, stage_members
-from passes.model.learning import InFlight, recomputes
+from passes.model.learning import InFlight, avoids_sums, recomputes
 from passes.model.network import Network, network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_over
-from passes.model.spmd.notation import read_placements
+from passes.model.spmd.notation import read_placements, read_sync, sync_text
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.undecided import undecided
@@ -66,8 +66,9 @@ class ReplayPass(StatedPass):
     ``ops``, ``objective``, ``bound``, ``source`` as of ``assign``; ``devices``: ``STAGE:DEVICE``, row by row of a mesh.
     ``strategies``: of each entry of ``ops`` the names of its strategies, as in ``shard<..>``; empty on a single device.
     ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device. ``weights`` and
-    ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``uneven``, ``memory``, ``microbatches`` (of a training
-    step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``: what the plan states.
+    ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights whose gradients
+    are not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are. ``uneven``, ``memory``,
+    ``microbatches`` (of a training step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``: what the plan states.
     """
 
     name: ClassVar[str] = "replay"
@@ -75,6 +76,7 @@ class ReplayPass(StatedPass):
     axes: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    syncs: tuple[str, ...] = ()
     uneven: bool = False
     memory: int = 0
     microbatches: int = 1
@@ -88,7 +90,7 @@ class ReplayPass(StatedPass):
         if topology is None:
             raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
         self._check_options()
-        module, net = undecided(expand(module)), context.analyses.get(network, topology)
+        module, net = self._synced(undecided(expand(module))), context.analyses.get(network, topology)
         stated = self._stated(module, topology, net)
         line = _Line(self, module, topology, context, stated)
         staged = line.staged()
@@ -119,6 +121,7 @@ class ReplayPass(StatedPass):
             return replace(plan, bound=found[0], certificate=tuple(sorted(found[1].items())))
 
         found = written(module, staged, plan, proven, memory=self.memory)
+        self._check_synced(found)
         over, index, text = overfull(found, topology, self.memory)
         if over > 0:
             hint = "split more weights, or move ops to a stage with more devices"
@@ -145,6 +148,51 @@ class ReplayPass(StatedPass):
             certificate.pop("strategy", None)
             certificate["plan"] = GIVEN
         return self.bound, certificate
+
+    # -- synchronisation -----------------------------------------------------------------------------------------------
+
+    def _asked(self) -> dict[str, tuple[int, Sync]]:
+        """The stage and the method of each weight that the plan states one of."""
+        found = {}
+        for text in self.syncs:
+            index, rest = self._split(text)
+            method, _, name = rest.partition(":")
+            found[f"@{name}"] = index, read_sync(method)
+        return found
+
+    def _synced(self, module: Module) -> Module:
+        """The module with the stated methods on its weights, in the place of others."""
+        asked = self._asked()
+        if not asked:
+            return module
+        symbols: list[Symbol] = []
+        for symbol in module.symbols:
+            if isinstance(symbol, Resource):
+                others = tuple(facet for facet in symbol.facets if not isinstance(facet, Sync))
+                stated = asked.get(symbol.name)
+                symbol = replace(symbol, facets=others if stated is None else with_facet(others, stated[1]))
+            symbols.append(symbol)
+        return replace(module, symbols=tuple(symbols))
+
+    def _check_synced(self, module: Module) -> None:
+        """Raises InvalidInput for weights whose gradients cannot be synchronised as stated."""
+        faults = []
+        for name, (index, sync) in self._asked().items():
+            resource, method = module.resources.get(name), sync_text(sync)
+            done = sync_of(resource.facets) if resource is not None else None
+            if done is not None and done.method == sync.method and sync.server in (-1, done.server):
+                continue
+            why = "members do not hold terms of it along an axis of that many"
+            if done is None:
+                why = "no weight is called so"
+            elif not self.training:
+                why = "the plan trains nothing"
+            elif sync.method == "sfb":
+                why = "it is no product of what members have rows of"
+            message = f"the gradient of '{name[1:]}' cannot be synchronised by '{method}': {why}"
+            faults.append(Diagnostic(message, self._where(index), hint="remove its line: all-reduce sums it"))
+        if faults:
+            raise InvalidInput(shortened(faults, "more weights cannot be"))
 
     # -- what is stated ------------------------------------------------------------------------------------------------
 
@@ -311,6 +359,8 @@ class _Line:
                 self.homes.setdefault(op, []).append(number)
         alone = self.training and len(stated) == 1 and len(stated[0].mesh.devices) > 1
         self.overlaps: tuple[float | None, ...] = OVERLAPS if alone else (None,)
+        if self.training and avoids_sums(module):
+            self.overlaps = (0.0,)
         self.forms: dict[tuple[DeviceMesh, float | None], _Form] = {}
         # Of values that leave the stage that makes them: how they lie there, and which stage it is.
         self.lies: dict[str, Placements] = {}

@@ -101,12 +101,13 @@ class Bounding:
         microbatches: int = 1,
         family: str = "",
         strategy: str = "",
+        overlap: float | None = None,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are
-        used. ``strategy``: ops are split as in the plan of that name (``named``) of the whole function. Raises UnfitError
-        where there is none."""
-        self.strategy = strategy
+        """``overlap``: as of ``build``. ``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare``
+        bytes less are used. ``strategy``: ops are split as in the plan of that name (``named``) of the whole function. Raises
+        UnfitError where there is none."""
+        self.strategy, self.overlap = strategy, overlap
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory, self.spare = memory, spare
         self.training, self.microbatches, self.family = training, microbatches, family
@@ -142,6 +143,7 @@ class Bounding:
             training=self.training,
             uneven=self.uneven,
             microbatches=self.microbatches,
+            overlap=self.overlap,
         )
         if not self.strategy:
             return given

@@ -16,7 +16,8 @@ for what is made of weights alone. What the forward pass gathered stays for the 
 Communication adds to computation, but for the synchronisation S of a step that travels beside its last backward pass. What that
 hides depends on the order of both and is no sum over nodes (``price`` counts it). It is at most S, without the part of what
 the pass makes last, and at most the seconds B of the gradients of one microbatch. So for any ``overlap`` L from 0 to 1 no step
-takes less than C + L (S - B), C being all the rest: the problem has these seconds, and its bound is one of all plans.
+takes less than C + L (S - B), C being all the rest: the problem has these seconds, and its bound is one of all plans. Where
+``sync`` may avoid sums (``avoids_sums``), that holds for L near 0 alone, and what the pass makes last is no exception.
 
 Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
 numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
@@ -178,7 +179,7 @@ class _Builder:
         overlap: float | None = None,
     ) -> None:
         self.func, self.mesh, self.training, self.uneven = func, mesh, training, uneven
-        self.synced, self.last = 1.0 if overlap is None else overlap, made_last(func)
+        self.synced, self.last = 1.0 if overlap is None else overlap, made_last(module, func)
         self.beside = (overlap or 0.0) / microbatches
         self.microbatches, self.again = microbatches, recomputes(module)
         self.around = Surroundings(module.resources.values(), module_opsets(module))

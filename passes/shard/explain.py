@@ -33,6 +33,7 @@ from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_of, mesh_over
 from passes.model.spmd.price import Bill, Collective, Decisions, price
 from passes.model.spmd.reshard_ops import bare_value, keeps, without_reshards
 from passes.model.spmd.staged import Staged
+from passes.model.spmd.synced import synced_in
 from passes.model.spmd.undecided import undecided
 from passes.shard.build import build
 from passes.shard.decide import decisions_of
@@ -259,7 +260,8 @@ class _Stages:
             if others:
                 leaving[name] = self.lies(name, whole) if all(self.alike(stage.index, o) for o in others) else whole
         learning = frozenset(stage.learning)
-        decisions = Decisions(strategies, kept, self.outputs(part, whole), entering, leaving, learning)
+        synced = synced_in(self.resources, wanted)
+        decisions = Decisions(strategies, kept, self.outputs(part, whole), entering, leaving, learning, synced)
         return StagePart(stage.index, part, mesh, decisions)
 
     def mesh(self, stage: PlanStage) -> DeviceMesh:

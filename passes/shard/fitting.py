@@ -22,6 +22,7 @@ from passes.model.spmd.footprint import Footprint, footprint
 from passes.model.spmd.layouts import fullest
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
+from passes.model.spmd.synced import synchronised
 from passes.shard.build import ShardInput
 from passes.shard.decide import decisions_of
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
@@ -45,6 +46,7 @@ class Fitter:
         self.resources = {name: resource.type for name, resource in module.resources.items()}
         self.nearest: Footprint | None = None
         self.last: Staged | None = None
+        self.after: tuple[Staged, Staged] | None = None
 
     def staged(self, choices: Sequence[int]) -> Staged:
         """A plan as the one stage that it is, with its bill. The last one is remembered."""
@@ -63,9 +65,16 @@ class Fitter:
             self.last = Staged(tuple(range(len(func.ops))), given.mesh, decisions, bill)
         return self.last
 
+    def synchronised(self, choices: Sequence[int]) -> Staged:
+        """The same with how its gradients are synchronised (``synced``)."""
+        before = self.staged(choices)
+        if self.after is None or self.after[0] is not before:
+            self.after = before, synchronised(self.module, before, self.microbatches) if self.training else before
+        return self.after[1]
+
     def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:
         """The plan with its seconds all told, and a bound of all plans."""
-        value = self.staged(plan.choices).bill.overlapped
+        value = self.synchronised(plan.choices).bill.overlapped
         bound = min(bound, value)
         done = value <= bound * (1 + AGREE)
         reason = "" if done else plan.reason or ("overlap" if self.given.overlap is not None else "")
@@ -73,7 +82,7 @@ class Fitter:
 
     def needs(self, choices: Sequence[int]) -> Footprint:
         """What a plan needs of the fullest device."""
-        found = footprint(self.given.func, self.resources, self.staged(choices))
+        found = footprint(self.given.func, self.resources, self.synchronised(choices))
         if self.nearest is None or found.total < self.nearest.total:
             self.nearest = found
         return found

@@ -2,7 +2,8 @@
 
 Meshes are searched in order, each only for a plan that is better than the best so far: one whose bound is not below that is
 left as soon as it is known, before a problem is built if its compute alone says so. In training each mesh has two problems
-(``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first. A plan by name
+(``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first; where ``sync`` may avoid sums of
+gradients only the first bounds all plans. A plan by name
 (``Asked.strategy``) is made on every mesh; the search beside it is for the bound alone.
 """
 
@@ -20,6 +21,7 @@ from ir.module import Module
 from ir.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.model.folding import folding
+from passes.model.learning import avoids_sums
 from passes.model.network import network
 from passes.model.spmd.footprint import Footprint
 from passes.model.spmd.mesh import DeviceMesh, mesh_of
@@ -65,17 +67,15 @@ class OnOneMesh:
 
 @dataclass(slots=True)
 class _Problems:
-    """The problems of one mesh that were solved, their plans, and seconds that are left for this mesh."""
+    """The problems of one mesh that were solved, their plans, what bounds all plans there, and seconds that are left for this
+    mesh."""
 
     mesh: DeviceMesh
     inputs: list[ShardInput] = field(default_factory=list)
     plans: list[ShardPlan] = field(default_factory=list)
+    least: float = 0.0
     began: float = 0.0
     seconds: float = 0.0
-
-    @property
-    def least(self) -> float:
-        return max(plan.bound for plan in self.plans)
 
     @property
     def left(self) -> float:
@@ -94,7 +94,8 @@ class MeshSearch:
         self.missing: list[tuple[float, Footprint, DeviceMesh]] = []
         self.unfit: list[UnfitError] = []
         self.ends = time.perf_counter() + asked.time_limit
-        self.took, self.tightest, self.searched = 0.0, 0.0, len(among.searched)
+        self.unsummed = asked.training and avoids_sums(module)
+        self.took, self.tightest, self.searched = 0.0, OVERLAPS[0], len(among.searched)
 
     def run(self) -> OnOneMesh:
         """All meshes but those that an interrupt from the keyboard left, once there was a plan. Raises NoBetterPlan, and
@@ -164,7 +165,7 @@ class MeshSearch:
         """Those of the problems to solve, in order. Where all copies of a layer are alike, so is the price of their sums."""
         if not self.asked.training or len(mesh.devices) == 1:
             return [None]
-        if self.asked.tied or self.asked.strategy == "tied":
+        if (self.asked.tied or self.asked.strategy == "tied") and not self.unsummed:
             return [OVERLAPS[-1]]
         return sorted(OVERLAPS, key=lambda overlap: overlap != self.tightest)
 
@@ -198,9 +199,11 @@ class MeshSearch:
             )
             found.inputs.append(given)
             found.plans.append(plan)
-            if plan.interrupted or plan.bound >= self.beaten:
+            if (not self.unsummed or overlap == OVERLAPS[0]) and plan.bound >= found.least:
+                found.least = plan.bound
+                self.tightest = overlap or 0.0
+            if plan.interrupted or found.least >= self.beaten:
                 break
-        _, self.tightest = max((plan.bound, one.overlap or 0.0) for one, plan in zip(found.inputs, found.plans, strict=True))
 
     def told(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
         """The best plan of a mesh, or the one by name, all told; None where none fits. It is kept where it is the best."""

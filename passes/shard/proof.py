@@ -15,6 +15,7 @@ from ir.facets import OptimizerState
 from ir.layout_rules import rules
 from ir.module import Module, Plan, Resource
 from passes.model.digest import problem_digest
+from passes.model.learning import avoids_sums
 from passes.model.spmd.mesh import DeviceMesh
 
 
@@ -22,7 +23,8 @@ def proven_for(
     module: Module, stages: Sequence[tuple[Sequence[int], DeviceMesh]], plan: Plan, *, uneven: bool, memory: int
 ) -> str:
     """``sha256:...`` of the module without decisions, the ``stages`` (positions of ops, mesh), ``uneven``, ``memory``, and of
-    the plan its objective, microbatches and bound, and what its certificate says of the ``plans`` it was proven for."""
+    the plan its objective, microbatches and bound, what its certificate says of the ``plans`` it was proven for, and whether
+    these may avoid sums of gradients."""
     told = [f"{mesh.sizes} {mesh.shares} {mesh.devices} {sorted(ops)}" for ops, mesh in stages]
     for resource in module.of_type(Resource):
         state = [facet.size for facet in resource.facets if isinstance(facet, OptimizerState)]
@@ -32,6 +34,7 @@ def proven_for(
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
     told += [*numbers, str([numbers[texts[id(rule)]] for rule in drawn])]
     among = dict(plan.certificate).get("plans", "")
+    among += " unsummed" if avoids_sums(module) else ""
     options = f"{plan.objective} {plan.microbatches} {plan.bound!r} {uneven} {memory} {among}"
     return problem_digest(module, "\n".join([options, *told]))
 

@@ -31,6 +31,7 @@ from ir.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.folding import folding
+from passes.model.learning import avoids_sums
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
@@ -42,7 +43,7 @@ from passes.shard.build import ShardInput, build
 from passes.shard.candidates import Candidate, Candidates, candidates
 from passes.shard.named import STRATEGIES, UnfitError
 from passes.shard.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
-from passes.shard.search import ENOUGH_PROVEN, ShardPlan
+from passes.shard.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
 from passes.shard.submeshes import Submeshes, submeshes
@@ -240,7 +241,7 @@ class ShardPass(Pass):
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
         meshes = submeshes(topology, net, sizes, whole=self.whole)
 
-        def searching(among: Submeshes, strategy: str = "") -> StageSearch:
+        def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
             return StageSearch(
                 module,
                 topology,
@@ -254,6 +255,7 @@ class ShardPass(Pass):
                 microbatches=self.flushed,
                 family=self.family,
                 strategy=strategy,
+                overlap=overlap,
                 gap=self.gap,
                 incumbent=worth_finding(context),
                 progress=context.progress,
@@ -266,7 +268,11 @@ class ShardPass(Pass):
             else:
                 search = searching(meshes)
                 plan, bound = search.search(self.stages, seconds), search.bound
-                if self.training:
+                if self.training and avoids_sums(module):
+                    unsummed = searching(meshes, overlap=0.0)
+                    unsummed.bounded(self.stages, time.perf_counter() + BOUNDING, exact=False)
+                    overlapped = min(unsummed.bound, unsummed.overlapped(self.stages))
+                elif self.training:
                     overlapped = search.overlapped(self.stages)
                 else:  # several stages hand over, which the search does not count
                     least = min(topology.type(device.type).handover for device in topology.devices)

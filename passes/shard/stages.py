@@ -100,15 +100,16 @@ class StageSearch:
         microbatches: int = 1,
         family: str = "",
         strategy: str = "",
+        overlap: float | None = None,
         gap: float = ENOUGH_PROVEN,
         incumbent: float = math.inf,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
         """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
         ``training``: of steps of so many ``microbatches``, ordered as ``family`` does. ``strategy``: on meshes of one shape, a
-        plan by name is cut into stages, not searched for; raises UnfitError where there is none. ``gap``: relative, of value
-        and bound, at which a search ends. ``incumbent``: the value of a plan of another kind: only better plans are looked
-        for."""
+        plan by name is cut into stages, not searched for; raises UnfitError where there is none. ``overlap``: as of ``build``;
+        then the search is for bounds alone. ``gap``: relative, of value and bound, at which a search ends. ``incumbent``: the
+        value of a plan of another kind: only better plans are looked for."""
         self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
         self.incumbent = incumbent
         self.bounding = Bounding(
@@ -124,6 +125,7 @@ class StageSearch:
             microbatches=microbatches,
             family=family,
             strategy=strategy,
+            overlap=overlap,
             progress=progress,
         )
         self.step, self.bound, self.rounds = COARSE, 0.0, 0

@@ -15,12 +15,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ir.attributes import attributes
-from ir.facets import SEPARATOR, ShardRule, StageSet
+from ir.facets import SEPARATOR, SYNCS, ShardRule, StageSet, sync_of, with_facet
 from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
 from ir.opdefs import COLLECTIVES
 from ir.ops import Op, Value
@@ -29,6 +30,7 @@ from ir.topology import Topology
 from ir.types import Replicate, Type
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
+from passes.model.learning import trained
 from passes.model.liveness import SLOTS
 from passes.model.network import network
 from passes.model.sizes import assessed
@@ -39,11 +41,14 @@ from passes.model.spmd.mesh import mesh_over
 from passes.model.spmd.price import price
 from passes.model.spmd.reshard_ops import Decided, laid, with_reshards
 from passes.model.spmd.staged import Staged
+from passes.model.spmd.synced import part_of, synchronised
 from passes.model.timeline.families import step
 from passes.model.timeline.workload import Workload, largest_load, workload
 from passes.shard.constants import own_copies
 from passes.shard.proof import proven_for
 
+SYNCHRONISED = "synchronised"
+"""The entry of a certificate that says of how many weights members agree on gradients otherwise than by all-reduce."""
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""
 
@@ -59,6 +64,8 @@ def written(
     """``module`` with the decisions in it; ``plan``, whose value and stages are still to be filled, says what was proven, or
     ``proven`` gives it a bound once its value is known; ``memory``: the limit that it was made under, as of ``shard``."""
     bare = module = module.without(Plan, Schedule, Stage)
+    if plan.minimises.trains:
+        stages = [synchronised(module, stage, plan.microbatches) for stage in stages]
     decided_on = [(stage.ops, stage.mesh) for stage in stages]
     func, stages, copies = own_copies(module.entry, stages, (symbol.name for symbol in module.symbols))
     module = module.replace(module.entry, func)
@@ -92,18 +99,16 @@ def written(
         results=tuple(value_of(value, makers.get(value.name)) for value in func.results),
     )
     symbols = tuple(
-        decided
-        if symbol is func
-        else replace(symbol, type=resources[symbol.name])
-        if isinstance(symbol, Resource) and symbol.name in resources
-        else symbol
+        decided if symbol is func else _synced(symbol, stages, resources) if isinstance(symbol, Resource) else symbol
         for symbol in module.symbols
     )
     module = insert_symbols(Module(module.name, symbols, module.attributes), [mesh for mesh in on if mesh.axes])
     uneven = any(stage.bill.uneven for stage in stages)
     plan = _bounded(proven(_filled(module, plan, stages, names)))
     digest = proven_for(bare, decided_on, plan, uneven=uneven, memory=memory)
-    plan = replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "problem": digest}.items())))
+    told_of = {key: text for key, text in plan.certificate if key != SYNCHRONISED} | {"problem": digest}
+    told_of |= {SYNCHRONISED: text} if (text := _synced_text(bare, stages)) else {}
+    plan = replace(plan, certificate=tuple(sorted(told_of.items())))
     plan = assessed(plan, decided)
     told = {
         **others,
@@ -174,6 +179,29 @@ def _resources(module: Module, func: Func, stages: Sequence[Staged], on: Sequenc
             if name not in found:
                 found[name] = laid(types[name].type, on[number], stage.decisions.kept.get(name, ()))
     return {name: type_ for name, type_ in found.items() if type_ is not types[name].type}
+
+
+def _synced(resource: Resource, stages: Sequence[Staged], types: Mapping[str, Type]) -> Resource:
+    """A resource with its layout, and with how its gradient is synchronised where that is not what was asked for."""
+    type_ = types.get(resource.name, resource.type)
+    if type_ is not resource.type:
+        resource = replace(resource, type=type_)
+    asked = sync_of(resource.facets)
+    decided = next((sync for s in stages if (sync := s.decisions.synced.get(resource.name)) is not None), None)
+    if asked == decided or asked.method in SYNCS[:2]:
+        return resource
+    others = tuple(facet for facet in resource.facets if facet != asked)
+    return replace(resource, facets=others if decided is None else with_facet(others, decided))
+
+
+def _synced_text(module: Module, stages: Sequence[Staged]) -> str:
+    """How many weights are synchronised in which way; empty where all are by all-reduce."""
+    found = {name: sync for stage in stages for name, sync in stage.decisions.synced.items()}
+    counts = Counter(sync.method for sync in found.values())
+    told = [("sfb", "by gathered factors (sfb)"), ("ps", "through a server (ps)")]
+    others = len(trained(module.resources).keys() - found.keys())
+    parts = [f"{counts[method]} {how}" for method, how in told if counts[method]]
+    return f"gradients of weights: {', '.join(parts)}, {others} summed by all members" if parts else ""
 
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:
@@ -272,12 +300,7 @@ def _of_training(module: Module, stage: Staged, microbatches: int, hidden: float
     """What a stage's row says of its backward pass: all that the forward pass alone would not cost, but the synchronisation of
     its weights' gradients and their update, of which the bill has a part of each of ``microbatches``, as it has of what is
     ``hidden`` of that."""
-    func = module.entry
-    own = [func.ops[i] for i in stage.ops]
-    made = {value.name for op in own for value in op.results}
-    entering = [v for op in func.ops for v in op.results if v.name in stage.decisions.entering and v.name not in made]
-    results = tuple(value for value in func.results if value.name in made)
-    alone = replace(func, args=(*func.args, *entering), results=results, ops=tuple(own))
+    alone = part_of(module.entry, stage)
     forward = price(module, alone, stage.mesh, stage.decisions, uneven=stage.bill.uneven).compute
     synced = math.fsum(one.seconds for one in stage.bill.collectives if one.summed)
     returned = math.fsum(one.seconds for one in stage.bill.collectives if one.backward and not one.summed)

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from ir.attributes import Attribute, AttrKind, attributes
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
-from ir.facets import OptimizerState, Sync, with_facet
+from ir.facets import SYNCS, OptimizerState, Sync, with_facet
 from ir.grads import BATCH_NORMALIZATION, COUNTS, STATE
 from ir.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.names import unique
@@ -45,7 +45,6 @@ _MADE_BY_EXPORTERS = re.compile(
 )
 """Names that exporters of PyTorch give to numbers of the program's text."""
 RECOMPUTES = ("none", "stage")
-SYNCS = ("all_reduce", "reduce_scatter")
 _BUFFERS = re.compile(r".*\binv_freq")
 """Tables that PyTorch models keep beside their parameters: the frequencies of rotary embeddings."""
 
@@ -58,8 +57,11 @@ class TrainingPass(Pass):
     ``target``), or ``output:NAME``, a scalar of the model's own. ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
     ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``, or
     ``on``: elements are dropped at random, the same ones on any plan.
-    ``sync``: how members of a mesh that hold the same weight add up its gradient: ``all_reduce``, and each updates it whole, or
-    ``reduce_scatter``, and each updates a part, with its part of the optimizer's state (ZeRO-1: Rajbhandari et al., SC 2020).
+    ``sync``: how members of a mesh that hold the same weight agree on its gradient: ``all_reduce``, and each updates it whole;
+    ``reduce_scatter``, and each updates a part, with its part of the optimizer's state (ZeRO-1: Rajbhandari et al., SC 2020);
+    ``sfb``: members gather the factors of the gradient, where it is a product, and multiply them whole (sufficient factor
+    broadcasting: Xie et al., UAI 2016); ``ps``: the sum goes through one member, the parameter server; ``auto``: of each weight
+    the quickest of these but ``reduce_scatter``.
     ``recompute``: ``stage``: the forward ops of each stage run again for its gradients, so that it keeps only what it received.
     """
 

@@ -168,6 +168,44 @@ class Bucket:
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
+@dataclass(slots=True)
+class Served:
+    """A sum, or maximum, that one rank of a group makes: the others have begun to send it their tensors, and get the result
+    when they wait for it. ``terms``: on the server, what the others send."""
+
+    total: torch.Tensor
+    others: list[int]
+    server: int
+    group: Any
+    reduction: str
+    terms: list[torch.Tensor]
+    works: list[Any]
+
+    @classmethod
+    def begun(cls, total: torch.Tensor, ranks: Sequence[int], place: int, rank: int, group: Any, reduction: str) -> Served:
+        """Of the rank at ``place`` of the group; ``total`` is this rank's term, and becomes the result."""
+        others, server = [one for one in ranks if one != ranks[place]], ranks[place]
+        terms = [torch.empty_like(total) for _ in others] if rank == server else []
+        messages = [dist.P2POp(dist.irecv, term, other, group) for other, term in zip(others, terms, strict=False)]
+        messages = messages or [dist.P2POp(dist.isend, total, server, group)]
+        works = dist.batch_isend_irecv(messages)
+        return cls(total, others, server, group, reduction, terms, works)
+
+    def wait(self) -> None:
+        """Until ``total`` is the result."""
+        for work in self.works:
+            work.wait()
+        for term in self.terms:
+            if self.reduction == "sum":
+                self.total.add_(term)
+            else:
+                torch.maximum(self.total, term, out=self.total)
+        messages = [dist.P2POp(dist.isend, self.total, other, self.group) for other in self.others if self.terms]
+        messages = messages or [dist.P2POp(dist.irecv, self.total, self.server, self.group)]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """What the functions of one stage on one rank call ``comm``. ``place``: the rank's place among the devices of its
@@ -191,7 +229,7 @@ class Exchange:
     def all_reduce(self, tensor: torch.Tensor, channel: int, reduction: str = "sum") -> torch.Tensor:
         """The sum, or maximum, of the terms of the group."""
         result = tensor.contiguous().clone()
-        dist.all_reduce(result, op=_REDUCE[reduction], group=self._group(channel))
+        self._reduced(result, channel, reduction).wait()
         return result
 
     def all_reduce_together(self, tensors: Sequence[torch.Tensor], channel: int, reduction: str = "sum") -> list[torch.Tensor]:
@@ -225,7 +263,14 @@ class Exchange:
         return bucket.parts()
 
     def _begin(self, bucket: Bucket, channel: int, reduction: str) -> None:
-        bucket.work = dist.all_reduce(bucket.total, op=_REDUCE[reduction], group=self._group(channel), async_op=True)
+        bucket.work = self._reduced(bucket.total, channel, reduction)
+
+    def _reduced(self, tensor: torch.Tensor, channel: int, reduction: str) -> Any:
+        """Begin to make ``tensor`` the sum, or maximum, of the terms of the group; what tells when it is."""
+        server, group = self.ops[channel].get("through"), self._group(channel)
+        if server is None:
+            return dist.all_reduce(tensor, op=_REDUCE[reduction], group=group, async_op=True)
+        return Served.begun(tensor, self._ranks(channel), server, self.network.rank, group, reduction)
 
     def reduce_scatter(self, tensor: torch.Tensor, channel: int, dim: int, reduction: str = "sum") -> torch.Tensor:
         """This rank's range, along ``dim``, of the sum or maximum."""

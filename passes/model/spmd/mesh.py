@@ -17,30 +17,45 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from ir.diagnostics import Infeasible, InvalidInput, UsageError
 from ir.module import Mesh
 from ir.opdefs import ReshardStep
 from ir.shares import Shares, equal, foremost
 from ir.topology import Device, DeviceType, Topology
-from passes.model.exchange import Speed, exchanges, rings
+from passes.model.exchange import Speed, exchanges, rings, through
 from passes.model.network import Network, Unreachable
 
 AXIS_NAMES = ("x", "y", "z")
 
 
+class Servers:
+    """The speeds of sums that go through one member of an axis (``exchange.through``), found when first asked for."""
+
+    def __init__(self, net: Network, groups: Sequence[Sequence[str]], free: Container[str]) -> None:
+        self._net, self._groups, self._free = net, groups, free
+        self._speeds: dict[int, Speed] = {}
+
+    def speed(self, place: int) -> Speed:
+        """Through the member at ``place``."""
+        if place not in self._speeds:
+            self._speeds[place] = through(self._net, self._groups, place, self._free)
+        return self._speeds[place]
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One axis: the speed of ``rings`` of all its groups at once, and of ``exchanges`` of all members with all, that of rings
-    unless given; ``shares`` of its members, all 1 unless given."""
+    unless given; ``shares`` of its members, all 1 unless given; ``servers``: of sums that one member makes."""
 
     name: str
     size: int
     rings: Speed
     exchanges: Speed | None = None
     shares: Shares = ()
+    servers: Servers | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.shares:
@@ -53,6 +68,11 @@ class Axis:
             return self.rings.reduce_seconds(self.size, part * self.size)
         speed = self.exchanges if step.spreads and self.exchanges is not None else self.rings
         return speed.seconds(step.rounds * (self.size - 1), part) if step.moves else 0.0
+
+    def served(self, size: float, place: int) -> float:
+        """Seconds of a sum of gradients of ``size`` bytes, its part of a bucket, that the member at ``place`` makes; inf where
+        the axis does not say."""
+        return self.servers.speed(place).served_seconds(size) if self.servers is not None else math.inf
 
     def busy(self, step: ReshardStep, size: float) -> dict[str, float]:
         """Seconds that a collective of all groups keeps each medium busy. ``size``: bytes of the tensor of one group."""
@@ -187,7 +207,7 @@ def _mesh(
             speeds = rings(net, groups, free), exchanges(net, groups, free)
         except Unreachable as error:
             raise InvalidInput(f"no mesh axis: {error.diagnostics[0].message}", where=topology.name) from error
-        axes.append(Axis(name, size, *speeds, shares[number]))
+        axes.append(Axis(name, size, *speeds, shares[number], Servers(net, groups, free)))
     least = min((limit for device in devices if (limit := topology.memory(device)) is not None), default=None)
     used = {device.type for device in devices}
     types = tuple(type_ for type_ in topology.types if type_.name in used)

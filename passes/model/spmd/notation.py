@@ -1,12 +1,14 @@
-"""How placements are told as texts, in plans."""
+"""How placements, and how gradients are synchronised, are told as texts, in plans."""
 
 from __future__ import annotations
 
 import re
 
 from ir.diagnostics import InvalidInput
+from ir.facets import SYNCS, Sync
 from ir.types import Partial, Placement, Replicate, Shard
 
+_SERVED = re.compile(r"ps(?:\((\d{1,9})\))?")
 _PLACEMENT = re.compile(r"S\((\d{1,4})\)|R|P\((sum|max)\)")
 
 
@@ -22,4 +24,20 @@ def read_placements(text: str) -> tuple[Placement, ...]:
     return tuple(found)
 
 
-__all__ = ["read_placements"]
+def read_sync(text: str) -> Sync:
+    """``all_reduce``, ``reduce_scatter``, ``sfb``, ``ps`` or, with the place of the server, ``ps(0)``. Raises InvalidInput."""
+    served = _SERVED.fullmatch(text)
+    if served is not None:
+        return Sync("ps", server=int(served.group(1) or -1))
+    if text not in SYNCS or text == "auto":
+        methods = ", ".join(method for method in SYNCS if method != "auto")
+        raise InvalidInput(f"'{text[:80]}' is no method of synchronisation; {methods} expected", where=text)
+    return Sync(text)
+
+
+def sync_text(sync: Sync) -> str:
+    """What ``read_sync`` reads."""
+    return f"ps({sync.server})" if sync.method == "ps" and sync.server >= 0 else sync.method
+
+
+__all__ = ["read_placements", "read_sync", "sync_text"]

@@ -4,6 +4,10 @@ It reads the decisions and the layout rules, and nothing of the search: not its 
 one that ``passes.shard.build`` and ``mesh`` state, spelled out here a second time, so that an error in either shows as a
 difference. A value is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives
 (``reshard``).
+
+Where members gather the factors of a weight's gradient (``factors``), what its sum would take is not counted, but each factor
+that is not whole already, once for all weights that it is a factor of, in every microbatch; the longer product; and the memory
+of the factors of one product.
 """
 
 from __future__ import annotations
@@ -11,10 +15,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from ir.facets import Cost
+from ir.facets import Cost, Time
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.opdefs import COLLECTIVES
@@ -24,87 +28,19 @@ from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.exchange import buckets, exposed
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
-from passes.model.op_time import fused_seconds, is_head, may_fuse, op_seconds, passes_seconds, stated_part
+from passes.model.op_time import (
+    fused_seconds,
+    is_head,
+    may_fuse,
+    op_seconds,
+    passes_seconds,
+    stated_part,
+    weight_gradient_seconds,
+)
+from passes.model.spmd.bill import Bill, Collective, Decisions
+from passes.model.spmd.factors import Multiplied, factored, factors
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
-
-
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """``strategies[op id]``: a strategy's name per axis; ``kept[resource]`` and ``outputs[value]``: layouts. Of a stage:
-    ``entering``, how values of other stages arrive, ``leaving``, layouts in which values leave for other stages, and
-    ``learning``, those of ``entering`` that have a gradient."""
-
-    strategies: Mapping[str, tuple[str, ...]]
-    kept: Mapping[str, Lies]
-    outputs: Mapping[str, Lies]
-    entering: Mapping[str, Lies] = field(default_factory=dict)
-    leaving: Mapping[str, Lies] = field(default_factory=dict)
-    learning: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective on ``value``: ``size`` bytes are those of the formula, the tensor as the other axes leave it. ``summed``:
-    the synchronisation of a weight's gradient; ``beside``: it can travel beside a backward pass. ``seconds``: per microbatch,
-    of one that is done once in ``runs`` of them its part."""
-
-    kind: str
-    axis: str
-    value: str
-    size: float
-    seconds: float
-    backward: bool = False
-    runs: int = 1
-    summed: bool = False
-    beside: bool = False
-
-
-@dataclass(slots=True)
-class Bill:
-    """``compute`` and ``communication`` seconds, of ``compute`` in training a microbatch's part of the ``update``; ``memory``
-    bytes per device of weights, in training with their gradients, the optimizer's state and what is ``saved`` for the backward
-    pass; of each the member that holds most of it, as a part of what its device has (``build``). ``work``: seconds of compute
-    by op; ``back``: of these the gradients'. ``hidden``: a microbatch's part of the seconds of sums that travel beside the last
-    backward pass of a step (``exchange``). ``lies``: the layout in which each value is made or kept; ``asked``: those in which
-    it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that count as they are read."""
-
-    compute: float = 0.0
-    update: float = 0.0
-    memory: float = 0.0
-    saved: float = 0.0
-    collectives: list[Collective] = field(default_factory=list)
-    work: dict[str, float] = field(default_factory=dict)
-    back: dict[str, float] = field(default_factory=dict)
-    hidden: float = 0.0
-    lies: Mapping[str, Lies] = field(default_factory=dict)
-    asked: Mapping[str, tuple[Lies, ...]] = field(default_factory=dict)
-    reads: dict[str, list[tuple[str, Lies]]] = field(default_factory=dict)
-    learned: set[str] = field(default_factory=set)
-    uneven: bool = False
-    """Whether values may lie in unequal parts on their way from one layout to another."""
-
-    @property
-    def communication(self) -> float:
-        return math.fsum(one.seconds for one in self.collectives)
-
-    @property
-    def total(self) -> float:
-        """Where nothing overlaps."""
-        return self.compute + self.communication
-
-    @property
-    def overlapped(self) -> float:
-        """Where sums of gradients travel beside the last backward pass of a step."""
-        return self.total - self.hidden
-
-    def relaxed(self, overlap: float | None, microbatches: int) -> float:
-        """What is left where of the sums that can travel beside a backward pass but the part ``overlap`` counts, and of a
-        step's last backward pass as much less (``passes.shard.build``); None: all counts."""
-        if overlap is None:
-            return self.total
-        sums = math.fsum(one.seconds for one in self.collectives if one.beside)
-        return self.total - (1 - overlap) * sums - overlap * math.fsum(self.back.values()) / microbatches
 
 
 def price(
@@ -154,6 +90,12 @@ class _Walk:
         self.lies: dict[str, Lies] = {}
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
+        self.synced = decisions.synced
+        self.factored: Mapping[str, Multiplied] = {}
+        self.passing = _passing(func, self.times_read) if decisions.synced else {}
+        self.factors: dict[str, dict[Lies, None]] = {}
+        self.factor_gradients: dict[str, dict[Lies, None]] = {}
+        self.gathered: list[float] = []
         self.trained: set[str] = set()
         self.worked: list[float] = []
         self.held: list[float] = []
@@ -165,12 +107,16 @@ class _Walk:
         self.summed = {*resources, *of_weights(func, self.state)}
         if decisions.entering:  # some of it may come from other stages
             self.summed |= of_weights(module.entry, self.state)
-        self.last = made_last(func)
+        self.last = made_last(module, func)
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions)
         whole: Lies = (Replicate(),) * len(mesh.axes)
+        by_factors = {name for name, sync in decisions.synced.items() if sync.method == "sfb"}
+        if by_factors:
+            ruled, names = {op.id: rule for op, rule in rules(module, func)}, decisions.strategies
+            self.factored = factored(func, by_factors, lambda op, i: self.terms(ruled[op.id], names.get(op.id, ()), i))
         self.lies.update(decisions.entering)
         self.trained |= decisions.learning
         for op, rule in rules(module, func):
@@ -188,11 +134,8 @@ class _Walk:
                 self.ask(value.name, decisions.outputs[value.name], self.dual(decisions.outputs[value.name]))
         for name, lies in decisions.leaving.items():
             self.ask(name, lies, None)
-        for name, lies in self.lies.items():
-            for target in self.asked.get(name, ()):
-                self.bring(name, lies, target, backward=False)
-            for source in self.given.get(name, ()):
-                self.bring(name, source, self.dual(lies), backward=True)
+        self.exchange()
+        self.held.append(max(self.gathered, default=0.0))
         # Sums of any order of the ops agree to the last digit.
         self.bill.update = math.fsum(self.updated)
         self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
@@ -200,6 +143,19 @@ class _Walk:
         self.bill.hidden = self.hidden(func) / self.microbatches
         self.bill.lies = self.lies
         self.bill.asked = {name: tuple(layouts) for name, layouts in self.asked.items()}
+
+    def exchange(self) -> None:
+        """Adds what brings values, their gradients and factors of gradients of weights to where they are asked for."""
+        for name, lies in self.lies.items():
+            for target in self.asked.get(name, ()):
+                self.bring(name, lies, target, backward=False)
+            for source in self.given.get(name, ()):
+                self.bring(name, source, self.dual(lies), backward=True)
+            for target in self.factors.get(name, ()):
+                if target not in self.asked.get(name, ()):
+                    self.bring(name, lies, target, backward=True, factor="value")
+            for target in self.factor_gradients.get(name, ()):
+                self.bring(name, self.dual(lies), target, backward=True, factor="gradient")
 
     def keep(self, name: str, decisions: Decisions) -> None:
         """A weight, where it is kept; a small constant is everywhere."""
@@ -240,20 +196,75 @@ class _Walk:
             if factor is not None and factor.divided:
                 cuts.setdefault(factor.name, []).append(number)
         share = [(rule.factor(name).size, axes) for name, axes in cuts.items()]
-        self.compute(op, operands, results, share)
+        along = [axes for i, name in enumerate(op.operands) if (axes := self.gather(op, i, name, operands, results))]
+        self.compute(op, operands, results, share, frozenset().union(*along))
         self.bill.reads[op.id] = [(name, lies) for name, lies in zip(op.operands, operands, strict=True) if name]
         flows = any(name in self.trained for name in op.operands)
         for i, name in enumerate(op.operands):
             gradient = tuple(g for back in backs if (g := back.gradients[i]) is not None)
+            if len(gradient) == len(backs):
+                gradient = self.whole(gradient, self.factored[name].axes if name in self.factored else ())
             self.ask(name, operands[i], gradient if len(gradient) == len(backs) else None)
         for i, value in enumerate(op.results):
             self.lies[value.name] = results[i]
             if flows and rule.differentiable[1][i]:
                 self.trained.add(value.name)
 
-    def compute(self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]]) -> None:
-        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it."""
+    def terms(self, rule: LayoutRule | None, names: tuple[str, ...], operand: int) -> list[int]:
+        """The axes along which members hold terms of the gradient of an operand."""
+        if rule is None:
+            return []
+        backs = [self.backs(rule, axis.size)[name] for axis, name in zip(self.mesh.axes, names, strict=True)]
+        return [axis for axis, back in enumerate(backs) if back.gradients[operand] == Partial("sum")]
+
+    def gather(self, op: Op, number: int, name: str, operands: list[Lies], results: list[Lies]) -> frozenset[int]:
+        """Asks for the factors of the gradient of an operand whole, along the axes that are returned; none where its terms are
+        summed."""
+        product = self.factored.get(name) if self.training else None
+        others = factors(op, number) if product is not None else None
+        if product is None or others is None:
+            return frozenset()
+        result, axes = op.results[0], product.axes
+        sizes = []
+        for other in others:
+            wanted = self.whole(operands[other], axes)
+            self.factors.setdefault(op.operands[other], {})[wanted] = None
+            sizes.append((self.types[op.operands[other]], wanted))
+        wanted = self.whole(self.dual(results[0]), axes)
+        self.factor_gradients.setdefault(self.passed(result.name), {})[wanted] = None
+        sizes.append((result.type, wanted))
+        whole = (t.nbytes * self.fullest(t, lies) for t, lies in sizes if isinstance(t, TensorType) and t.nbytes is not None)
+        self.gathered.append(math.fsum(whole))
+        rows = [("value", op.operands[other]) for other in others]
+        self.bill.products.append((product.weight, op.id, (*rows, ("gradient", self.passed(result.name))), name))
+        return axes
+
+    def passed(self, name: str) -> str:
+        """The last value that has the same gradient: one that only a sum of as many elements reads has that of the sum."""
+        while name in self.passing:
+            name = self.passing[name]
+        return name
+
+    @staticmethod
+    def whole(lies: Lies, axes: Collection[int]) -> Lies:
+        """A layout, but whole along some axes."""
+        return tuple(Replicate() if axis in axes else placement for axis, placement in enumerate(lies)) if axes else lies
+
+    def compute(
+        self,
+        op: Op,
+        operands: list[Lies],
+        results: list[Lies],
+        divided: list[tuple[int, list[int]]],
+        along: frozenset[int] = frozenset(),
+    ) -> None:
+        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it; ``along``: the
+        axes along which the gradient of its weight is multiplied whole."""
         seconds, back = self.seconds(op, operands, results, divided, self.follows(op, operands))
+        if along:
+            more = self.repeated(op, operands, results, divided, along)
+            seconds, back = seconds + more, back + more
+            self.bill.repeated[op.id] = more
         self.worked.append(seconds)
         self.bill.work[op.id], self.bill.back[op.id] = seconds, back
         captured = dict.fromkeys(set(reads(op)) - set(op.operands), (Replicate(),) * len(self.mesh.axes))
@@ -289,21 +300,11 @@ class _Walk:
         cost = op.facet(Cost)
         if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
-        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
-        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
-        held = [row for row in given if row[2].startswith("@")]
         gradients = cost.input_grad + cost.weight_grad
         longest = back = 0.0
         for member in self.mesh.members:
             share = self.share(divided, member)
-            written = self.ratio(made, member)
-            here = replace(
-                cost,
-                flops=round(cost.flops * share),
-                read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
-                write=round(cost.write * written),
-                weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
-            )
+            here = self.part_of(op, cost, operands, results, share, member)
             stated = stated_part(op, member.type, here, training=self.training)
             if stated is not None:
                 again = stated[0] if self.again and stated[1] else 0.0
@@ -322,6 +323,39 @@ class _Walk:
                 works += works[:1] if self.again and gradients else []
             longest = max(longest, math.fsum(works))
         return longest, back
+
+    def repeated(
+        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], along: frozenset[int]
+    ) -> float:
+        """Seconds that the gradient of a weight takes longer where it is multiplied whole along some axes."""
+        cost = op.facet(Cost)
+        if cost is None or op.facet(Time) is not None:
+            return 0.0
+        left = [(units, [axis for axis in axes if axis not in along]) for units, axes in divided]
+        wide = [self.whole(lies, along) for lies in operands], [self.whole(lies, along) for lies in results]
+        most = 0.0
+        for member in self.mesh.members:
+            seconds = []
+            for (reads_, makes), cuts in (((operands, results), divided), (wide, left)):
+                share = self.share(cuts, member)
+                alone = self.local(op, makes, member).with_facets(self.part_of(op, cost, reads_, makes, share, member))
+                seconds.append(weight_gradient_seconds(alone, member.type, round(cost.weight_grad * share)))
+            most = max(most, seconds[1] - seconds[0])
+        return most
+
+    def part_of(self, op: Op, cost: Cost, operands: list[Lies], results: list[Lies], share: float, member: Member) -> Cost:
+        """The facts of what a member does of an op."""
+        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
+        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
+        held = [row for row in given if row[2].startswith("@")]
+        written = self.ratio(made, member)
+        return replace(
+            cost,
+            flops=round(cost.flops * share),
+            read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
+            write=round(cost.write * written),
+            weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
+        )
 
     def local(self, op: Op, results: list[Lies], member: Member) -> Op:
         """The op with its results as long as they are on a member."""
@@ -408,16 +442,21 @@ class _Walk:
 
     # -- conversions ---------------------------------------------------------------------------------------------------
 
-    def bring(self, name: str, source: Lies, target: Lies, *, backward: bool) -> None:
+    def bring(self, name: str, source: Lies, target: Lies, *, backward: bool, factor: str = "") -> None:
         """Adds the cheapest chain of collectives to the bill."""
         summed = backward and name in self.summed  # once a step, in buckets
         runs = self.microbatches if summed else 1
+        sync = self.synced.get(name)
+        server = sync.server if summed and sync is not None and sync.method == "ps" else None
         for step in self.ways.way(self.types[name], source, target, together=summed) if source != target else ():
             if step.kind in COLLECTIVES:
                 axis = self.mesh.axes[step.axis].name
                 seconds = step.seconds / runs
+                along = self.mesh.axes[step.axis]
+                if server is not None and step.kind == "all_reduce":
+                    seconds = along.served(step.size, max(server, 0) % along.size) / runs
                 beside = summed and name not in self.last
-                one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside)
+                one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside, factor)
                 self.bill.collectives.append(one)
 
     def hidden(self, func: Func) -> float:
@@ -443,6 +482,18 @@ class _Walk:
                 begun.append((done[first[some[-1].value]], math.fsum(one.seconds * one.runs for one in some)))
         whole = math.fsum(seconds for _, seconds in begun)
         return max(0.0, whole - exposed(sorted(begun), math.fsum(backs)))
+
+
+def _passing(func: Func, times_read: Mapping[str, int]) -> dict[str, str]:
+    """Of values that only a sum of as many elements reads, that sum: it has the same gradient."""
+    made = {value.name: value.type for op in func.ops for value in op.results}
+    terms = {"onnx.Add": 2, "onnx.Sub": 1}
+    return {
+        name: op.results[0].name
+        for op in func.ops
+        for name in op.operands[: terms.get(op.name, 0)]
+        if times_read[name] == 1 and name in made and _shape(made[name]) == _shape(op.results[0].type)
+    }
 
 
 def _shape(type_: Type) -> object:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.frontends import load_topology
@@ -215,3 +215,23 @@ def test_what_is_exposed_is_what_a_clock_counts(rows: list[tuple[int, int]], end
             last = clock
     sums = [(float(ready), float(seconds)) for ready, seconds in sorted(rows) if seconds]
     assert exposed(sums, end) == max(0, last - end)
+
+
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_server_gets_and_gives_all_through_its_port(place: int) -> None:
+    """Eight devices with ports of 100 GB/s and a slow trunk between their two switches, which four tensors cross each way."""
+    topology = two_groups(bandwidth=10e9, shared=False)
+    (axis,) = mesh_of(topology, network(topology), (8,)).axes
+    size = float(BUCKET)
+    assert axis.served(size, place) == pytest.approx(2 * max(7 * size / 100e9, 4 * size / 10e9))
+    assert axis.served(size / 5, place) == pytest.approx(axis.served(size, place) / 5)  # its part of a bucket
+
+
+@settings(deadline=None, max_examples=60)
+@given(machines(), st.integers(0, 7))
+def test_a_server_is_never_quicker_than_its_port(topology: Topology, place: int) -> None:
+    net, count = network(topology), len(topology.devices)
+    (axis,) = mesh_of(topology, net, (count,)).axes
+    server = topology.devices[place % count].name
+    least = 2 * (count - 1) * BUCKET / net.port(server).bandwidth
+    assert axis.served(float(BUCKET), place % count) >= least * (1 - 1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -533,3 +534,36 @@ def test_nonsense_is_refused_or_makes_a_sound_plan(draw: st.DataObject) -> None:
         plan = plan_of(found)
         assert 0 <= plan.bound <= plan.value
         assert parse_pipeline(pipeline_text((step,))) == (step,)
+
+
+def test_how_gradients_are_synchronised_is_replayed() -> None:
+    data = written(run(ShardPass(mesh="4", training=True, strategy="data"), pair()))
+    assert "sync" not in data["stages"][0]
+    stated = {"up": "sfb", "down": "ps(3)"}
+    for name in stated:  # every member has all of it
+        data["stages"][0]["weights"][name] = {"x": "R"}
+    data["stages"][0]["sync"] = stated
+    module = replayed(data, pair())
+    assert written(module)["stages"][0]["sync"] == stated
+    assert plan_of(replayed(written(module), pair())) == plan_of(module)
+    assert "1 by gathered factors (sfb), 1 through a server (ps)" in dict(plan_of(module).certificate)["synchronised"]
+
+
+@pytest.mark.parametrize(
+    ("sync", "training", "where", "message"),
+    [
+        ({"up": "ring"}, True, "stages[0].sync.up", "'ring' is no method of synchronisation"),
+        ({"up": 3}, True, "stages[0].sync", "3"),
+        ({"x": "sfb"}, True, "stage 0", "the gradient of 'x' cannot be synchronised by 'sfb': no weight is called so"),
+        ({"three": "sfb"}, True, "stage 0", "it is no product of what members have rows of"),
+        ({"up": "ps(4)"}, True, "stage 0", "members do not hold terms of it along an axis of that many"),
+        ({"up": "sfb"}, False, "stage 0", "the plan trains nothing"),
+    ],
+)
+def test_methods_that_a_weight_does_not_have(sync: dict[str, Any], training: bool, where: str, message: str) -> None:
+    data = written(run(ShardPass(mesh="4", training=training, strategy="data"), pair()))
+    data["stages"][0]["weights"]["up"] = {"x": "R"}
+    data["stages"][0]["sync"] = sync
+    with pytest.raises(InvalidInput, match=re.escape(message)) as raised:
+        replayed(data, pair())
+    assert where in raised.value.diagnostics[0].where

@@ -65,8 +65,8 @@ def test_weights_of_16_bits_are_warned_of_with_adam() -> None:
 
 def test_gradients_are_added_up_as_asked() -> None:
     module = ir.load_module(LOGITS, dialects=DIALECTS)
-    for sync, wanted in (("all_reduce", ()), ("reduce_scatter", (Sync("reduce_scatter"),))):
+    for sync, wanted in (("all_reduce", ()), *((sync, (Sync(sync),)) for sync in ("reduce_scatter", "sfb", "ps", "auto"))):
         after = TrainingPass(loss="cross-entropy:y", sync=sync).run(module, PassContext(dialects=DIALECTS))
         assert tuple(facet for facet in after.resources["@w"].facets if isinstance(facet, Sync)) == wanted
-    with pytest.raises(ValueError, match="sync is all_reduce or reduce_scatter, not 'ring'"):
+    with pytest.raises(ValueError, match="sync is all_reduce or reduce_scatter or sfb or ps or auto, not 'ring'"):
         TrainingPass(loss="cross-entropy:y", sync="ring")

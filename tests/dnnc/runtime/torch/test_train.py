@@ -308,6 +308,12 @@ def test_whatever_ends_the_command_ends_its_ranks(build: Path, number: signal.Si
         (3, ("--schedule", "pipedream", "--microbatches", "2", "--stages", "3", "--optimizer", "momentum")),
         (3, ("--schedule", "2bw", "--microbatches", "8", "--stages", "3")),
         (2, ("--mesh", "2", "--strategy", "data", "--microbatches", "8", "--sync", "reduce_scatter")),
+        (2, ("--mesh", "2", "--strategy", "data", "--sync", "sfb")),
+        (4, ("--mesh", "4", "--strategy", "data", "--sync", "sfb")),
+        (4, ("--mesh", "2", "--stages", "2", "--strategy", "data", "--sync", "sfb")),
+        (2, ("--mesh", "2", "--strategy", "data", "--sync", "ps")),
+        (4, ("--mesh", "4", "--strategy", "data", "--sync", "ps")),
+        (4, ("--mesh", "2x2", "--strategy", "data", "--sync", "auto")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
@@ -316,6 +322,20 @@ def test_every_kind_of_plan_trains_as_the_unsplit_model(
 ) -> None:
     folder = compiled(tmp_path / "build", *options, workers=workers)
     assert main(["train", str(folder), "--steps", "4", "--check"]) == 0, capsys.readouterr().err
+
+
+def test_each_weight_is_synchronised_as_its_plan_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One by gathered factors, one through the second rank, the others by all-reduce."""
+    built = compiled(tmp_path / "data", "--mesh", "2", "--strategy", "data")
+    plan = json.loads((built / "plan.json").read_text())
+    plan["stages"][0]["sync"] = {"fc1.weight": "sfb", "fc1.bias": "sfb", "fc2.weight": "ps(1)"}
+    edited = tmp_path / "edited.json"
+    edited.write_text(json.dumps(plan))
+    out = tmp_path / "edited"
+    assert main(["compile", MODEL, "-t", "preset:cpu-2", "--loss", "mse:y", "--plan", str(edited), "-q", "-o", str(out)]) == 0
+    assert json.loads((out / "plan.json").read_text())["stages"][0]["sync"] == plan["stages"][0]["sync"]
+    assert "through = 1" in (out / "plan.ir").read_text()
+    assert main(["train", str(out), "--steps", "3", "--check"]) == 0, capsys.readouterr().err
 
 
 class Tied(torch.nn.Module):  # type: ignore[misc]

@@ -1,0 +1,89 @@
+"""Gradients that members agree on otherwise than by all-reduce: what runs is what was decided, and what the bill says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+import ir
+from dnnc.zoo import catalogue
+from ir import Module
+from ir.facets import WEIGHT_GRADIENT, phase_of, sync_of
+from ir.module import Stage
+from ir.opdefs import COLLECTIVES
+from passes.model.learning import trained
+from passes.model.spmd.price import price
+from passes.model.spmd.undecided import undecided
+from passes.shard import stage_parts
+from tests.passes.differentiate.oracle import differentiated, values_of
+from tests.passes.differentiate.test_meshes import MACHINE, MODELS, Members, updated
+
+
+def decided(name: str, mesh: str, sync: str) -> tuple[Module, Module]:
+    """A model whose samples are split, with the step of the whole model."""
+    spec, loss = MODELS[name]
+    machine = MACHINE.replace("latency = 0.0", "latency = 0.001")  # so that weights are kept whole, and summed in buckets
+    module = catalogue.build(f"{spec},dtype=f64").extend(list(ir.parse_module(machine).symbols))
+    base = differentiated(module, f'training{{loss="{loss}",optimizer=sgd,sync={sync}}},canonicalize,cost')
+    whole = differentiated(base, "differentiate{learning-rate=1.0}")
+    return differentiated(base, f"shard{{mesh={mesh},training=true,strategy=data}}"), whole
+
+
+def exchanged(module: Module) -> Counter[str]:
+    """Collectives by which the gradients of weights come about, by kind; ``ps``: sums through a server."""
+    (stage,) = module.of_type(Stage)
+    found: Counter[str] = Counter()
+    for op in stage.ops:
+        kind = op.name.removeprefix("comm.")
+        if kind in COLLECTIVES and (phase_of(op.facets) == WEIGHT_GRADIENT or ".grad.mean" in op.operands[0]):
+            found["ps" if op.get("through") is not None else kind] += 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "sync"),
+    [
+        ("mlp", "2", "sfb"),
+        ("mlp", "4", "ps"),
+        ("unequal", '2,shares="3,2",uneven=true', "sfb"),
+        ("gpt2", "2x2", "sfb"),
+        pytest.param("gpt2", "4", "sfb", marks=pytest.mark.slow),
+        pytest.param("gpt2", "4", "auto", marks=pytest.mark.slow),
+        ("bert", "2", "sfb"),
+        pytest.param("vit", "2", "sfb", marks=pytest.mark.slow),
+        pytest.param("llama", "2", "sfb", marks=pytest.mark.slow),
+        pytest.param("resnet50", "2", "sfb", marks=pytest.mark.slow),
+    ],
+)
+def test_members_update_as_the_unsplit_step_does(name: str, mesh: str, sync: str) -> None:
+    plan, whole = decided(name, mesh, sync)
+    split = differentiated(plan, "differentiate{learning-rate=1.0},lower,localize")
+    values = values_of(split, classes=2) | values_of(whole, classes=2)
+    members = Members(split, values)
+    members.run()
+    wanted = updated(whole, values)
+    for member in range(len(members.programs)):
+        assert members.assigned[member].keys() == wanted.keys()
+        for weight, (where, found) in members.assigned[member].items():
+            assert torch.allclose(found, wanted[weight][where], rtol=1e-6, atol=1e-7), (member, weight)
+    (part,) = stage_parts(plan)
+    bill = price(undecided(plan), part.func, part.mesh, part.decisions, training=True, uneven="uneven" in mesh)
+    billed = Counter(one.kind for one in bill.collectives if one.factor or one.summed)
+    billed["ps"] = sum(one.summed and part.decisions.synced.get(one.value) is not None for one in bill.collectives)
+    billed["all_reduce"] -= billed["ps"]
+    assert exchanged(split) == +billed
+    methods = {sync_of(plan.resources[weight].facets).method for weight in trained(plan.resources)}
+    assert methods <= ({"all_reduce", sync} if sync != "auto" else {"all_reduce", "sfb", "ps"})
+    assert sync == "auto" or sync in methods
+
+
+def test_a_server_makes_the_sums_that_go_through_it() -> None:
+    """Each weight's by its own server, the largest weights on members of their own."""
+    split = differentiated(decided("mlp", "4", "ps")[0], "differentiate,lower")
+    (stage,) = split.of_type(Stage)
+    servers = [op.get("through") for op in stage.ops if op.get("through") is not None]
+    assert len(servers) == 4
+    assert len(set(servers)) > 1
+    assert all(op.get("bucket") is None or op.get("through") is not None for op in stage.ops)
