@@ -42,7 +42,7 @@ class Sample:
 
 
 class NotRun(Exception):
-    """A model that onnxruntime does not run here, or an exchange that is not possible."""
+    """A model that onnxruntime, or a function that torch does not run here, or an exchange that is not possible."""
 
 
 class Probes:
@@ -57,10 +57,10 @@ class Probes:
         self.seed = seed
         self._models = 0
 
-    def model(self, content: bytes) -> Path:
-        """A model as a file, which the processes read."""
+    def model(self, content: bytes, suffix: str = "onnx") -> Path:
+        """A model, or a program, as a file, which the processes read."""
         self._models += 1
-        path = self.scratch / f"{self._models}.onnx"
+        path = self.scratch / f"{self._models}.{suffix}"
         path.write_bytes(content)
         return path
 
@@ -136,9 +136,10 @@ class Probes:
 
 
 @contextmanager
-def probes(cores: Sequence[Sequence[int]], scratch: Path, seed: int) -> Iterator[Probes]:
-    """A process on each set of cores, with as many threads; they end with the block."""
-    with _started(cores, 0, ()) as processes:
+def probes(cores: Sequence[Sequence[int]], scratch: Path, seed: int, torch: int = 0) -> Iterator[Probes]:
+    """A process on each set of cores, with as many threads of onnxruntime, or with so many of ``torch``; they end with the
+    block."""
+    with _started(cores, torch, (), _TORCH_MODULE if torch else _MODULE) as processes:
         yield Probes(processes, cores, scratch, seed)
 
 
