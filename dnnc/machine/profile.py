@@ -152,7 +152,7 @@ def machine_here(*, training: bool = False) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A segment to measure; ``func``: it alone, of ``module``; ``modelled``: seconds of all its copies; ``operator`` and ``id``
-    of its first op; ``fresh``: the arguments of a pass of a training step that were just made."""
+    of its first op; ``fresh``, ``summed``: as of ``PassAlone``, of a pass of a training step."""
 
     key: str
     module: Module
@@ -162,6 +162,7 @@ class Segment:
     operator: str
     id: str
     fresh: frozenset[str] = frozenset()
+    summed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ def _passes(modules: Iterable[Module], type_: DeviceType) -> tuple[list[Segment]
                     entry, types = own.module.entry, types_of(own.module, own.module.entry)
                     size = sum(type_bytes(type_) or 0 for type_ in types.values())
                     operator = f"{op.name.removeprefix('onnx.')}{what}"
-                    found[key] = Segment(key, own.module, entry, 0.0, size, operator, op.id, own.fresh)
+                    found[key] = Segment(key, own.module, entry, 0.0, size, operator, op.id, own.fresh, own.summed)
     segments = [replace(segment, modelled=total[key]) for key, segment in found.items()]
     return sorted(segments, key=lambda s: (-s.modelled, s.key)), list(refused.values())
 
@@ -305,7 +306,8 @@ def _run_on_torch(running: Probes, segment: Segment) -> Entry:
     except InvalidInput as error:
         raise NotRun(error.diagnostics[0].message) from None
     path = running.model(source.encode(), "py")
-    order = {"do": "function", "source": str(path), "values": values, "cold": EVICTED}
+    summed = [number for number, value in enumerate(segment.func.results) if value.name in segment.summed]
+    order = {"do": "function", "source": str(path), "values": values, "summed": summed, "cold": EVICTED}
     answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
     path.unlink()
     return _entry(answers)

@@ -139,10 +139,12 @@ class DifferentiatePass(Pass):
 @dataclass(frozen=True, slots=True)
 class PassAlone:
     """One pass of one op as the entry function of a module that holds what it reads. ``fresh``: the arguments that ops next to
-    it have just made; the others were saved by the forward pass."""
+    it have just made; the others were saved by the forward pass. ``summed``: the results that are gradients of weights, which
+    are added to those of other microbatches."""
 
     module: Module
     fresh: frozenset[str]
+    summed: frozenset[str] = frozenset()
 
 
 class Alone:
@@ -163,8 +165,9 @@ class Alone:
         forward = self.alone((_with_results(op, found),), [])
         if not found.given:
             return forward, None
-        gradients = dict.fromkeys(name for by_stage in found.weights.values() for name in by_stage.values())
-        return forward, self.alone([one.op for one in found.added], list(gradients), {value.name for value in found.given})
+        gradients = {total: name[:1] == "@" for name, by_stage in found.weights.items() for total in by_stage.values()}
+        backward = self.alone([one.op for one in found.added], list(gradients), {value.name for value in found.given})
+        return forward, replace(backward, summed=frozenset(name for name, of_weight in gradients.items() if of_weight))
 
     def alone(self, ops: Sequence[Op], results: Sequence[str], fresh: Collection[str] = ()) -> PassAlone:
         """The ops as a function of what they read, which returns ``results``: all that they make where none is said."""

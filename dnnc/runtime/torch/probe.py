@@ -42,29 +42,34 @@ def gloo(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 def function(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds of the function ``run(values, device)`` of the Python file ``source`` in each of some runs.
+    """Seconds of the function ``run(values, device)`` of the Python file ``source`` in each of some runs, and of adding the
+    results of the numbers ``summed`` to what they add up to.
 
     Runs take turns with copies of the ``values`` (name, element type, shape, whether they were just made) of ``cold`` bytes in
     all: what was not just made comes from memory, as in a step of a whole model, unless it is small."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(order["seed"])
     run = runpy.run_path(order["source"])["run"]
-    rounds = order["warm"] + order["rounds"]
+    rounds, summed, device = order["warm"] + order["rounds"], order["summed"], torch.device("cpu")
     first = {name: _made(dtype, shape, generator) for name, dtype, shape, _ in order["values"]}
     size = sum(tensor.nbytes for tensor in first.values())
     more = min(rounds - 1, order["cold"] // max(size, 1))
     copies = [first, *({name: tensor.clone() for name, tensor in first.items()} for _ in range(more))]
+    results = run(first, device)
+    sums = [[torch.zeros_like(results[number]) for number in summed] for _ in copies]
     fresh = [name for name, _, _, fresh in order["values"] if fresh]
-    device, seconds = torch.device("cpu"), []
+    seconds = []
     for number in range(rounds):
-        values = copies[number % len(copies)]
+        values, totals = copies[number % len(copies)], sums[number % len(copies)]
         for name in fresh:
             values[name].clone()
+        del results
         start = time.perf_counter()
         results = run(values, device)
+        for total, term in zip(totals, summed, strict=True):
+            total.add_(results[term])
         if number >= order["warm"]:
             seconds.append(time.perf_counter() - start)
-        del results
     return seconds
 
 
