@@ -14,6 +14,7 @@ from typing import Any
 
 from dnnc.ort import silence
 from dnnc.runtime.edges import Edge, ValueSpec, anonymous_memory
+from dnnc.runtime.torch.launch import HEAP
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
 
@@ -159,7 +160,7 @@ def _started(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env=module_environment(),
+                    env=module_environment(HEAP if module == _TORCH_MODULE else None),
                     pass_fds=passed,
                 )
             )

@@ -1,5 +1,5 @@
 """Training in two stages on two ranks against one rank: ``python -m tests.bench.train_stages [--steps N] [--rounds N]
-[--microbatches M]``.
+[--microbatches M] [--predictions]``.
 
 A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorch and compiled for one one-thread worker and for
 two, in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
@@ -8,6 +8,10 @@ least 1.6 times. The two stages are trained without a flush too (``--schedule 2b
 
 The step of two ranks is predicted too: the same stages run by turns on one rank, and the seconds of their passes there go
 through the simulator. Target: within 20 %.
+
+``--predictions`` compares the plan's own step with what is measured instead, on one rank and on two: as the model of costs
+predicts it, and as a profile does that ``dnnc profile --objective training`` writes before each run. Target of the latter:
+within 20 %.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ TARGET = 1.6
 NEAR = 0.2
 MICROBATCHES, SAMPLES = 16, 16
 OLD = "2bw"
+LOSS = "cross-entropy:linear"
 
 
 class Block(nn.Module):
@@ -75,6 +80,31 @@ def trained(build: Path, steps: int) -> tuple[list[float], list[float]]:
     """Losses, and samples a second, of each step."""
     found = [match.groups() for match in STEP.finditer(command("train", str(build), "--steps", str(steps)))]
     return [float(loss) for _, loss, _ in found], [float(pace) for _, _, pace in found]
+
+
+def foreseen(build: Path) -> float:
+    """Seconds of a step as the plan of a build says."""
+    return float(json.loads((build / "plan.json").read_text(encoding="utf-8"))["value"])
+
+
+def predictions(folder: Path, options: argparse.Namespace) -> None:
+    """Prints what plans predict of a step over what it takes, without and with a profile: medians of the rounds."""
+    model, loss, training = str(folder / "cnn.onnx"), ["--loss", LOSS], ["--objective", "training"]
+    for ranks in (1, 2):
+        restricted = ["--stages", str(ranks), "--replicas", "1", "--mesh", "none", "--microbatches", str(options.microbatches)]
+        found: dict[str, list[float]] = {"the model of costs": [], "a profile": []}
+        for number in range(options.rounds):
+            profile = folder / f"{ranks}-{number}.json"
+            common = [model, "-t", f"preset:cpu-{ranks}", *training, *loss]
+            command("profile", *common, "-o", str(profile))
+            for name, more in zip(found, ([], ["--profile", str(profile)]), strict=True):
+                build = folder / f"{ranks}-{number}-{len(more)}"
+                command("compile", *common, *restricted, *more, "-o", str(build))
+                pace = statistics.median(trained(build, options.steps)[1][WARM:])
+                found[name].append(foreseen(build) * pace / (options.microbatches * SAMPLES))
+        for name, ratios in found.items():
+            told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"{ranks} ranks, predicted over measured by {name}: {statistics.median(ratios):.2f} ({told})", flush=True)
 
 
 def on_one(folder: Path, build: Path, asked: list[str]) -> Path:
@@ -122,12 +152,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--microbatches", type=int, default=MICROBATCHES)
+    parser.add_argument("--predictions", action="store_true", help="of plans, without and with a profile")
     options = parser.parse_args()
     print(header())
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         dnnc.from_torch(model(), (torch.randn(SAMPLES, 3, 32, 32),), folder / "cnn.onnx")
+        if options.predictions:
+            predictions(folder, options)
+            return
         builds: dict[int | str, Path] = {}
         for key, count in ((1, 1), (2, 2), (OLD, 2)):
             builds[key] = folder / f"on{key}"
@@ -141,7 +175,7 @@ def main() -> None:
                 "--microbatches",
                 str(options.microbatches),
             ]
-            asked = ["--loss", "cross-entropy:linear"]
+            asked = ["--loss", LOSS]
             training = ["--objective", "training", *asked, *restricted, *(["--schedule", OLD] if key == OLD else [])]
             told = command("compile", str(folder / "cnn.onnx"), "-t", f"preset:cpu-{count}", "-o", str(builds[key]), *training)
             print(next(line for line in told.splitlines() if line.startswith("training:")))
