@@ -208,7 +208,7 @@ def measure_profile(
         facts = read_facts()
         cores = split_cores(facts, min(number, facts.usable))
         if training:
-            found, without = _passes(modules, type_)
+            found, without = training_segments(modules, type_)
             refused += without
         else:
             found = _segments([(module, body_seconds(module.entry.ops, type_)) for module in modules])
@@ -262,7 +262,7 @@ def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
     return sorted((s for s in segments if s.func.results and s.func.args), key=lambda s: (-s.modelled, s.key))
 
 
-def _passes(modules: Iterable[Module], type_: DeviceType) -> tuple[list[Segment], list[tuple[str, str]]]:
+def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[list[Segment], list[tuple[str, str]]]:
     """The distinct passes of the ops of training steps, those of most seconds first, and the ops that have none, with why."""
     found: dict[str, Segment] = {}
     total: dict[str, float] = defaultdict(float)
@@ -354,4 +354,15 @@ def _with_data(resource: Resource) -> Resource:
     return resource
 
 
-__all__ = ["LARGEST", "SCHEMA", "Entry", "Measured", "ProfileFile", "machine_here", "measure_profile", "read_profile"]
+__all__ = [
+    "LARGEST",
+    "SCHEMA",
+    "Entry",
+    "Measured",
+    "ProfileFile",
+    "Segment",
+    "machine_here",
+    "measure_profile",
+    "read_profile",
+    "training_segments",
+]

@@ -11,7 +11,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.driver import pass_context
-from dnnc.machine.profile import read_profile
+from dnnc.machine.profile import read_profile, training_segments
 from dnnc.options import CompileOptions
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.facets import BackwardTime, Time
@@ -187,6 +187,21 @@ def test_the_passes_of_copies_are_one_and_say_which_operands_learn() -> None:
         assert passes.backward == (0.25 if one.backward else 0.0)
         assert (op.facet(BackwardTime) is not None) == (one.backward is not None)
     assert origins[type_.name].modelled == origins[type_.name].scaled == 0
+
+
+def test_what_is_measured_under_the_key_of_a_pass_is_that_pass() -> None:
+    """A forward pass makes what the op makes, a backward pass a gradient of the type of each operand that learns."""
+    module = costed("training")
+    types = types_of(module, module.entry)
+    measured, refused = training_segments([module], pass_type(module))
+    assert not refused
+    made = {segment.key: [value.type for value in segment.func.results] for segment in measured}
+    for one in passes_of(module):
+        assert made.pop(one.forward or "", [v.type for v in one.op.results])[0] == one.op.results[0].type
+        if one.backward in made:
+            wanted = [types[name] for name, learns in zip(one.op.operands, one.learned, strict=True) if learns]
+            assert sorted(map(str, made.pop(one.backward))) == sorted(map(str, wanted))
+    assert not made
 
 
 def test_a_pass_that_is_not_measured_is_scaled_by_the_same_pass_of_its_class() -> None:
