@@ -6,7 +6,7 @@ onnxruntime tells them: medians of some runs, before each of which the caches ar
 weights come from memory. The largest segments are measured first.
 
 Of a training step the forward and the backward pass of each distinct op are run alone, as functions of the kernels that the
-programs of ``dnnc train`` call; what counts are seconds on the clock, for these pay for the start of each kernel too.
+programs of ``dnnc train`` call; what counts are all seconds of the function, for these pay for the start of each kernel too.
 
 The file is JSON: ``{"schema": "dnnc.profile/1", "machine": {"processor", "onnxruntime"}, "segments": [{"device_type", "key",
 "seconds", "spread", "runs"}]}``, in the order of type and key; ``machine`` has ``torch`` where passes of training are in it.
