@@ -26,7 +26,6 @@ from dnnc.kinds import (
 )
 from dnnc.options import (
     CompileOptions,
-    asks_training,
     build_pipeline,
     kinds_besides,
     of_profile,
@@ -42,7 +41,7 @@ from ir.objectives import THROUGHPUT, objective_of
 from ir.ops import Op
 from ir.topology import Topology
 from ir.types import Type
-from passes.framework.base import PassContext
+from passes.framework.base import Pass, PassContext
 
 if TYPE_CHECKING:
     from passes.model.profiled import Profile
@@ -204,7 +203,7 @@ def compile_model(
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
     if options.profile:
-        context.profile = _profile(options)
+        context.profile = _profile(options.profile, training=_trains(pipeline))
     pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
     module, pipeline = KindSearch(context, manager or {}, passed).run(pipelines, module)
     module = expand(module)
@@ -270,17 +269,28 @@ def compile_model(
     )
 
 
-def _profile(options: CompileOptions) -> Profile:
-    """What the profiles hold together. Raises InvalidInput, and UsageError for a training step."""
+def _trains(pipeline: Iterable[Pass]) -> bool:
+    """Whether a pipeline plans a training step, by a search or as a plan states it."""
+    return any(
+        getattr(step, "training", False) or objective_of(getattr(step, "objective", "") or THROUGHPUT.name).trains
+        for step in pipeline
+    )
+
+
+def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
+    """What the profiles hold together. Raises InvalidInput, and UsageError where they hold nothing of what is planned."""
     from dnnc.machine.profile import read_profile
 
-    if asks_training(options):
-        raise UsageError("--profile is of inference: a profile holds no backward passes", hint="leave out one of the two")
-    first, *others = options.profile
+    first, *others = paths
     found = read_profile(first)
     for path in others:
         found = found.joined(read_profile(path), str(path))
-    return found.profile
+    profile = found.profile(training=training)
+    if not profile.fits:
+        here, there = ("inference", "training") if training else ("training", "inference")
+        hint = f"measure it: dnnc profile{' --objective training' if training else ''} -o {first}"
+        raise UsageError(f"--profile is of {here} alone, and the plan of {there}", where=str(first), hint=hint)
+    return profile
 
 
 def _origins(context: PassContext) -> str:

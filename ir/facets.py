@@ -54,8 +54,8 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class BackwardTime:
-    """Seconds of the op's backward pass per device type, sorted by type name: for profiles that state both passes of a node
-    instead of holding explicit backward nodes (``Direction``)."""
+    """Seconds of the op's backward pass per device type, sorted by type name: for workloads that state both passes of a node
+    instead of holding explicit backward nodes (``Direction``), and for ops of a model whose passes were measured."""
 
     keyword: ClassVar[str] = "backward"
     seconds: tuple[tuple[str, float], ...]

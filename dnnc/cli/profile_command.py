@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dnnc.cli import options as opt
+from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, show_warnings, talk, write_whole
 from ir.diagnostics import DiagnosticSink
 
@@ -29,6 +30,12 @@ def profile(
         list[Path] | None,
         typer.Option("--merge", metavar="FILE.json", help="Take in this profile of the same machine first. Repeatable."),
     ] = None,
+    objective: opt.CompileObjective = None,
+    loss: train.Loss = "",
+    trainable: train.Trainable = None,
+    frozen: train.Frozen = None,
+    batchnorm: train.BatchNorm = None,
+    dropout: train.Dropout = None,
     dim: opt.DimOption = None,
     limit: opt.LimitOption = None,
     time_limit: Annotated[
@@ -45,35 +52,57 @@ def profile(
     """Measure what the operators of MODEL take on this machine's cores, for each CPU type of TOPOLOGY, and write it to a file
     for 'dnnc compile --profile'.
 
-    Operators are measured with what onnxruntime fuses into them. Those alike in attributes, shapes and element type are
-    measured once, whatever model they are of. All devices work at once, each on its cores: leave the machine to it."""
+    Operators are measured with what onnxruntime fuses into them; with --objective training the forward and the backward pass
+    of each, by the kernels of PyTorch that 'dnnc train' runs. Those alike in attributes, shapes and element type are measured
+    once, whatever model they are of. All devices work at once, each on its cores: leave the machine to it."""
     from dnnc.machine.profile import ProfileFile, machine_here, measure_profile, read_profile
+    from dnnc.options import CompileOptions, asks_training
     from dnnc.profiling import costed
+    from dnnc.training import TrainingOptions
 
+    options = CompileOptions(
+        model=model,
+        topology=topology,
+        out=out,
+        dims=opt.parse_dims(dim),
+        limits=opt.parse_limits(limit),
+        objective=objective or "",
+        training=TrainingOptions(
+            loss=loss,
+            trainable=tuple(trainable or ()),
+            frozen=tuple(frozen or ()),
+            batchnorm=batchnorm or "",
+            dropout=dropout or "",
+        ),
+    )
+    training = asks_training(options)
     sink = DiagnosticSink()
     try:
         with progress(not quiet) as report:
-            known = ProfileFile(machine_here())
+            modules, folder, machines = costed(options, sink, report)
+            known = ProfileFile(machine_here(training=training))
             for path in (*((out,) if out.exists() else ()), *(merge or ())):
                 known = known.joined(read_profile(path), str(path))
-            modules, folder, machines = costed(model, topology, opt.parse_dims(dim), opt.parse_limits(limit), sink, report)
             seconds = time_limit if math.isfinite(time_limit) else math.inf
-            found = measure_profile(modules, folder, machines, known, seconds=seconds, seed=seed, progress=report)
+            found = measure_profile(
+                modules, folder, machines, known, training=training, seconds=seconds, seed=seed, progress=report
+            )
     finally:
         show_warnings(sink.diagnostics, quiet)
     write_whole(out, found.file.text())
-    _tell(found, out, quiet)
+    _tell(found, out, quiet, training=training)
 
 
-def _tell(found: Measured, out: Path, quiet: bool) -> None:
+def _tell(found: Measured, out: Path, quiet: bool, *, training: bool) -> None:
     from dnnc.units import seconds_text
 
-    talk(f"measured {found.new} kinds of operators, {found.known} were known: {out} holds {len(found.file.entries)}", quiet)
+    kinds, engine = ("passes of operators", "torch") if training else ("operators", "onnxruntime")
+    talk(f"measured {found.new} kinds of {kinds}, {found.known} were known: {out} holds {len(found.file.entries)}", quiet)
     if found.left[0]:
         talk(f"left out for want of time: {found.left[0]}, {seconds_text(found.left[1])} by the model; --time-limit", quiet)
     if found.large:
         talk(f"left out for their size: {found.large}", quiet)
     for name, why in found.refused[:_SHOWN]:
-        talk(f"onnxruntime does not run {name} alone: {why}", quiet)
+        talk(f"{engine} does not run {name} alone: {why}", quiet)
     if len(found.refused) > _SHOWN:
         talk(f"nor {len(found.refused) - _SHOWN} others", quiet)

@@ -14,6 +14,7 @@ from typing import Any
 
 from dnnc.ort import silence
 from dnnc.runtime.edges import Edge, ValueSpec, anonymous_memory
+from dnnc.runtime.torch.launch import HEAP
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
 
@@ -42,7 +43,7 @@ class Sample:
 
 
 class NotRun(Exception):
-    """A model that onnxruntime does not run here, or an exchange that is not possible."""
+    """A model that onnxruntime, or a function that torch does not run here, or an exchange that is not possible."""
 
 
 class Probes:
@@ -57,10 +58,10 @@ class Probes:
         self.seed = seed
         self._models = 0
 
-    def model(self, content: bytes) -> Path:
-        """A model as a file, which the processes read."""
+    def model(self, content: bytes, suffix: str = "onnx") -> Path:
+        """A model, or a program, as a file, which the processes read."""
         self._models += 1
-        path = self.scratch / f"{self._models}.onnx"
+        path = self.scratch / f"{self._models}.{suffix}"
         path.write_bytes(content)
         return path
 
@@ -136,9 +137,10 @@ class Probes:
 
 
 @contextmanager
-def probes(cores: Sequence[Sequence[int]], scratch: Path, seed: int) -> Iterator[Probes]:
-    """A process on each set of cores, with as many threads; they end with the block."""
-    with _started(cores, 0, ()) as processes:
+def probes(cores: Sequence[Sequence[int]], scratch: Path, seed: int, torch: int = 0) -> Iterator[Probes]:
+    """A process on each set of cores, with as many threads of onnxruntime, or with so many of ``torch``; they end with the
+    block."""
+    with _started(cores, torch, (), _TORCH_MODULE if torch else _MODULE) as processes:
         yield Probes(processes, cores, scratch, seed)
 
 
@@ -158,7 +160,7 @@ def _started(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env=module_environment(),
+                    env=module_environment(HEAP if module == _TORCH_MODULE else None),
                     pass_fds=passed,
                 )
             )

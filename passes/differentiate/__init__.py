@@ -11,7 +11,7 @@ and the first stage of its forward op. On meshes, ``layouts`` says how each new 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,9 +27,9 @@ from ir.types import TensorType, without_layout
 from passes.differentiate.layouts import is_sharded, with_layouts
 from passes.differentiate.recomputed import recomputed
 from passes.differentiate.site import Added, Program
-from passes.differentiate.tape import Gradients, differentiated
+from passes.differentiate.tape import Gradients, differentiated, differentiated_alone
 from passes.differentiate.update import REPLICAS, Updates
-from passes.framework.base import Pass, PassContext
+from passes.framework.base import FunctionBodies, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.graph import listing, reads
@@ -79,16 +79,8 @@ class DifferentiatePass(Pass):
         self._check_numbers(trained)
         plain = without_reshards(func).func
         program = _program(module, plain)
-        body = context.bodies
-        gradients = differentiated(
-            plain,
-            loss,
-            [resource.name for resource in trained],
-            program,
-            lambda op: (
-                body(op, [program.around.types.get(name) for name in op.operands], module_opsets(module)) if body else None
-            ),
-        )
+        body = _body(module, program, context.bodies)
+        gradients = differentiated(plain, loss, [resource.name for resource in trained], program, body)
         forward = [_with_results(op, gradients) for op in plain.ops]
         again = self.recompute == "stage" or (not self.recompute and recomputes(module))
         program.added = recomputed(forward, gradients.added, program) if again else list(gradients.added)
@@ -144,6 +136,63 @@ class DifferentiatePass(Pass):
                 raise UsageError(
                     f"{' and '.join(optimizers)} has no '{key}'", where=f"differentiate{{{key.replace('_', '-')}}}"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class PassAlone:
+    """One pass of one op as the entry function of a module that holds what it reads. ``fresh``: the arguments that ops next to
+    it have just made; the others were saved by the forward pass. ``summed``: the results that are gradients of weights, which
+    are added to those of other microbatches."""
+
+    module: Module
+    fresh: frozenset[str]
+    summed: frozenset[str] = frozenset()
+
+
+class Alone:
+    """Makes single ops of a module run apart from it, forward and backward, as they do in its training step."""
+
+    def __init__(self, module: Module, bodies: FunctionBodies | None) -> None:
+        self.module, self.bodies = module, bodies
+        self.program = _program(module, module.entry)
+
+    def of(self, op: Op, learned: Sequence[bool], readers: Sequence[int]) -> tuple[PassAlone, PassAlone | None]:
+        """The forward and the backward pass of an op, None where no gradient goes through it. ``learned``: which operands need
+        a gradient; ``readers``: how many ops contribute to the gradient of each result: their sum is a part of the backward
+        pass. Raises InvalidInput for an op that has no gradient."""
+        self.program.added, self.program.others = [], []
+        named = {value.name: count for value, count in zip(op.results, readers, strict=True)}
+        wanted = [name for name, learns in zip(op.operands, learned, strict=True) if learns]
+        found = differentiated_alone(op, wanted, named, self.program, _body(self.module, self.program, self.bodies))
+        forward = self.alone((_with_results(op, found),), [])
+        if not found.given:
+            return forward, None
+        gradients = {total: name[:1] == "@" for name, by_stage in found.weights.items() for total in by_stage.values()}
+        backward = self.alone([one.op for one in found.added], list(gradients), {value.name for value in found.given})
+        return forward, replace(backward, summed=frozenset(name for name, of_weight in gradients.items() if of_weight))
+
+    def alone(self, ops: Sequence[Op], results: Sequence[str], fresh: Collection[str] = ()) -> PassAlone:
+        """The ops as a function of what they read, which returns ``results``: all that they make where none is said."""
+        types, made = self.program.around.types, [value for op in ops for value in op.results if value.name]
+        read = dict.fromkeys([*(name for op in ops for name in reads(op)), *results])
+        names = [name for name in read if name not in {value.name for value in made}]
+        args = tuple(Value(name, types[name]) for name in names if name[:1] == "%")
+        returned = tuple(Value(name, types[name]) for name in results) or tuple(made)
+        func = Func(self.module.entry.name, args, returned, tuple(replace(op, facets=()) for op in ops))
+        known = (*self.module.of_type(Resource), *self.program.constants.values(), *self.program.others)
+        held = [resource for resource in known if resource.name in read]
+        module = replace(self.module, symbols=(*held, func))
+        return PassAlone(module, frozenset(fresh or (value.name for value in args)))
+
+
+def _body(module: Module, program: Program, bodies: FunctionBodies | None) -> Callable[[Op], Module | None]:
+    """What finds the ops that a composite op of the module stands for."""
+    opsets = module_opsets(module)
+
+    def body(op: Op) -> Module | None:
+        return bodies(op, [program.around.types.get(name) for name in op.operands], opsets) if bodies else None
+
+    return body
 
 
 def _optimizer(resource: Resource) -> str:
@@ -236,4 +285,4 @@ def _assembled(module: Module, func: Func, new: Sequence[Resource], meshes: Sequ
     return insert_symbols(replace(module, symbols=tuple(symbols)), meshes)
 
 
-__all__ = ["DifferentiatePass"]
+__all__ = ["Alone", "DifferentiatePass", "PassAlone"]

@@ -32,13 +32,14 @@ class Gradients:
     """What reverse mode gives. ``added``: ops in order, of phase I or W, under their names; ``weights``: of each resource that
     has gradients, the name of its gradient by stage (0 in a program without stages), ``readers``: the last op of that stage
     that reads it; ``named``: results that ops of the forward program make in addition, by the id of the op and the number of
-    the result; ``values``: the gradient of each value."""
+    the result; ``values``: the gradient of each value; ``given``: gradients that the ops of one op alone begin with."""
 
     added: tuple[Added, ...]
     weights: Mapping[str, Mapping[int, str]]
     readers: Mapping[tuple[str, int], Op]
     named: Mapping[tuple[str, int], Value]
     values: Mapping[str, str]
+    given: tuple[Value, ...] = ()
 
 
 def differentiated(func: Func, loss: str, trainable: Iterable[str], program: Program, body: Body) -> Gradients:
@@ -47,6 +48,23 @@ def differentiated(func: Func, loss: str, trainable: Iterable[str], program: Pro
     tape.mark(set(trainable))
     tape.walk(loss)
     return tape.finished()
+
+
+def differentiated_alone(op: Op, learned: Iterable[str], given: Mapping[str, int], program: Program, body: Body) -> Gradients:
+    """The gradients of the operands ``learned`` of one op. ``given[result]``: how many readers of a result contribute to its
+    gradient; what they contribute are the values ``Gradients.given``. Raises InvalidInput for an op that has no gradient."""
+    tape = _Tape(Func("@main", (), (), (op,)), program, body)
+    tape.mark(set(learned))
+    tape.at(op)
+    contributed = []
+    for value in op.results:
+        if value.name in tape.depends:
+            for _ in range(given.get(value.name, 0)):
+                contributed.append(Value(unique(f"{value.name}.given", program.taken), without_layout(value.type)))
+                program.around.types[contributed[-1].name] = contributed[-1].type
+                tape.contribute(value.name, contributed[-1].name, op)
+    tape.back(op)
+    return replace(tape.finished(), given=tuple(contributed))
 
 
 @dataclass(slots=True)

@@ -49,14 +49,16 @@ def op_seconds(op: Op, device_type: DeviceType) -> float:
 
     An op without any facet costs its overhead."""
     time = op.facet(Time)
-    return _derived(op, device_type) if time is None else stated_seconds(time, device_type)
+    return _derived(op, device_type, op.facet(Cost)) if time is None else stated_seconds(time, device_type)
 
 
 def stated_part(op: Op, device_type: DeviceType, part: Cost, *, training: bool = False) -> tuple[float, float] | None:
     """Seconds of the forward and, in ``training``, of the backward pass of a part of an op whose seconds are stated, None where
     they are not. ``part``: what the part works and moves.
 
-    The stated seconds are divided as the flops are; of an op without any, as the bytes that it writes."""
+    The stated seconds are divided as those of the roofline are: a part with half of the flops that reads all weights, or pays
+    the overhead, takes more than half. Where the roofline says nothing, and on types with ``units``, they are divided as the
+    flops are; of an op without any, as the bytes that it writes."""
     time, whole = op.facet(Time), op.facet(Cost)
     if time is None:
         return None
@@ -66,6 +68,9 @@ def stated_part(op: Op, device_type: DeviceType, part: Cost, *, training: bool =
     if whole is None or not (whole.flops or whole.write) or math.isinf(seconds + after):
         return seconds, after
     here = part.flops / whole.flops if whole.flops else part.write / whole.write
+    modelled = 0.0 if device_type.units else _derived(op, device_type, whole)
+    if modelled > 0:
+        here = _derived(op, device_type, part) / modelled
     return seconds * here, after * here
 
 
@@ -77,8 +82,8 @@ def stated_seconds(time: Time | BackwardTime, device_type: DeviceType) -> float:
     return math.inf
 
 
-def _derived(op: Op, device_type: DeviceType) -> float:
-    cost = op.facet(Cost)
+def _derived(op: Op, device_type: DeviceType, cost: Cost | None) -> float:
+    """By the roofline, where the op has this cost."""
     if cost is None:
         return device_type.overhead
     rate = rate_of(op, cost.kind, device_type)
@@ -168,7 +173,7 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
             dtype = next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
             alike = id(op.facet(Cost)), dtype
             if alike not in known:
-                known[alike] = _derived(op, device_type)
+                known[alike] = _derived(op, device_type, op.facet(Cost))
             seconds.append(known[alike])
         else:
             seconds.append(stated_seconds(time, device_type))

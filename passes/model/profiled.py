@@ -4,33 +4,47 @@ A *segment* is an op together with the epilogues that a runtime fuses into it (`
 *key* is its text with names left out: operators, attributes, the types of what goes in and comes out, and which operands are
 weights. Copies of a block, and ops of other models, that are alike have one key. Types are those of the ops as they stand: of a
 member's program the local ones.
+
+In training nothing is fused: each op has two keys, one of its forward and one of its backward pass (``passes_of``), which say
+which operands need a gradient. The backward pass is one number, gradients of inputs and of weights together; where a schedule
+runs these apart, they are divided as their flops are (``timeline.workload.weight_seconds``).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir.facets import Cost, Time
+from ir.facets import BackwardTime, Cost, Time
 from ir.module import Func, Module
 from ir.ops import UNKNOWN_LOCATION, Op
 from ir.printer import print_op
 from ir.topology import DeviceType, Topology
 from ir.types import TensorType, Type
-from passes.model.op_time import body_seconds, chain_heads
+from passes.model.graph import reads
+from passes.model.learning import learning
+from passes.model.op_time import body_seconds, chain_heads, passes_seconds
 
 ENOUGH = 3
 """Measured segments of a class from which others of the class are scaled."""
+_FORWARD, _BACKWARD = "; torch forward", "; torch backward"
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """``seconds[type, key]``: of one execution of a segment on a device of a type."""
+    """``seconds[type, key]``: of one execution of a segment on a device of a type; ``training``: a training step is planned, so
+    the keys that count are those of forward and backward passes."""
 
     seconds: Mapping[tuple[str, str], float]
+    training: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether any key is of what is planned."""
+        return not self.seconds or any(is_of_training(key) == self.training for _, key in self.seconds)
 
 
 @dataclass(slots=True)
@@ -94,72 +108,157 @@ def key_of(ops: Sequence[Op], types: Mapping[str, Type]) -> str | None:
     return "; ".join(texts)
 
 
-def with_profile(module: Module, profile: Profile) -> tuple[Module, dict[str, Origins]]:
-    """The module with the ``Time`` of ops whose segment is in the profile, and where seconds of its entry function are from.
+def is_of_training(key: str) -> bool:
+    """Whether a key is of a pass of a training step."""
+    return _FORWARD in key or _BACKWARD in key
 
-    Of a segment the first op has its measured seconds and the device's overhead, and what is fused into it none. Where the
-    profile lacks a segment but has ``ENOUGH`` of its class (``Cost.kind``), its modelled seconds are scaled by the median of
-    measured over modelled. Types of the topology that the profile lacks keep modelled seconds."""
+
+@dataclass(frozen=True, slots=True)
+class OpPasses:
+    """An op of a training step. ``learned``: which of its operands need a gradient; ``readers``: how often each of its results
+    is read. ``forward``, ``backward``: the keys of its passes; None for one that is not measured, or not there."""
+
+    index: int
+    op: Op
+    learned: tuple[bool, ...]
+    readers: tuple[int, ...]
+    forward: str | None
+    backward: str | None
+
+
+def passes_of(module: Module) -> Iterator[OpPasses]:
+    """The ops of the entry function, in order."""
+    entry, types, found = module.entry, types_of(module, module.entry), learning(module)
+    count = Counter([*(name for op in entry.ops for name in reads(op)), *(value.name for value in entry.results)])
+    for index, op in enumerate(entry.ops):
+        learned = tuple(name in found.values or name in found.state for name in op.operands)
+        readers = tuple(count[value.name] if value.name else 0 for value in op.results)
+        key = key_of([op], types)
+        if key is not None and any(learned):
+            more = f", read {' '.join(map(str, readers))}" if max(readers, default=1) > 1 else ""
+            told = f", gradients of {' '.join(str(i) for i, learns in enumerate(learned) if learns)}{more}"
+            yield OpPasses(index, op, learned, readers, f"{key}{_FORWARD}{told}", f"{key}{_BACKWARD}{told}")
+        else:
+            yield OpPasses(index, op, learned, readers, f"{key}{_FORWARD}" if key is not None else None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is measured as one: a segment, or the forward or ``backward`` pass of an op."""
+
+    positions: tuple[int, ...]
+    key: str | None
+    backward: bool = False
+
+
+Both = tuple[Sequence[float], Sequence[float]]
+"""Modelled seconds of each op of a body, forward and backward."""
+
+
+def with_profile(module: Module, profile: Profile) -> tuple[Module, dict[str, Origins]]:
+    """The module with the ``Time``, in training also the ``BackwardTime``, of ops whose segment is in the profile, and where
+    seconds of its entry function are from.
+
+    Of a segment the first op has its measured seconds and the device's overhead, and what is fused into it none; the seconds of
+    a pass of a training step hold the overhead. Where the profile lacks a segment but has ``ENOUGH`` of its class
+    (``Cost.kind``), its modelled seconds are scaled by the median of measured over modelled. Types of the topology that the
+    profile lacks keep modelled seconds."""
     topology = module.first(Topology)
     entry = module.entry
     if topology is None:
         return module, {}
-    types = types_of(module, entry)
-    segments = segments_of(entry)
-    keys = [key_of([entry.ops[i] for i in segment], types) for segment in segments]
-    seconds: dict[int, dict[str, float]] = defaultdict(dict)
+    parts = _passes(module) if profile.training else _segments(module)
+    modelled = {type_.name: _modelled(entry, type_, training=profile.training) for type_ in topology.types}
+    told: dict[tuple[int, bool], dict[str, float]] = defaultdict(dict)
     origins = {}
-    for device_type in topology.types:
-        if any(name == device_type.name for name, _ in profile.seconds):
-            found = _seconds(entry, device_type, segments, keys, profile)
-            origins[device_type.name] = found[1]
-            for index, own in found[0].items():
-                seconds[index][f"@{device_type.name}"] = own
-    others = [type_ for type_ in topology.types if type_.name not in origins]
-    outputs = [value.name for value in entry.results]
     for type_ in topology.types:
-        modelled = body_seconds(entry.ops, type_, outputs) if others or seconds else []
-        for index, told in seconds.items():
-            told.setdefault(f"@{type_.name}", modelled[index])
-    ops = tuple(
-        op.with_facets(Time(tuple(sorted(seconds[index].items())))) if seconds.get(index) and op.facet(Time) is None else op
-        for index, op in enumerate(entry.ops)
-    )
-    return module.replace(entry, replace(entry, ops=ops)), origins
+        if any(name == type_.name for name, _ in profile.seconds):
+            seconds, origins[type_.name] = _seconds(entry, type_, parts, modelled[type_.name], profile)
+            for place, own in seconds.items():
+                told[place][f"@{type_.name}"] = own
+    ops = list(entry.ops)
+    for index, op in enumerate(ops):
+        if op.facet(Time) is None and ((index, False) in told or (index, True) in told):
+            ops[index] = op.with_facets(*_facets(index, told, modelled))
+    return module.replace(entry, replace(entry, ops=tuple(ops))), origins
+
+
+def _facets(
+    index: int, told: Mapping[tuple[int, bool], Mapping[str, float]], modelled: Mapping[str, Both]
+) -> Iterator[Time | BackwardTime]:
+    """The seconds of an op on every type: those that are told, else the modelled ones; none of a backward pass that takes
+    none."""
+    for backward, kind in ((False, Time), (True, BackwardTime)):
+        own = {f"@{name}": both[backward][index] for name, both in modelled.items()} | dict(told.get((index, backward), {}))
+        if not backward or any(own.values()):
+            yield kind(tuple(sorted(own.items())))
+
+
+def _segments(module: Module) -> list[_Part]:
+    entry, types = module.entry, types_of(module, module.entry)
+    return [_Part(found, key_of([entry.ops[i] for i in found], types)) for found in segments_of(entry)]
+
+
+def _passes(module: Module) -> list[_Part]:
+    found = []
+    for one in passes_of(module):
+        found.append(_Part((one.index,), one.forward))
+        if any(one.learned):
+            found.append(_Part((one.index,), one.backward, backward=True))
+    return found
+
+
+def _modelled(entry: Func, device_type: DeviceType, *, training: bool) -> Both:
+    if not training:
+        return body_seconds(entry.ops, device_type, [value.name for value in entry.results]), [0.0] * len(entry.ops)
+    costs = [op.facet(Cost, Cost()) for op in entry.ops]
+    both = [
+        passes_seconds(op, device_type, cost.input_grad + cost.weight_grad) for op, cost in zip(entry.ops, costs, strict=True)
+    ]
+    return [forward for forward, _ in both], [backward for _, backward in both]
 
 
 def _seconds(
-    entry: Func,
-    device_type: DeviceType,
-    segments: Sequence[tuple[int, ...]],
-    keys: Sequence[str | None],
-    profile: Profile,
-) -> tuple[dict[int, float], Origins]:
-    """Seconds of the ops of segments that are measured or scaled, and their origins."""
-    modelled = body_seconds(entry.ops, device_type, [value.name for value in entry.results])
-    kinds = [entry.ops[segment[0]].facet(Cost, Cost()).kind for segment in segments]
-    told = [math.fsum(modelled[i] for i in segment) for segment in segments]
-    stated = [profile.seconds.get((device_type.name, key)) if key is not None else None for key in keys]
-    of_class: dict[str, dict[str, float]] = defaultdict(dict)
-    for kind, key, model, own in zip(kinds, keys, told, stated, strict=True):
-        if own is not None and key is not None and 0 < model < math.inf:
-            of_class[kind][key] = (own + device_type.overhead) / model
+    entry: Func, device_type: DeviceType, parts: Sequence[_Part], modelled: Both, profile: Profile
+) -> tuple[dict[tuple[int, bool], float], Origins]:
+    """Seconds of the ops of parts that are measured or scaled, by position and whether they are of the backward pass, and their
+    origins."""
+    overhead = 0.0 if profile.training else device_type.overhead
+    kinds = [(entry.ops[part.positions[0]].facet(Cost, Cost()).kind, part.backward) for part in parts]
+    sums = [math.fsum(modelled[part.backward][i] for i in part.positions) for part in parts]
+    stated = [profile.seconds.get((device_type.name, part.key)) if part.key is not None else None for part in parts]
+    of_class: dict[tuple[str, bool], dict[str, float]] = defaultdict(dict)
+    for kind, part, model, own in zip(kinds, parts, sums, stated, strict=True):
+        if own is not None and part.key is not None and 0 < model < math.inf:
+            of_class[kind][part.key] = (own + overhead) / model
     ratios = {kind: statistics.median(found.values()) for kind, found in of_class.items() if len(found) >= ENOUGH}
-    seconds: dict[int, float] = {}
-    origins = Origins(ratios=ratios)
-    for segment, kind, model, own in zip(segments, kinds, told, stated, strict=True):
-        if any(entry.ops[i].facet(Time) is not None for i in segment) or not model < math.inf:
+    seconds: dict[tuple[int, bool], float] = {}
+    origins = Origins(ratios={f"{kind} backward" if backward else kind: ratio for (kind, backward), ratio in ratios.items()})
+    for part, kind, model, own in zip(parts, kinds, sums, stated, strict=True):
+        if any(entry.ops[i].facet(Time) is not None for i in part.positions) or not model < math.inf:
             continue
         if own is not None:
-            seconds.update(dict.fromkeys(segment, 0.0))
-            seconds[segment[0]] = own + device_type.overhead
-            origins.measured += own + device_type.overhead
+            seconds.update(((i, part.backward), 0.0) for i in part.positions)
+            seconds[part.positions[0], part.backward] = own + overhead
+            origins.measured += own + overhead
         elif kind in ratios:
-            seconds.update({i: modelled[i] * ratios[kind] for i in segment})
+            seconds.update(((i, part.backward), modelled[part.backward][i] * ratios[kind]) for i in part.positions)
             origins.scaled += model * ratios[kind]
         else:
             origins.modelled += model
     return seconds, origins
 
 
-__all__ = ["ENOUGH", "Origins", "Profile", "inputs_of", "key_of", "segments_of", "types_of", "with_profile"]
+__all__ = [
+    "ENOUGH",
+    "OpPasses",
+    "Origins",
+    "Profile",
+    "inputs_of",
+    "is_of_training",
+    "key_of",
+    "passes_of",
+    "segments_of",
+    "types_of",
+    "with_profile",
+]

@@ -1,5 +1,5 @@
 """Training in two stages on two ranks against one rank: ``python -m tests.bench.train_stages [--steps N] [--rounds N]
-[--microbatches M]``.
+[--microbatches M] [--predictions]``.
 
 A CNN of the shape of CIFAR's images (32x32, 10 classes) is exported from PyTorch and compiled for one one-thread worker and for
 two, in two stages, with 16 microbatches of 16 images. ``dnnc train`` runs both on the same synthetic microbatches, by turns.
@@ -8,6 +8,10 @@ least 1.6 times. The two stages are trained without a flush too (``--schedule 2b
 
 The step of two ranks is predicted too: the same stages run by turns on one rank, and the seconds of their passes there go
 through the simulator. Target: within 20 %.
+
+``--predictions`` compares the plan's own step with what is measured instead, on one rank and on two: as the model of costs
+predicts it, and as a profile does that ``dnnc profile --objective training`` writes before each run. The seconds in which
+devices compute are compared with the processor's too. Target with a profile: within 20 %.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -40,6 +45,7 @@ TARGET = 1.6
 NEAR = 0.2
 MICROBATCHES, SAMPLES = 16, 16
 OLD = "2bw"
+LOSS = "cross-entropy:linear"
 
 
 class Block(nn.Module):
@@ -75,6 +81,49 @@ def trained(build: Path, steps: int) -> tuple[list[float], list[float]]:
     """Losses, and samples a second, of each step."""
     found = [match.groups() for match in STEP.finditer(command("train", str(build), "--steps", str(steps)))]
     return [float(loss) for _, loss, _ in found], [float(pace) for _, _, pace in found]
+
+
+def foreseen(build: Path, microbatches: int) -> tuple[float, float]:
+    """Seconds of a step as the plan of a build says, and those in which its devices compute, added up."""
+    plan = json.loads((build / "plan.json").read_text(encoding="utf-8"))
+    return float(plan["value"]), microbatches * sum(stage["seconds"]["compute"] for stage in plan["stages"])
+
+
+def took(build: Path, steps: int, samples: int) -> tuple[float, float]:
+    """Seconds of a step on the clock, the median behind the first ones, and the processor's seconds of one, in which a busy
+    neighbour hardly counts: what ``steps`` more than one take more, over their number."""
+    used, paces = [], [0.0]
+    for count in (1, 1 + steps):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        _, paces = trained(build, count)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return samples / statistics.median(paces[WARM:]), (used[1] - used[0]) / steps
+
+
+def predictions(folder: Path, options: argparse.Namespace) -> None:
+    """Prints what plans predict of a step over what it takes, without and with a profile: medians of the rounds."""
+    model, loss, training = str(folder / "cnn.onnx"), ["--loss", LOSS], ["--objective", "training"]
+    for ranks in (1, 2):
+        restricted = ["--stages", str(ranks), "--replicas", "1", "--mesh", "none", "--microbatches", str(options.microbatches)]
+        found: dict[str, list[tuple[float, float]]] = {"the model of costs": [], "a profile": []}
+        for number in range(options.rounds):
+            profile = folder / f"{ranks}-{number}.json"
+            common = [model, "-t", f"preset:cpu-{ranks}", *training, *loss]
+            command("profile", *common, "-o", str(profile))
+            for name, more in zip(found, ([], ["--profile", str(profile)]), strict=True):
+                build = folder / f"{ranks}-{number}-{len(more)}"
+                command("compile", *common, *restricted, *more, "-o", str(build))
+                pairs = zip(
+                    foreseen(build, options.microbatches),
+                    took(build, options.steps, options.microbatches * SAMPLES),
+                    strict=True,
+                )
+                clock, processor = (predicted / measured for predicted, measured in pairs)
+                found[name].append((clock, processor))
+        for name, ratios in found.items():
+            clock, processor = (statistics.median(column) for column in zip(*ratios, strict=True))
+            print(f"{ranks} ranks, {name}: predicted over measured {clock:.2f}, over processor's {processor:.2f}", flush=True)
 
 
 def on_one(folder: Path, build: Path, asked: list[str]) -> Path:
@@ -122,12 +171,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--microbatches", type=int, default=MICROBATCHES)
+    parser.add_argument("--predictions", action="store_true", help="of plans, without and with a profile")
     options = parser.parse_args()
     print(header())
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         dnnc.from_torch(model(), (torch.randn(SAMPLES, 3, 32, 32),), folder / "cnn.onnx")
+        if options.predictions:
+            predictions(folder, options)
+            return
         builds: dict[int | str, Path] = {}
         for key, count in ((1, 1), (2, 2), (OLD, 2)):
             builds[key] = folder / f"on{key}"
@@ -141,7 +194,7 @@ def main() -> None:
                 "--microbatches",
                 str(options.microbatches),
             ]
-            asked = ["--loss", "cross-entropy:linear"]
+            asked = ["--loss", LOSS]
             training = ["--objective", "training", *asked, *restricted, *(["--schedule", OLD] if key == OLD else [])]
             told = command("compile", str(folder / "cnn.onnx"), "-t", f"preset:cpu-{count}", "-o", str(builds[key]), *training)
             print(next(line for line in told.splitlines() if line.startswith("training:")))

@@ -1,11 +1,13 @@
-"""A process that measures an exchange with another one by gloo, as ranks of ``dnnc train`` do (``dnnc.runtime.probe``)."""
+"""A process that measures what ranks of ``dnnc train`` do (``dnnc.runtime.probe``): an exchange with another one by gloo, and
+functions of the kernels of a training step."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -39,5 +41,47 @@ def gloo(order: Mapping[str, Any], threads: int) -> list[float]:
     return seconds
 
 
+def function(order: Mapping[str, Any], threads: int) -> list[float]:
+    """Seconds of the function ``run(values, device)`` of the Python file ``source`` in each of some runs, and of adding the
+    results of the numbers ``summed`` to what they add up to: of one thread the processor's, in which waiting for a busy
+    neighbour does not count.
+
+    Runs take turns with copies of the ``values`` (name, element type, shape, whether they were just made) of ``cold`` bytes in
+    all: what was not just made comes from memory, as in a step of a whole model, unless it is small."""
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(order["seed"])
+    run = runpy.run_path(order["source"])["run"]
+    rounds, summed, device = order["warm"] + order["rounds"], order["summed"], torch.device("cpu")
+    first = {name: _made(dtype, shape, generator) for name, dtype, shape, _ in order["values"]}
+    size = sum(tensor.nbytes for tensor in first.values())
+    more = min(rounds - 1, order["cold"] // max(size, 1))
+    copies = [first, *({name: tensor.clone() for name, tensor in first.items()} for _ in range(more))]
+    results = run(first, device)
+    sums = [[torch.zeros_like(results[number]) for number in summed] for _ in copies]
+    fresh = [name for name, _, _, fresh in order["values"] if fresh]
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    seconds = []
+    for number in range(rounds):
+        values, totals = copies[number % len(copies)], sums[number % len(copies)]
+        for name in fresh:
+            values[name].clone()
+        del results
+        start = clock()
+        results = run(values, device)
+        for total, term in zip(totals, summed, strict=True):
+            total.add_(results[term])
+        if number >= order["warm"]:
+            seconds.append(clock() - start)
+    return seconds
+
+
+def _made(dtype: str, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Standard normal elements; 0 and 1 of integers and truths."""
+    type_ = getattr(torch, dtype)
+    if type_.is_floating_point:
+        return torch.randn(shape, generator=generator).to(type_)
+    return torch.randint(0, 2, shape, generator=generator).to(type_)
+
+
 if __name__ == "__main__":
-    main({"gloo": gloo})
+    main({"function": function, "gloo": gloo})

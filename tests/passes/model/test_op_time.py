@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from ir.attributes import attributes
-from ir.facets import Cost, Time
+from ir.facets import BackwardTime, Cost, Time
 from ir.module import Func
 from ir.ops import Op, Value
 from ir.topology import DeviceType
@@ -17,6 +17,7 @@ from passes.model.op_time import (
     epilogues,
     op_seconds,
     rate_of,
+    stated_part,
 )
 
 GPU = DeviceType(
@@ -53,6 +54,21 @@ def test_a_stated_time_stands_over_the_roofline() -> None:
     stated = op("MatMul", flops=800, kind="matmul").with_facets(Time((("@cpu", 3.0), ("@gpu", 2.0))))
     assert op_seconds(stated, GPU) == 2.0
     assert op_seconds(stated, DeviceType("npu")) == math.inf
+
+
+def test_a_part_of_stated_seconds_is_the_part_that_the_roofline_takes() -> None:
+    """Half of the samples with all weights: max(5, 1) + 5 of max(10, 2) + 5 seconds."""
+    core = DeviceType("core", "cpu", (("f32", 100.0),), memory_bandwidth=10.0)
+    stated = Time((("@core", 3.0), ("@unit", 3.0))), BackwardTime((("@core", 6.0), ("@unit", 6.0)))
+    whole = op("MatMul", flops=1000, read=60, write=10, weight=50, kind="matmul").with_facets(*stated)
+    part = Cost(flops=500, read=55, write=5, weight=50, kind="matmul")
+    assert stated_part(whole, core, part) == (2.0, 0.0)
+    assert stated_part(whole, core, part, training=True) == (2.0, 4.0)
+    unit = replace(core, name="unit", kind="gpu", units=2)
+    assert stated_part(whole, unit, part, training=True) == (1.5, 3.0)
+    nothing = DeviceType("core", "cpu")
+    assert stated_part(whole, nothing, part) == (1.5, 0.0)
+    assert stated_part(op("MatMul", flops=1000), core, part) is None
 
 
 def test_an_op_without_facts_costs_its_overhead() -> None:

@@ -160,7 +160,8 @@ def test_uneven_shards_are_priced_alike() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_stated_seconds_are_divided_by_search_and_price_alike(training: bool) -> None:
-    """A product of 1 s takes 0.25 s on each of 4 devices that share it, and whatever is chosen both say the same."""
+    """A product of 1 s takes 0.25 s on each of 4 devices that share it, a little more where each reads all of its weights, and
+    whatever is chosen both say the same."""
     import numpy as np
 
     module, _ = prepared(ZOO[0])
@@ -172,7 +173,7 @@ def test_stated_seconds_are_divided_by_search_and_price_alike(training: bool) ->
     given = build(module, module.entry, mesh(4), None, training=training)
     plan = solve(given.problem)
     products = sum(op.name == "onnx.Gemm" for op in ops)
-    assert products * (0.75 if training else 0.25) <= plan.value < products * (0.76 if training else 0.26)
+    assert products * (0.75 if training else 0.25) <= plan.value < products * (0.8 if training else 0.26)
     random = np.random.default_rng(0)
     for choices in (
         list(plan.choices),
