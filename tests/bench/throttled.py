@@ -10,7 +10,7 @@ other; unless told they sum to 0.4, which leaves room for what else runs. Of eac
 Both are trained by turns. Steps a second are those of the median step, the first ones of each turn left out. What the first
 device does is fitted before (``dnnc calibrate``) to steps of the same models on one such rank and, in equal parts, on two; the
 seconds of the others are predicted in proportion to their speeds. With ``--check`` the steps of both plans, and of one that
-leaves two devices idle, are compared with the unsplit model instead (``dnnc train --check``).
+leaves two devices idle, are compared with the unsplit model too (``dnnc train --check``).
 
 Ends with 1 where the found plan of a model is not ``TARGET`` times as fast as equal parts, or a step is not that of the unsplit
 model.
@@ -169,15 +169,17 @@ def checked(model: Model, builds: dict[str, Build], slow: tuple[str, ...]) -> bo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL=LOSS")
+    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL=LOSS", help="two at least")
     parser.add_argument("--speeds", default=SPEEDS, help="of the devices, 1 being a core")
     parser.add_argument("--steps", type=int, default=10, help="that count in each turn")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each plan")
-    parser.add_argument("--check", action="store_true", help="compare steps with the unsplit model instead")
+    parser.add_argument("--check", action="store_true", help="compare steps with the unsplit model too")
     options = parser.parse_args()
     speeds = [float(speed) for speed in options.speeds.split(",")]
     if sum(speeds) > cores():
         parser.error(f"--speeds sum to {sum(speeds):g}, this process may use {cores()} cores")
+    if len(options.models) < 2:
+        parser.error("name two models at least: the speed of a core is fitted to both")
     models = [Model(*text.rsplit("=", 1)) for text in options.models]
     slow = tuple(f"cpu{number}={1 / speed - 1:g}" for number, speed in enumerate(speeds))
     print(header())
@@ -186,17 +188,15 @@ def main() -> int:
         print("calibrated:", calibrated(models, folder, 1 / speeds[0] - 1, options.steps))
         topology = write_topology(folder, speeds)
         print(f"speeds: {options.speeds}; {MICROBATCHES} microbatches a step")
-        if not options.check:
-            print("model        plan    predicted   measured   quotient  gain as predicted, measured  load  devices and shares")
+        print("model        plan    predicted   measured   quotient  gain as predicted, measured  load  devices and shares")
         reached = True
         for model in models:
             builds = {"equal": model.compile(topology, folder / f"{model.name}-equal", *equal(len(speeds)))}
             builds["found"] = model.compile(topology, folder / f"{model.name}-found")
+            reached &= compare(model, builds, slow, options.steps, options.rounds)
             if options.check:
                 builds["idle"] = model.compile(topology, folder / f"{model.name}-idle", *IDLE)
                 reached &= checked(model, builds, slow)
-            else:
-                reached &= compare(model, builds, slow, options.steps, options.rounds)
     return int(not reached)
 
 

@@ -104,7 +104,7 @@ def test_a_rank_waits_before_it_sends_or_joins_a_sum(monkeypatch: pytest.MonkeyP
         irecv=None,
         P2POp=lambda *_: done.append("message"),
         batch_isend_irecv=lambda messages: [],
-        ReduceOp=exchange.dist.ReduceOp,
+        ReduceOp=torch.distributed.ReduceOp,
     )
     monkeypatch.setattr(exchange, "dist", communication)
     monkeypatch.setattr(exchange.Exchange, "_group", lambda *_: None)
