@@ -55,6 +55,13 @@ def train(
         int | None,
         typer.Option(min=1, metavar="N", help="Threads of each rank (default: as many as its device has cores)."),
     ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DEVICE=K",
+            help="The device waits K seconds for each one that it computes, in place of a slower machine; repeat for others.",
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Longest that a rank waits for another.")] = 300.0,
     nodes: Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Hosts; each runs this command.")] = 1,
     node: Annotated[int, typer.Option("--node", min=0, metavar="I", help="Which of the hosts this is, from 0.")] = 0,
@@ -71,6 +78,7 @@ def train(
     from dnnc.runs import append_row, require_appendable
     from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, resumption
     from dnnc.runtime.torch.launch import train as launch
+    from dnnc.runtime.torch.slowed import slow_devices
 
     if every and checkpoint is None:
         raise UsageError("there is no folder for checkpoints", where="--every", hint="name one with --checkpoint")
@@ -84,9 +92,9 @@ def train(
     if runs is not None:
         require_appendable(runs)
     opened = TrainingBuild.open(build)
-    options = TrainOptions(
-        steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, threads or 0, nodes, node, meet
-    )
+    machines = (threads or 0, nodes, node, meet, tuple(slow or ()))
+    options = TrainOptions(steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, *machines)
+    slow_devices(options.slow)
     losses: list[float] = []
     steps_seconds: list[float] = []
 

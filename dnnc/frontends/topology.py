@@ -72,6 +72,7 @@ def slowed(topology: Topology, factor: float) -> Topology:
             rates=tuple((dtype, rate / factor) for dtype, rate in type_.rates),
             memory_bandwidth=type_.memory_bandwidth / factor,
             overhead=type_.overhead * factor,
+            launch=type_.launch * factor,
             handover=type_.handover * factor,
             source=f"{type_.source} Here {factor:g} workers share each core.",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dnnc.costs import local_cores, local_memory
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import load_topology, read_topology
+from dnnc.frontends.topology import slowed
 from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
 from ir.parser import parse_module
 from ir.topology import Topology
@@ -18,6 +20,15 @@ from passes.model.network import Network, device_classes
 
 def load(name: str):  # type: ignore[no-untyped-def]
     return load_topology(f"preset:{name}", DiagnosticSink())
+
+
+def test_a_slower_device_takes_longer_for_everything() -> None:
+    fast = replace(load("cpu-1").types[0], launch=3e-6)
+    (slow,) = slowed(replace(load("cpu-1"), types=(fast,)), 4).types
+    for key in ("overhead", "launch", "handover"):
+        assert getattr(slow, key) == 4 * getattr(fast, key) > 0
+    assert slow.memory_bandwidth == fast.memory_bandwidth / 4
+    assert slow.rates == tuple((dtype, rate / 4) for dtype, rate in fast.rates)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8, 100])

@@ -3,6 +3,7 @@
 ```
   exchange    tensors between ranks: collectives, and what crosses between stages
   trainer     the interpreter of rows
+  slowed      waits that make a rank as slow as another machine
   data        microbatches of a step, by number
   record      losses as steps are done, and the measured timeline
   rank        a process under torchrun, from its arguments to its exit

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from dnnc.backend.torch.call import DTYPES
 from dnnc.program.training import Channel, Step, tensor_type
+from dnnc.runtime.torch.slowed import Slowed
 from ir.diagnostics import InvalidInput
 from ir.module import Action, Stage
 from ir.ops import Op
@@ -58,7 +59,7 @@ class Network:
     """The connections of a rank: process groups by stage and ranks, since sums of two stages may begin in any order; messages
     that were sent and may not have arrived; tensors for a stage of this rank, by channel and microbatch (``here``). ``most``:
     messages under way at most, more than valid rows need: a stage that waits for no gradients would run far ahead of the
-    next."""
+    next. ``slowed``: waits before what leaves this rank."""
 
     step: Step
     rank: int
@@ -68,6 +69,7 @@ class Network:
     here: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     rows: dict[int, Places] = field(default_factory=dict)
     most: int = 0
+    slowed: Slowed = field(default_factory=Slowed)
 
     def connect(self) -> None:
         """Make the groups of all collectives. All ranks call this."""
@@ -81,6 +83,7 @@ class Network:
     def send(self, tensor: torch.Tensor, channel: Channel, microbatch: int) -> None:
         """Hand a tensor to the ranks that read it from this one."""
         tensor = tensor.detach().contiguous()
+        self.slowed.wait()
         tag = self.tag(channel, microbatch)
         for reader in self.step.readers(channel, self.rank, microbatch):
             if reader == self.rank:
@@ -267,6 +270,7 @@ class Exchange:
 
     def _reduced(self, tensor: torch.Tensor, channel: int, reduction: str) -> Any:
         """Begin to make ``tensor`` the sum, or maximum, of the terms of the group; what tells when it is."""
+        self.network.slowed.wait()
         server, group = self.ops[channel].get("through"), self._group(channel)
         if server is None:
             return dist.all_reduce(tensor, op=_REDUCE[reduction], group=group, async_op=True)
@@ -334,6 +338,7 @@ class Exchange:
         me = self.network.rank
         group = self._group(channel)
         parts = {rank: outgoing[me] if rank == me else like.new_empty(shape) for rank, shape in incoming.items()}
+        self.network.slowed.wait()
         messages = [dist.P2POp(dist.isend, outgoing[rank], rank, group) for rank in outgoing if rank != me]
         messages += [dist.P2POp(dist.irecv, parts[rank], rank, group) for rank in parts if rank != me]
         for work in dist.batch_isend_irecv(messages) if messages else ():

@@ -51,7 +51,8 @@ _SLACK = 10.0
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
     """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``: how many hosts, which
-    this is, and HOST:PORT of the first, where they meet."""
+    this is, and HOST:PORT of the first, where they meet. ``slow``: DEVICE=K for each device that waits K seconds for each one
+    that it computes."""
 
     steps: int = 1
     data: str = "synthetic"
@@ -65,11 +66,13 @@ class TrainOptions:
     nodes: int = 1
     node: int = 0
     meeting: str = ""
+    slow: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """The options of ``train.py``."""
         told = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
         told += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
+        told += [word for device in self.slow for word in ("--slow", device)]
         for name, path in (("--checkpoint", self.checkpoint), ("--resume", self.resume), ("--out", self.out)):
             told += [name, str(path.absolute())] if path is not None else []
         return told

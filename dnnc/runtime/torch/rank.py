@@ -39,12 +39,15 @@ from dnnc.runtime.torch.data import SYNTHETIC, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
 from dnnc.runtime.torch.failures import FAILURES, STARTING, Marks, is_lost, report
 from dnnc.runtime.torch.record import Curve, write_trace
+from dnnc.runtime.torch.slowed import Slowed, slow_devices
 from dnnc.runtime.torch.trainer import Trainer
-from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput
+from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 from ir.facets import OptimizerState
 from ir.grads import STATE
 from ir.module import Splat
 from ir.signals import Terminated
+from ir.topology import Topology
+from passes.model.graph import listing
 
 START = 300.0
 """Seconds that ranks at least have to begin: imports take long on loaded machines."""
@@ -62,6 +65,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="a folder for losses.json and trace.json")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a rank waits for another")
     parser.add_argument("--threads", type=int, default=0, help="threads of each rank; 0: as many as its device has cores")
+    parser.add_argument(
+        "--slow", action="append", default=[], help="DEVICE=K: it waits K seconds for each one that it computes"
+    )
     return parser
 
 
@@ -128,7 +134,7 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
     store = _meet(rank, world, timedelta(seconds=max(options.timeout, START)))
     dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout), store=store, rank=rank, world_size=world)
     mark("loading weights")
-    network = Network(step, rank, device)
+    network = Network(step, rank, device, slowed=Slowed(slowness(step, rank, options.slow)))
     network.connect()
     begin = position(options.resume) if options.resume else Position(0, options.seed)
     weights = load_weights(step, rank, folder / INITIAL, options.resume)
@@ -164,6 +170,17 @@ def read_step(folder: Path) -> Step:
     except OSError as error:
         raise InvalidInput(f"it cannot be read: {error.strerror}", where=str(path)) from error
     return Step.of(expand(load_module(text, where=str(path), dialects=DIALECTS)), DIALECTS, str(path))
+
+
+def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
+    """The seconds that a rank waits for each one that it computes, by texts ``DEVICE=K`` of any devices of the topology, also
+    idle ones. Raises UsageError for a device that the topology lacks."""
+    topology, factors = step.module.first(Topology), slow_devices(slow)
+    there = [device.name for device in topology.devices] if topology is not None else list(step.devices)
+    for device in factors:
+        if device not in there:
+            raise UsageError(f"there is no device '{device}'", where="--slow", hint=f"the topology has {listing(there)}")
+    return factors.get(step.devices[rank], 0.0)
 
 
 def _meet(rank: int, world: int, limit: timedelta) -> Any:

@@ -125,6 +125,7 @@ class Trainer:
         receives = (action for action, _ in self._actions(first, count) if action.kind == "recv" and not self._stays(action))
         asked: deque[Pending] = deque()
         last, ended, began = self._last(), True, 0.0
+        self.network.slowed.begin()
         for action, base in self._actions(first, count):
             number = (base + (action.microbatch or 0)) // self.microbatches
             start = time.perf_counter()
@@ -146,6 +147,7 @@ class Trainer:
             ended = (action.kind, action.stage, action.channel, (action.microbatch or 0) % self.microbatches) == last
             if ended and (self.flush or number == first + count - 1):
                 self._finish()
+            self.network.slowed.wait()
             self.spans.append(Span(action, start - began, time.perf_counter() - began))
             if ended:
                 yield number, self.sums.pop(number, 0.0)

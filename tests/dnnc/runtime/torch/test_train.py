@@ -105,6 +105,7 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
         (("--resume", "nowhere"), "--resume nowhere: error: no such file"),
         (("--out", __file__), f"--out {__file__}: error: it is no folder"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
+        (("--slow", "cpu1"), "--slow cpu1: error: it is not DEVICE=K"),
         (("--nodes", "3"), "--nodes: error: 3 hosts cannot take equal numbers of ranks"),
         (("--nodes", "2"), "--meet: error: hosts must know where to meet"),
         (("--nodes", "2", "--meet", "a:1", "--node", "2"), "--node: error: this host is 2, of 2 counted from 0"),
@@ -320,7 +321,7 @@ def test_whatever_ends_the_command_ends_its_ranks(build: Path, number: signal.Si
 def test_every_kind_of_plan_trains_as_the_unsplit_model(
     workers: int, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = compiled(tmp_path / "build", *options, workers=workers)
+    folder = compiled(tmp_path / "build", *options, topology=f"preset:cpu-{workers}")
     assert main(["train", str(folder), "--steps", "4", "--check"]) == 0, capsys.readouterr().err
 
 

@@ -40,10 +40,10 @@ def slow(seed):
 """
 
 
-def compiled(out: Path, *options: str, model: str = MODEL, loss: str = "mse:y", workers: int = 2) -> Path:
+def compiled(out: Path, *options: str, model: str = MODEL, loss: str = "mse:y", topology: str = "preset:cpu-2") -> Path:
     """The build of a training step of 4 microbatches."""
     step = ("--objective", "training", "--loss", loss, "--microbatches", "4")
-    arguments = ["compile", model, "-t", f"preset:cpu-{workers}", *step, *(options or TWO_STAGES), "-q", "-o", str(out)]
+    arguments = ["compile", model, "-t", topology, *step, *(options or TWO_STAGES), "-q", "-o", str(out)]
     assert main(arguments) == 0
     return out
 
