@@ -62,6 +62,8 @@ def part_of(func: Func, stage: Staged) -> Func:
 
 @dataclass(slots=True)
 class _Chooser:
+    """Decides for one stage, as ``before`` but for this; ``microbatches`` share a sum."""
+
     module: Module
     before: Staged
     microbatches: int
@@ -77,6 +79,7 @@ class _Chooser:
         return {name: sync for name, sync in found.items() if sync.method in _ASKED}
 
     def stage(self) -> Staged:
+        """The stage with its decisions."""
         asked = self.asked
         by_factors = [name for name, sync in asked.items() if sync.method != "ps"]
         every = self.priced(dict.fromkeys(by_factors, Sync("sfb")))
