@@ -35,6 +35,7 @@ from passes.model.learning import avoids_sums
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
+from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import Footprint, overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
@@ -158,9 +159,8 @@ class ShardPass(Pass):
         """Those of the problems to search. Where all copies of a layer are alike, so is the price of their sums."""
         if not self.training or len(mesh.devices) == 1:
             return (None,)
-        if avoids_sums(module):
-            return OVERLAPS
-        return OVERLAPS[-1:] if self.tied or self.strategy == "tied" else OVERLAPS
+        every = OVERLAPS[-1:] if self.tied or self.strategy == "tied" else OVERLAPS
+        return (UNSUMMED, *every) if avoids_sums(module) else every
 
     def meshes(self, module: Module, topology: Topology) -> list[tuple[tuple[int, ...], Along]]:
         """Sizes and shares of the axes of each mesh to search."""
@@ -257,7 +257,7 @@ class ShardPass(Pass):
                 search = searching(meshes)
                 plan, bound = search.search(self.stages, seconds), search.bound
                 if self.training and avoids_sums(module):
-                    unsummed = searching(meshes, overlap=0.0)
+                    unsummed = searching(meshes, overlap=UNSUMMED)
                     unsummed.bounded(self.stages, time.perf_counter() + BOUNDING, exact=False)
                     overlapped = min(unsummed.bound, unsummed.overlapped(self.stages))
                 elif self.training:
@@ -343,9 +343,9 @@ class ShardPass(Pass):
                             progress=context.progress,
                         )
                     )
-                    if plans[-1].interrupted or (plans[-1].bound >= beaten and not avoids_sums(module)):
+                    if plans[-1].interrupted or (plans[-1].bound >= beaten and overlaps[0] != UNSUMMED):
                         break
-                least = plans[0].bound if avoids_sums(module) else max(plan.bound for plan in plans)
+                least = plans[0].bound if overlaps[0] == UNSUMMED else max(plan.bound for plan in plans)
                 if self.strategy:
                     bounds.append(least)
                     whose = f" of the plan '{self.strategy}'"
