@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ir.diagnostics import UsageError
+from ir.facets import SYNCS
 from ir.module import Func, Schedule
 from ir.ops import Value
 from ir.types import TensorType
@@ -87,6 +88,9 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         raise UsageError(f"--schedule {options.schedule} is of {wanted} on each device", where=f"--chunks {options.chunks}")
     if plan_only:
         dropped = STEP_PASSES if not options.loss else STEP_PASSES[1:]
+        if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
+            message = f"'{options.sync}' is chosen for a training step, which needs a loss"
+            raise UsageError(message, where="--sync", hint="add --loss, such as --loss mse:OUTPUT")
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
     changes: dict[str, dict[str, Any]] = {}
     for name, keys in _OF_PASS.items():

@@ -88,11 +88,11 @@ def avoids_sums(module: Module) -> bool:
     return any(sync_of(resource.facets).method not in SYNCS[:2] for resource in module.of_type(Resource))
 
 
-def made_last(module: Module, func: Func) -> frozenset[str]:
-    """What is read before any op of ``func`` that has a gradient, or by the first one. The backward pass ends when it has made
-    the gradients of these: sums of them have nothing left to travel beside. Nothing where sums may be avoided."""
+def made_last(func: Func) -> frozenset[str]:
+    """What is read before any op that has a gradient, or by the first one. The backward pass ends when it has made the
+    gradients of these: sums of them have nothing left to travel beside."""
     found: set[str] = set()
-    for op in () if avoids_sums(module) else func.ops:
+    for op in func.ops:
         found.update(reads(op))
         cost = op.facet(Cost, Cost())
         if op.facet(BackwardTime) is not None or cost.input_grad + cost.weight_grad > 0:

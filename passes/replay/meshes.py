@@ -36,6 +36,7 @@ from passes.model.folding import expand, folding
 from passes.model.graph import listing, reads, stage_members
 from passes.model.learning import InFlight, avoids_sums, recomputes
 from passes.model.network import Network, network
+from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.layouts import Placements
@@ -360,7 +361,7 @@ class _Line:
         alone = self.training and len(stated) == 1 and len(stated[0].mesh.devices) > 1
         self.overlaps: tuple[float | None, ...] = OVERLAPS if alone else (None,)
         if self.training and avoids_sums(module):
-            self.overlaps = (0.0,)
+            self.overlaps = (UNSUMMED,)
         self.forms: dict[tuple[DeviceMesh, float | None], _Form] = {}
         # Of values that leave the stage that makes them: how they lie there, and which stage it is.
         self.lies: dict[str, Placements] = {}

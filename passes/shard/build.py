@@ -17,7 +17,7 @@ Communication adds to computation, but for the synchronisation S of a step that 
 hides depends on the order of both and is no sum over nodes (``price`` counts it). It is at most S, without the part of what
 the pass makes last, and at most the seconds B of the gradients of one microbatch. So for any ``overlap`` L from 0 to 1 no step
 takes less than C + L (S - B), C being all the rest: the problem has these seconds, and its bound is one of all plans. Where
-``sync`` may avoid sums (``avoids_sums``), that holds for L near 0 alone, and what the pass makes last is no exception.
+``sync`` may avoid sums, it is, for L = ``UNSUMMED``, one that counts no sums.
 
 Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
 numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
@@ -55,6 +55,7 @@ from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, op_seconds, passes_seconds, stated_part
+from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, local_op, part
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.shard.cells import cells_of
@@ -179,7 +180,9 @@ class _Builder:
         overlap: float | None = None,
     ) -> None:
         self.func, self.mesh, self.training, self.uneven = func, mesh, training, uneven
-        self.synced, self.last = 1.0 if overlap is None else overlap, made_last(module, func)
+        self.synced, self.last = 1.0 if overlap is None else overlap, made_last(func)
+        if overlap == UNSUMMED:
+            self.last = frozenset()
         self.beside = (overlap or 0.0) / microbatches
         self.microbatches, self.again = microbatches, recomputes(module)
         self.around = Surroundings(module.resources.values(), module_opsets(module))

@@ -66,10 +66,12 @@ class Fitter:
         return self.last
 
     def synchronised(self, choices: Sequence[int]) -> Staged:
-        """The same with how its gradients are synchronised (``synced``)."""
+        """The same with how its gradients are synchronised (``synced``), but for what a plan that is kept may still gain."""
         before = self.staged(choices)
         if self.after is None or self.after[0] is not before:
-            self.after = before, synchronised(self.module, before, self.microbatches) if self.training else before
+            self.after = before, before
+            if self.training:
+                self.after = before, synchronised(self.module, before, self.microbatches, flips=0)
         return self.after[1]
 
     def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:

@@ -3,8 +3,8 @@
 Meshes are searched in order, each only for a plan that is better than the best so far: one whose bound is not below that is
 left as soon as it is known, before a problem is built if its compute alone says so. In training each mesh has two problems
 (``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first; where ``sync`` may avoid sums of
-gradients only the first bounds all plans. A plan by name
-(``Asked.strategy``) is made on every mesh; the search beside it is for the bound alone.
+gradients, a problem without sums comes first, which alone bounds all plans. A plan by name (``Asked.strategy``) is made on every
+mesh; the search beside it is for the bound alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from passes.framework.base import NoBetterPlan, PassContext
 from passes.model.folding import folding
 from passes.model.learning import avoids_sums
 from passes.model.network import network
+from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import Footprint
 from passes.model.spmd.mesh import DeviceMesh, mesh_of
 from passes.shard.build import OVERLAPS, ShardInput, build
@@ -165,9 +166,9 @@ class MeshSearch:
         """Those of the problems to solve, in order. Where all copies of a layer are alike, so is the price of their sums."""
         if not self.asked.training or len(mesh.devices) == 1:
             return [None]
-        if (self.asked.tied or self.asked.strategy == "tied") and not self.unsummed:
-            return [OVERLAPS[-1]]
-        return sorted(OVERLAPS, key=lambda overlap: overlap != self.tightest)
+        every = OVERLAPS[-1:] if self.asked.tied or self.asked.strategy == "tied" else OVERLAPS
+        in_order = sorted(every, key=lambda overlap: overlap != self.tightest)
+        return [UNSUMMED, *in_order] if self.unsummed else [*in_order]
 
     def solve(self, found: _Problems) -> None:
         """Builds and solves the problems of a mesh, until one says that no plan there is worth finding."""
@@ -199,7 +200,7 @@ class MeshSearch:
             )
             found.inputs.append(given)
             found.plans.append(plan)
-            if (not self.unsummed or overlap == OVERLAPS[0]) and plan.bound >= found.least:
+            if (overlap in (None, UNSUMMED) or not self.unsummed) and plan.bound >= found.least:
                 found.least = plan.bound
                 self.tightest = overlap or 0.0
             if plan.interrupted or found.least >= self.beaten:

@@ -35,6 +35,7 @@ from passes.model.learning import avoids_sums
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
+from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
@@ -269,7 +270,7 @@ class ShardPass(Pass):
                 search = searching(meshes)
                 plan, bound = search.search(self.stages, seconds), search.bound
                 if self.training and avoids_sums(module):
-                    unsummed = searching(meshes, overlap=0.0)
+                    unsummed = searching(meshes, overlap=UNSUMMED)
                     unsummed.bounded(self.stages, time.perf_counter() + BOUNDING, exact=False)
                     overlapped = min(unsummed.bound, unsummed.overlapped(self.stages))
                 elif self.training:

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from ir.facets import Sync
 from passes.model.spmd.reshard import Lies
 
+UNSUMMED = 1e-12
+"""The ``overlap`` (``passes.shard.build``) of a problem that counts no sums of gradients at all, not even of what the backward
+pass makes last: its bound is one of all plans, however members agree on gradients. Not 0, so that of two plans the one with
+fewer sums is found."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
@@ -92,8 +97,9 @@ class Bill:
         step's last backward pass as much less (``passes.shard.build``); None: all counts."""
         if overlap is None:
             return self.total
-        sums = math.fsum(one.seconds for one in self.collectives if one.beside)
+        alone = overlap == UNSUMMED
+        sums = math.fsum(one.seconds for one in self.collectives if one.beside or (alone and one.summed))
         return self.total - (1 - overlap) * sums - overlap * math.fsum(self.back.values()) / microbatches
 
 
-__all__ = ["Bill", "Collective", "Decisions"]
+__all__ = ["UNSUMMED", "Bill", "Collective", "Decisions"]

@@ -107,7 +107,7 @@ class _Walk:
         self.summed = {*resources, *of_weights(func, self.state)}
         if decisions.entering:  # some of it may come from other stages
             self.summed |= of_weights(module.entry, self.state)
-        self.last = made_last(module, func)
+        self.last = made_last(func)
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
         self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):

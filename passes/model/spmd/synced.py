@@ -45,9 +45,10 @@ def synced_in(resources: Mapping[str, Resource], names: Iterable[str]) -> dict[s
     return {name: sync for name, sync in found.items() if sync.method in ("sfb", "ps")}
 
 
-def synchronised(module: Module, stage: Staged, microbatches: int) -> Staged:
-    """A stage of a training step, decided but for this, with what the module's ``sync`` asks for and its price."""
-    chooser = _Chooser(module, stage, microbatches)
+def synchronised(module: Module, stage: Staged, microbatches: int, *, flips: int = MOST_FLIPS) -> Staged:
+    """A stage of a training step, decided but for this, with what the module's ``sync`` asks for and its price. ``flips``: how
+    many weights are tried the other way."""
+    chooser = _Chooser(module, stage, microbatches, flips)
     return chooser.stage() if chooser.asked else stage
 
 
@@ -62,9 +63,12 @@ def part_of(func: Func, stage: Staged) -> Func:
 
 @dataclass(slots=True)
 class _Chooser:
+    """Decides for one stage, as ``before`` but for this; ``microbatches`` share a sum."""
+
     module: Module
     before: Staged
     microbatches: int
+    flips: int
 
     @property
     def asked(self) -> dict[str, Sync]:
@@ -77,6 +81,7 @@ class _Chooser:
         return {name: sync for name, sync in found.items() if sync.method in _ASKED}
 
     def stage(self) -> Staged:
+        """The stage with its decisions."""
         asked = self.asked
         by_factors = [name for name, sync in asked.items() if sync.method != "ps"]
         every = self.priced(dict.fromkeys(by_factors, Sync("sfb")))
@@ -156,7 +161,7 @@ class _Chooser:
         spent: dict[str, float] = defaultdict(float)
         for one in summed.collectives:
             spent[one.value] += one.seconds if one.summed else 0.0
-        for name in sorted(weights, key=lambda name: (-spent[name], name))[:MOST_FLIPS]:
+        for name in sorted(weights, key=lambda name: (-spent[name], name))[: self.flips]:
             group = [other for other in sorted(weights) if rows[other] <= rows[name]]
             synced = {other: sync for other, sync in best.decisions.synced.items() if other not in group}
             if name not in best.decisions.synced:

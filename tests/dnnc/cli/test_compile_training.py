@@ -234,3 +234,23 @@ def test_the_plan_of_a_build_is_built_again(kind: tuple[str, ...], tmp_path: Pat
         texts.append([line for line in lines if line.startswith(("    %", "    grad.", rows))])
     assert texts[0] == texts[1] or kind[0] == "--schedule"  # whose rows plan.json does not state
     assert [line for line in texts[0] if "row" not in line] == [line for line in texts[2] if "schedule" not in line]
+
+
+def test_how_gradients_are_synchronised_is_chosen_for_a_step_with_a_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        "compile",
+        MLP,
+        "-t",
+        TWO,
+        "--objective",
+        "training",
+        "--sync",
+        "auto",
+        "--plan-only",
+        "-o",
+        str(tmp_path / "plan"),
+    ]
+    assert main(asked) == 2
+    assert "--sync: error: 'auto' is chosen for a training step, which needs a loss" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from passes.framework.pipeline import parse_pipeline
 from passes.model.exchange import LAST
 from passes.model.graph import reads
 from passes.model.network import network
+from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.mesh import mesh_of
 from passes.model.spmd.price import Bill, Collective, Decisions, price
 from passes.shard import ShardInput, build, decisions_of
@@ -86,7 +87,7 @@ def test_gradients_are_exchanged_once_a_step(seed: int, count: int, microbatches
     assert microbatches * bill.total == pytest.approx(step_by_hand(module, given_, decisions, microbatches), rel=1e-9)
     overlapped = step_by_hand(module, given_, decisions, microbatches, beside=True)
     assert microbatches * bill.overlapped == pytest.approx(overlapped, rel=1e-9)
-    for overlap in (0.0, *OVERLAPS, 0.5):  # what is searched is below it
+    for overlap in (0.0, UNSUMMED, *OVERLAPS, 0.5):  # what is searched is below it
         found = build(module, module.entry, given_.mesh, None, training=True, microbatches=microbatches, overlap=overlap)
         assert found.problem.cost(choices) == pytest.approx(bill.relaxed(overlap, microbatches), rel=1e-9)
         assert found.problem.cost(choices) <= bill.overlapped * (1 + 1e-9)
