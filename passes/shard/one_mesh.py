@@ -3,8 +3,8 @@
 Meshes are searched in order, each only for a plan that is better than the best so far: one whose bound is not below that is
 left as soon as it is known, before a problem is built if its compute alone says so. In training each mesh has two problems
 (``OVERLAPS`` of ``build``), and the one that bounded the mesh before better is solved first; where ``sync`` may avoid sums of
-gradients, a problem without sums comes first, which alone bounds all plans. A plan by name (``Asked.strategy``) is made on every
-mesh; the search beside it is for the bound alone.
+gradients, a problem without sums comes first, which alone bounds all plans. A plan by name (``Asked.strategy``) is made on
+every mesh; the search beside it is for the bound alone.
 """
 
 from __future__ import annotations
