@@ -224,12 +224,12 @@ class MeshSearch:
                     plans = [better(given, plan) for given, plan in zip(found.inputs, plans, strict=True)]
                 except KeyboardInterrupt:
                     plans[-1] = replace(plans[-1], interrupted=True)
-        fitter, plan = self.quickest(found.inputs, plans, limit, least)
+        ranked = self.ranked(found.inputs, plans, limit, least)
+        fitter, plan = ranked[0]
         if self.best is not None and plan.value >= self.best[1].value:
-            if plan.interrupted:
-                self.best = self.best[0], replace(self.best[1], interrupted=True)
+            self.keep(fitter, plan)
             return plan
-        fitted = self.fitted(fitter, plan, found, least)
+        fitted = self.fitted(ranked, found, least)
         if fitted is None:
             assert limit is not None
             assert fitter.nearest is not None
@@ -238,34 +238,45 @@ class MeshSearch:
             if plan.interrupted:
                 raise KeyboardInterrupt
             return None
-        if self.best is None or fitted.value < self.best[1].value:
-            self.best = fitter, fitted
-        return fitted
+        self.keep(*fitted)
+        return fitted[1]
 
-    def quickest(
+    def keep(self, fitter: Fitter, plan: ShardPlan) -> None:
+        """Keeps a plan that fits where it is the best, and in any case that the search was interrupted."""
+        if self.best is None or plan.value < self.best[1].value:
+            self.best = fitter, plan
+        elif plan.interrupted:
+            self.best = self.best[0], replace(self.best[1], interrupted=True)
+
+    def ranked(
         self, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
-    ) -> tuple[Fitter, ShardPlan]:
-        """The quickest of the plans of some problems, marked as interrupted where one of them was; ``bound``: of all plans."""
+    ) -> list[tuple[Fitter, ShardPlan]]:
+        """The plans of some problems, the quickest first, marked as interrupted where one of them was; ``bound``: of all
+        plans."""
         asked, found = self.asked, []
+        interrupted = any(plan.interrupted for plan in plans)
         for given, plan in zip(inputs, plans, strict=True):
             fitter = Fitter(
                 self.module, given, limit, training=asked.training, uneven=asked.uneven, microbatches=asked.microbatches
             )
-            found.append((fitter, fitter.counted(plan, bound)))
-        fitter, best = min(found, key=lambda row: row[1].value)
-        return fitter, replace(best, interrupted=any(plan.interrupted for plan in plans))
+            found.append((fitter, replace(fitter.counted(plan, bound), interrupted=interrupted)))
+        return sorted(found, key=lambda row: row[1].value)
 
-    def fitted(self, fitter: Fitter, plan: ShardPlan, found: _Problems, least: float) -> ShardPlan | None:
-        """The plan, or another that fits with all that it needs; None where none was found, or another was not asked for."""
+    def fitted(
+        self, ranked: Sequence[tuple[Fitter, ShardPlan]], found: _Problems, least: float
+    ) -> tuple[Fitter, ShardPlan] | None:
+        """The first plan that fits with all that it needs, or another like the first; None where none was found, or another
+        was not asked for."""
         counting = time.perf_counter()
-        fits = fitter.fits(plan.choices)
+        fits = next(((fitter, plan) for fitter, plan in ranked if fitter.fits(plan.choices)), None)
         found.began += time.perf_counter() - counting  # a count is no search
-        if fits or self.asked.strategy:
-            return plan if fits else None
-        fitted = fitter.fitting(plan, tie=self.asked.tied, seconds=found.left)
-        if fitted is None:
+        if fits is not None or self.asked.strategy:
+            return fits
+        fitter, plan = ranked[0]
+        other = fitter.fitting(plan, tie=self.asked.tied, seconds=found.left)
+        if other is None:
             return None
-        return replace(fitter.counted(fitted, least), interrupted=fitted.interrupted or plan.interrupted)
+        return fitter, replace(fitter.counted(other, least), interrupted=other.interrupted or plan.interrupted)
 
     def refuse(self) -> NoReturn:
         """Raises what says best why no mesh has a plan."""
