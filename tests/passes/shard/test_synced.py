@@ -86,7 +86,7 @@ def value(module: Module, **options: object) -> tuple[float, float]:
     return plan.value, plan.bound
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_what_is_chosen_is_no_slower_and_no_method_is_below_the_bound(seed: int) -> None:
     module = random_module(seed, 6)
     weights = list(trained(module.resources))[:3]
