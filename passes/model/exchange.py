@@ -123,8 +123,8 @@ def through(net: Network, groups: Sequence[Sequence[str]], place: int, free: Con
         pairs = [(other, group[place]) if inward else (group[place], other) for group in groups for other in group]
         paths = _paths(net, pairs, free)
         one = _speed(net, paths, 1)
-        counts = Counter(path.target if inward else path.source for path in paths)
-        ports = (net.port(name).bandwidth / count for name, count in counts.items())
+        own = [path.hops[-1 if inward else 0][0] for path in paths]  # a device uses one of its links at a time
+        ports = [max(net.links[link].bandwidth for link in own) * len(groups) / len(own)] if own else []
         crossing = Counter(hop for path in paths for hop in path.hops)
         links = (net.links[hop[0]].bandwidth / count for hop, count in crossing.items())
         speeds.append(replace(one, bandwidth=min([one.bandwidth, *ports, *links])))

@@ -48,7 +48,7 @@ def exchanged(module: Module) -> Counter[str]:
         ("mlp", "2", "sfb"),
         ("mlp", "4", "ps"),
         ("unequal", '2,shares="3,2",uneven=true', "sfb"),
-        ("gpt2", "2x2", "sfb"),
+        pytest.param("gpt2", "2x2", "sfb", marks=pytest.mark.slow),
         pytest.param("gpt2", "4", "sfb", marks=pytest.mark.slow),
         pytest.param("gpt2", "4", "auto", marks=pytest.mark.slow),
         ("bert", "2", "sfb"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -85,7 +86,7 @@ def value(module: Module, **options: object) -> tuple[float, float]:
     return plan.value, plan.bound
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_what_is_chosen_is_no_slower_and_no_method_is_below_the_bound(seed: int) -> None:
     module = random_module(seed, 6)
     weights = list(trained(module.resources))[:3]
@@ -95,3 +96,37 @@ def test_what_is_chosen_is_no_slower_and_no_method_is_below_the_bound(seed: int)
     for methods in itertools.product(("all_reduce", "sfb", "ps"), repeat=len(weights)):
         found, _ = value(asked(module, dict(zip(weights, methods, strict=True))), strategy="data")
         assert bound <= found * (1 + 1e-9), methods
+
+
+FAR = """
+version = 1
+switches = ["net"]
+[types]
+worker = "preset:cpu-1"
+[[devices]]
+name = "w{0..6}"
+type = "worker"
+[[devices]]
+name = "hub"
+type = "worker"
+[[links]]
+each = "w*"
+to = "net"
+bandwidth = "1 GB/s"
+latency = "5 ms"
+[[links]]
+ends = ["hub", "net"]
+bandwidth = "20 GB/s"
+latency = "5 ms"
+"""
+"""Seven far devices, and one with a port for all of them."""
+
+
+def test_sums_go_through_a_device_with_a_port_to_spare(tmp_path: Path) -> None:
+    """A ring of eight waits 14 times for the latency, a server twice."""
+    (tmp_path / "far.toml").write_text(FAR)
+    module, stage = staged("mlp,layers=2,hidden=256,batch=4096", str(tmp_path / "far.toml"))
+    chosen = synchronised(asked(module, dict.fromkeys(trained(module.resources), "auto")), stage, 1)
+    assert chosen.bill.overlapped < stage.bill.overlapped
+    assert {sync.method for sync in chosen.decisions.synced.values()} == {"ps"}
+    assert {stage.mesh.devices[sync.server] for sync in chosen.decisions.synced.values()} == {"hub"}
