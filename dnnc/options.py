@@ -131,9 +131,8 @@ def asks_training(options: CompileOptions) -> bool:
 def of_zoo(options: CompileOptions, entry: Func) -> CompileOptions:
     """The options with the loss that training programs of a zoo model have by default: the cross-entropy of its output. The
     options as they are for other models, for one with several outputs, of which a person must choose, and for a plan alone,
-    which needs a loss only where ``sync`` is asked for."""
-    training = asks_training(options) and not (options.pipeline or options.training.loss)
-    training = training and (not options.plan_only or bool(options.training.sync))
+    which needs no loss."""
+    training = asks_training(options) and not (options.plan_only or options.pipeline or options.training.loss)
     if not training or not options.model.startswith("zoo:") or len(entry.results) != 1:
         return options
     loss = f"cross-entropy:{entry.results[0].name.removeprefix('%')}"
