@@ -259,7 +259,11 @@ def compile_model(
                 message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"
                 sink.warn(message, where="annotated.onnx")
     told = None
-    if options.explain:
+    if options.explain and not all(stage.mesh for stage in plan.stages):
+        sink.warn(
+            "the plan found splits no tensors of some stages", where="--explain", hint="--mesh auto explains the best that does"
+        )
+    elif options.explain:
         with clock.step("explain"):
             progress("explain", None)
             told = _explained(module)

@@ -108,10 +108,7 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
     """The pipelines of plans on meshes, where the options leave them free."""
     from passes.framework.pipeline import parse_pipeline
 
-    asked = options.plan is not None or options.pipeline or options.mesh
-    single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
-    single = single or options.training.stages_each > 1 or not options.training.flush
-    if asked or single or options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name):
+    if not meshes_free(options):
         return ()
     training = options.objective == TRAINING.name
     left_out = PROGRAM_PASSES if options.plan_only else ()
@@ -121,6 +118,15 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
     microbatches = (options.microbatches or IN_STAGES) if training else 0
     limit = options.time_limit
     return other_kinds(topology, steps, stages=options.stages or 0, time_limit=limit, microbatches=microbatches)
+
+
+def meshes_free(options: CompileOptions) -> bool:
+    """Whether plans on meshes are searched beside others: no option says how to plan, or is of single devices."""
+    asked = options.plan is not None or options.pipeline or options.mesh
+    single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
+    single = single or options.training.stages_each > 1 or not options.training.flush
+    alone = options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name)
+    return not (asked or single or alone)
 
 
 def asks_training(options: CompileOptions) -> bool:
@@ -171,6 +177,7 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     if options.plan is not None:
         return _replay(options)
     trains = asks_training(options) and not profiled
+    meshes = meshes_free(options)
     if options.mesh == NO_MESH:
         options = replace(options, mesh="")
     plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if trains else (PIPELINE, SHARDED_PIPELINE)
@@ -184,7 +191,7 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
         return _sharded(options, pipeline)
     if options.microbatches is not None and not trains:
         raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
-    if options.explain:
+    if options.explain and not meshes:
         raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
     if options.plan_only:
         pipeline = _plan_alone(pipeline)

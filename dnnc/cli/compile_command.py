@@ -106,8 +106,7 @@ def compile_(
         bool,
         typer.Option(
             "--explain",
-            help="With --mesh, or --plan of a plan on meshes: what each layer exchanges, one block op by op, and what other "
-            "plans cost.",
+            help="Of a plan on meshes: what each layer exchanges, one block op by op, and what other plans cost.",
         ),
     ] = False,
     plan: Annotated[
@@ -303,7 +302,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
         "idle": list(idle_devices(plan, result.topology)),
         "certificate": dict(plan.certificate),
         "seconds": result.seconds,
-        **({"explanation": explanation_json(result)} if options.explain else {}),
+        **({"explanation": explanation_json(result)} if result.explanation is not None else {}),
     }
 
 
@@ -365,7 +364,7 @@ def _print_result(result: CompileResult, options: CompileOptions) -> None:
     from dnnc.driver import is_profiled
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
 
-    if options.explain:
+    if result.explanation is not None:
         _print_explanation(result)
     print_table(stages_table(result.plan, mesh_axes(result.module)))
     put(shares_lines(result.module))

@@ -173,7 +173,8 @@ def test_programs_of_a_training_step_need_a_loss(tmp_path: Path, capsys: pytest.
         (("--microbatches", "4"), ("--microbatches", "--objective training")),
         (("--strategy", "data"), ("--strategy", "--mesh")),
         (("--uneven",), ("--uneven", "--mesh")),
-        (("--explain",), ("--explain", "--mesh")),
+        (("--explain", "--mesh", "none"), ("--explain", "--mesh")),
+        (("--explain", "--pin", "a=cpu0"), ("--explain", "--mesh")),
         (("--stages", "two"), ("--stages", "two")),
     ],
 )
@@ -242,6 +243,23 @@ def test_what_is_said_of_shares(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "in unequal parts: cpu0 3, cpu1 1\n" in out
     out = dnnc(capsys, "compile", MLP, "-t", FOUR, "-o", tmp_path / "b", "--plan-only", "--mesh", "4", "--shares", "2,2,2,1")
     assert "in unequal parts: cpu0..cpu2 2 each, cpu3 1\n" in out
+
+
+def test_what_is_found_without_options_is_explained_where_it_splits_tensors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training step on unequal devices is split over both; replicas of a whole model split nothing, and a warning says so."""
+    common = ("-o", tmp_path / "b", "--plan-only", "--explain", "-t")
+    assert main(["compile", MLP, *map(str, common), FOUR]) == 0
+    said = capsys.readouterr()
+    assert "the plan found splits no tensors of some stages" in said.err
+    assert "what each layer" not in said.out
+    topology = tmp_path / "unequal.toml"
+    text = UNEQUAL.replace('"2 GFLOP/s"', '"100 GFLOP/s"').replace('"1 GB/s"', '"20 GB/s"').replace('"1 ms"', '"10 us"')
+    topology.write_text(text.replace('"1 MB/s"', '"20 GB/s"'))
+    wide = "zoo:mlp,layers=2,hidden=1024,batch=64,weights=declared"
+    out = dnnc(capsys, "compile", wide, *common, topology, "--objective", "training")
+    assert "what each layer computes and exchanges" in out
 
 
 def test_an_edited_plan_is_replayed_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
