@@ -25,6 +25,7 @@ from dnnc.kinds import (
     with_restrictions,
 )
 from dnnc.options import (
+    TAG,
     CompileOptions,
     asks_training,
     build_pipeline,
@@ -42,7 +43,7 @@ from ir.objectives import THROUGHPUT, objective_of
 from ir.ops import Op
 from ir.topology import Topology
 from ir.types import Type
-from passes.framework.base import PassContext
+from passes.framework.base import Pass, PassContext
 
 if TYPE_CHECKING:
     from passes.model.profiled import Profile
@@ -205,7 +206,11 @@ def compile_model(
 
     if options.profile:
         context.profile = _profile(options)
-    pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
+    searched = ""
+    if options.search == TAG:
+        pipelines, searched = _by_tag(pipeline, module, context, options, clock)
+    else:
+        pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
     module, pipeline = KindSearch(context, manager or {}, passed).run(pipelines, module)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
@@ -219,7 +224,7 @@ def compile_model(
         message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"
         sink.warn(message, where="--recompute stage", hint="leave it out, or use more stages")
     plan_told = with_restrictions(
-        _noted(plan, profile=note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology)),
+        _noted(plan, profile=note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched),
         restrictions(options, topology),
         topology,
     )
@@ -270,6 +275,18 @@ def compile_model(
     )
 
 
+def _by_tag(
+    pipeline: tuple[Pass, ...], module: Module, context: PassContext, options: CompileOptions, clock: _Clock
+) -> tuple[tuple[tuple[Pass, ...], ...], str]:
+    """The pipeline whose plan TAG's search found, and how."""
+    from dnnc.search_tag import TagOptions, tag_plan
+
+    with clock.step("search"):
+        asked = TagOptions(options.prior, options.iterations, options.microbatches or 1)
+        planned = tag_plan(pipeline, module, context, asked)
+    return (planned.pipeline,), planned.text
+
+
 def _profile(options: CompileOptions) -> Profile:
     """What the profiles hold together. Raises InvalidInput, and UsageError for a training step."""
     from dnnc.machine.profile import read_profile
@@ -301,7 +318,7 @@ def is_profiled(model: str, module: Module) -> bool:
     return is_profile(module)
 
 
-def _noted(plan: Plan, **notes: str) -> Plan:
+def _noted(plan: Plan, /, **notes: str) -> Plan:
     """The plan, whose certificate says what is not empty of ``notes``."""
     told = {key: text for key, text in notes.items() if text}
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **told}.items())))
