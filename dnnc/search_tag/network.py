@@ -31,8 +31,8 @@ from ir.diagnostics import InvalidInput
 
 LAYERS, HEADS, HEAD = 4, 4, 16
 HIDDEN = HEADS * HEAD
-NOTHING = -1e9
-"""The logit of what is not there."""
+MOST_LOGIT = 30.0
+"""Of attention, either way, so that no exponential overflows."""
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -69,23 +69,22 @@ def scores(weights: Mapping[str, Any], batch: Mapping[str, Any], library: Any) -
     decide ``next`` ``[B, N]``, 1 at its row; ``subsets`` ``[B, K, MOST]``, ``ways`` ``[B, K, 4]`` and ``groups`` ``[B, MOST]``
     as of ``Graph``. ``library``: numpy or torch, whose arrays all of them are."""
     edges = batch["edges"]
-    there = edges > 0
+    there = (edges > 0)[:, :, None]
     hidden = library.tanh(batch["nodes"] @ weights["input"] + weights["input.bias"])
     rows = hidden.shape[-2]
     for layer in range(LAYERS):
         scaled = hidden / library.sqrt((hidden * hidden).mean(-1)[..., None] + 1e-6)
-        sent = library.einsum("bnd,rdk->brnk", scaled, weights[f"{layer}.message"])
-        sent = sent.reshape(-1, TYPES, rows, HEADS, HEAD)
-        source = library.einsum("brnhk,rhk->brhn", sent, weights[f"{layer}.source"])
-        target = library.einsum("brnhk,rhk->brhn", sent, weights[f"{layer}.target"])
-        along = weights[f"{layer}.edge"][None, :, :, None, None] * edges[:, :, None]
+        sent = scaled[:, None] @ weights[f"{layer}.message"]
+        sent = sent.reshape(-1, TYPES, rows, HEADS, HEAD).swapaxes(2, 3)
+        source = (sent * weights[f"{layer}.source"][:, :, None]).sum(-1)
+        target = (sent * weights[f"{layer}.target"][:, :, None]).sum(-1)
+        along = weights[f"{layer}.edge"][:, :, None, None] * edges[:, :, None]
         logits = target[..., None] + source[..., None, :] + along
-        logits = library.where(there[:, :, None], library.maximum(logits, 0.2 * logits), NOTHING)
-        raised = library.exp(logits - library.amax(logits, -1)[..., None]) * there[:, :, None]
-        attention = raised / (raised.sum(-1)[..., None] + 1e-9)
-        got = library.einsum("brhij,brjhk->bihk", attention, sent).reshape(-1, rows, HIDDEN)
+        raised = library.exp(library.clip(library.maximum(logits, 0.2 * logits), -MOST_LOGIT, MOST_LOGIT)) * there
+        attention = raised / (raised.sum(-1)[..., None] + 1e-30)
+        got = (attention @ sent).sum(1).swapaxes(1, 2).reshape(-1, rows, HIDDEN)
         hidden = hidden + library.tanh(got + scaled @ weights[f"{layer}.own"] + weights[f"{layer}.bias"])
-    op = library.einsum("bn,bnd->bd", batch["next"], hidden) @ weights["op"]
+    op = (batch["next"][..., None] * hidden).sum(1) @ weights["op"]
     subsets, devices = batch["subsets"], hidden[:, :MOST]
     others = batch["groups"][:, None] - subsets
     inside = _mean(subsets, devices @ weights["inside"], library)
@@ -97,7 +96,7 @@ def scores(weights: Mapping[str, Any], batch: Mapping[str, Any], library: Any) -
 def _mean(subsets: Any, devices: Any, library: Any) -> Any:
     """Of the devices of each subset; 0 of none."""
     one = library.ones_like(subsets[..., :1])
-    return library.einsum("bkg,bgd->bkd", subsets, devices) / library.maximum(subsets.sum(-1)[..., None], one)
+    return subsets @ devices / library.maximum(subsets.sum(-1)[..., None], one)
 
 
 def arrays(graph: Graph) -> dict[str, Floats]:

@@ -62,8 +62,8 @@ def puct(q: Floats, prior: Floats, visits: Floats, visited: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best strategy of a search, what the simulator says of it and, with SFB, of the same strategy; the baseline's; of each
-    iteration the best reward so far; how many different strategies were simulated; and the tree."""
+    """The best strategy of a search, what the simulator says of it and, with SFB, of the same strategy; the baseline's; after each
+    iteration the seconds of the best so far; how many different strategies were simulated; and the tree."""
 
     strategy: tuple[Action, ...]
     outcome: Outcome
@@ -98,7 +98,7 @@ class TreeSearch:
             if reward > best:
                 best, outcome = reward, self.outcome(actions)
                 strategy = tuple(self.simulator.actions[action] for action in self.filled(actions))
-            curve.append(best)
+            curve.append(outcome.seconds)
             if number % 16 == 0:
                 progress(number / iterations)
         factors = self.simulator.run(strategy, factors=True)
@@ -115,7 +115,7 @@ class TreeSearch:
             node = node.children[action]
         if len(node.actions) < self.simulator.workload.count:
             self.expand(node)
-        reward = self.simulator.reward(self.outcome(node.actions)) if node.actions else 0.0
+        reward = self.simulator.reward(self.outcome(node.actions))
         node.visited += 1
         for parent, action in path:
             parent.visited += 1
