@@ -77,8 +77,8 @@ def test_gradients_are_summed_whole_behind_the_backward_pass(mlp: Simulator) -> 
 
 
 def test_servers_get_gradients_and_send_weights(mlp: Simulator) -> None:
-    """Each of two devices sends the other half of each gradient, at 10 GB/s both ways, and gets half of the weights. Those of fc2
-    were updated behind the backward pass, so they come between the gradient and the weights of fc1."""
+    """Each of two devices sends the other half of each gradient, at 10 GB/s both ways, and gets half of the weights. Those of
+    fc2 are updated behind the backward pass, so they come between the gradient and the weights of fc1."""
     hand = ByHand(mlp)
     half = {op: 2e-6 + hand.weights[op] / 2 / 10e9 for op in (0, 2)}
     seconds = mlp.run([Action(FAST, How.PS)] * 3).seconds
