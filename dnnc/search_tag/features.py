@@ -112,4 +112,4 @@ class Features:
         return Graph(nodes, edges, MOST + decided, self.subsets, self.ways, self.groups)
 
 
-__all__ = ["NODES", "TYPES", "WIDTH", "Features", "Graph"]
+__all__ = ["DEVICE", "NODES", "OP", "TYPES", "WIDTH", "Features", "Graph"]

@@ -308,13 +308,12 @@ def _grouped(workload: Workload) -> list[int]:
     place_of = [index[top(number)] for number in range(len(ops))]
     weights = np.zeros(len(classes))
     near: list[dict[int, float]] = [{} for _ in classes]
-    sizes = [float(sum(type_bytes(value.type) or 0 for value in op.results)) for op in ops]
     for number, makers in enumerate(workload.makers):
         weights[place_of[number]] += workload.mean[number]
         for maker in makers:
             u, v = place_of[maker], place_of[number]
             if u != v:
-                near[u][v] = near[v][u] = near[u].get(v, 0.0) + sizes[maker]
+                near[u][v] = near[v][u] = near[u].get(v, 0.0) + workload.sizes[maker, number]
     part = _parts(near, weights, workload.most)
     return [part[place] for place in place_of]
 

@@ -57,6 +57,8 @@ def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, opt
     )
     best = _cheapest(expressed(simulator, found.strategy), facts, context)
     context.count(NAME, iterations=len(found.curve), simulated=found.simulated, groups=simulator.workload.count)
+    if found.interrupted:
+        context.count(NAME, interrupted=1)
     seconds = min(found.outcome.seconds, found.with_factors.seconds)
     gathered = f" with {found.with_factors.gathered} gradients of gathered factors" if found.with_factors.gathered else ""
     text = (

@@ -11,11 +11,12 @@ between device groups, of which a transfer occupies all that it crosses, and the
   bucket; ``ps``: each device sends every server its part and gets its part of the weights back), then weights updated.
 - ``model``: the ops of an op group are cut, in order, into as many runs of equal seconds as there are devices, one for each. A
   segment occupies all device groups that have ops of it until the last of its ops is done.
-- With *factors* (SFB, after the search): where the gradient of a matrix, or of several, is dearer to sum than the two tensors
-  whose product it is are to gather, including the whole product on each device, these are gathered.
+- With *factors* (SFB, of the strategy that the search found): where the two tensors whose product a gradient is take less time
+  to gather, and to multiply whole on each device, than the gradient takes to sum, they are gathered. TAG's integer programme
+  may also do ops before the product on every device; here the product alone is.
 
 TAG's released simulator charges gradients their size over the number of replicas, takes one bandwidth for all factors and
-leaves one feature at 0; these three are put right here. Memory: weights, gradients, optimizer state, and what is kept for the
+leaves one feature at 0; all three are put right here. Memory: weights, gradients, optimizer state, and what is kept for the
 backward pass; more than a device has makes a strategy unfit.
 """
 
@@ -139,11 +140,11 @@ class Simulator:
         return strategy, outcome
 
     def reward(self, outcome: Outcome) -> float:
-        """T_base / T - 1, and of what is above 1 the fourth root, as in TAG's released code: an action that was not tried yet has
-        a mean of 0, and none would be beside rewards of 10. -1 where memory does not suffice."""
+        """T_base / T - 1, of what is above 1 the fourth root; -1 where memory does not suffice. An action that was not tried
+        yet has a mean of 0, and beside rewards of 10 it never would be: TAG's released code takes the root as well."""
         if not outcome.fits:
             return -1.0
-        gain = self.baseline[1].seconds / outcome.seconds - 1
+        gain = self.baseline[1].seconds / outcome.seconds - 1 if outcome.seconds else 0.0
         return gain if gain <= 1 else math.sqrt(math.sqrt(gain))
 
     def run(self, strategy: Sequence[Action], *, factors: bool = False) -> Outcome:

@@ -7,8 +7,8 @@ at each node to the child with the greatest
 
 where K is the number of children, n the visits of the child, N of the node, q the mean reward of what was tried below the child
 and p its prior: 1 / K, or what a graph attention network says (``network``). The leaf is simulated, gets children unless all op
-groups are decided, and its reward, T_base / T - 1 or -1 where memory does not suffice, counts at all nodes of the walk. Ties go
-by an order drawn from the seed. Iterations are counted, not seconds, so that the same seed gives the same plan anywhere.
+groups are decided, and its reward (``Simulator.reward``: T_base / T - 1 up to 1) counts at all nodes of the walk. Ties go by an
+order drawn from the seed. Iterations are counted, not seconds, so that the same seed gives the same plan anywhere.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def puct(q: Floats, prior: Floats, visits: Floats, visited: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best strategy of a search, what the simulator says of it and, with SFB, of the same strategy; the baseline's; after each
-    iteration the seconds of the best so far; how many different strategies were simulated; and the tree."""
+    """The best strategy of a search, what the simulator says of it and, with SFB, of the same strategy; the baseline's; after
+    each iteration the seconds of the best so far; how many different strategies were simulated; and the tree."""
 
     strategy: tuple[Action, ...]
     outcome: Outcome
@@ -72,6 +72,7 @@ class Found:
     curve: tuple[float, ...]
     simulated: int
     root: Node
+    interrupted: bool = False
 
     @property
     def speedup(self) -> float:
@@ -89,20 +90,24 @@ class TreeSearch:
         self.outcomes: dict[tuple[int, ...], Outcome] = {}
 
     def run(self, iterations: int, progress: Callable[[float], None] = lambda fraction: None) -> Found:
-        """The best strategy of so many iterations."""
+        """The best strategy of so many iterations, or of those before an interrupt from the keyboard."""
         base, baseline = self.simulator.baseline
         best, strategy, outcome = self.simulator.reward(baseline), base, baseline
         root, curve = Node(), []
-        for number in range(iterations):
-            reward, actions = self.iteration(root)
-            if reward > best:
-                best, outcome = reward, self.outcome(actions)
-                strategy = tuple(self.simulator.actions[action] for action in self.filled(actions))
-            curve.append(outcome.seconds)
-            if number % 16 == 0:
-                progress(number / iterations)
+        interrupted = False
+        try:
+            for number in range(iterations):
+                reward, actions = self.iteration(root)
+                if reward > best:
+                    best, outcome = reward, self.outcome(actions)
+                    strategy = tuple(self.simulator.actions[action] for action in self.filled(actions))
+                curve.append(outcome.seconds)
+                if number % 16 == 0:
+                    progress(number / iterations)
+        except KeyboardInterrupt:
+            interrupted = True
         factors = self.simulator.run(strategy, factors=True)
-        return Found(strategy, outcome, factors, baseline, tuple(curve), len(self.outcomes), root)
+        return Found(strategy, outcome, factors, baseline, tuple(curve), len(self.outcomes), root, interrupted)
 
     def iteration(self, root: Node) -> tuple[float, tuple[int, ...]]:
         """The reward of the leaf that is visited, and its actions."""

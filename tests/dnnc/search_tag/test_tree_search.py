@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from dnnc.search_tag.features import Graph
+from dnnc.search_tag.device_groups import MOST
+from dnnc.search_tag.features import DEVICE, OP, Graph
 from dnnc.search_tag.op_groups import Floats
 from dnnc.search_tag.tree_search import Node, TreeSearch, puct
 from tests.dnnc.search_tag.machines import simulator, text
@@ -69,3 +70,26 @@ def test_the_groups_that_are_not_decided_do_as_the_first() -> None:
     search = TreeSearch(simulator(MODEL))
     assert search.filled((4, 2)) == (4, 2, 4)
     assert search.filled(()) == (0, 0, 0)
+
+
+def test_an_interrupt_ends_it_with_the_best_so_far() -> None:
+    def interrupted(fraction: float) -> None:
+        if fraction:
+            raise KeyboardInterrupt
+
+    found = TreeSearch(simulator(MODEL)).run(100, interrupted)
+    assert found.interrupted
+    assert len(found.curve) == 17
+    assert found.outcome.seconds == found.curve[-1]
+
+
+def test_no_feature_is_always_zero() -> None:
+    """As one is in TAG's released code. 13 of op groups and 5 of device groups, and 5 types of edges."""
+    search = TreeSearch(simulator("zoo:mlp,layers=3,hidden=64,batch=8"))
+    graphs = [search.graph(Node(actions)) for actions in ((), (1,), (2, 3), (8,))]
+    nodes = np.stack([graph.nodes for graph in graphs])
+    assert (np.abs(nodes[:, MOST:, :OP]).max(axis=(0, 1)) > 0).all()
+    assert (np.abs(nodes[:, :MOST, OP : OP + DEVICE]).max(axis=(0, 1)) > 0).all()
+    assert all(graph.edges[kind].any() for graph in graphs for kind in range(5))
+    assert np.isfinite(nodes).all()
+    assert np.abs(nodes).max() < 10
