@@ -119,6 +119,7 @@ def train(
     cases: Callable[[int], tuple[str, Simulator]], steps: int, seed: int, told: Callable[[int, Step], None]
 ) -> dict[str, Floats]:
     """The weights after so many steps on ``cases``, by number; ``told`` of each step."""
+    torch.set_num_threads(1)  # arrays are small: threads would wait for each other, and their sums depend on how many there are
     trainer = Trainer(seed)
     for number in range(steps):
         told(number, trainer.step(*cases(number), number))

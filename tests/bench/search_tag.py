@@ -1,7 +1,7 @@
 """TAG's search beside dnnc's own: ``python -m tests.bench.search_tag [--topologies N] [--seed S] [--iterations N] [--prior
 FILE] [MODEL ...]``.
 
-On TAG's testbed and ``N`` topologies drawn as TAG drew them, of a step of one batch on each:
+On TAG's testbed and ``N`` topologies drawn as TAG drew them, of a step of one batch, or of ``--microbatches``:
 
 - ``uniform``, ``trained``: what TAG's search finds with each prior, as speed-up over its baseline (data parallel on all
   devices, sums of gradients beside the backward pass) by TAG's simulator, with SFB where that is faster; ``its``: iterations
@@ -60,10 +60,15 @@ def bridged(simulator: Simulator, found: Found, module: Module) -> float:
     return best
 
 
-def default(model: str, topology: str, folder: Path) -> tuple[float, float]:
+def default(model: str, topology: str, folder: Path, microbatches: int) -> tuple[float, float]:
     """Seconds of the default plan's step, and of its search."""
     options = CompileOptions(
-        f"{model},weights=declared", topology, folder / "plan", objective=TRAINING.name, microbatches=1, plan_only=True
+        f"{model},weights=declared",
+        topology,
+        folder / "plan",
+        objective=TRAINING.name,
+        microbatches=microbatches,
+        plan_only=True,
     )
     result = compile_model(options, sink=DiagnosticSink())
     return result.plan.value, result.seconds["search"]
@@ -74,6 +79,7 @@ def main() -> int:
     parser.add_argument("--topologies", type=int, default=2, help="drawn at random, beside TAG's testbed")
     parser.add_argument("--seed", type=int, default=0, help="of the first of them; the next have the next numbers")
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument("--microbatches", type=int, default=1, help="of a step, one after another; TAG's has one")
     parser.add_argument("--prior", type=Path, help="a file of 'dnnc tag train'")
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     given = parser.parse_args()
@@ -95,7 +101,7 @@ def main() -> int:
         for (name, file), model in itertools.product(files.items(), given.models):
             topology = load_topology(file, DiagnosticSink())
             module = cases.module(model).extend([topology])
-            simulator = Simulator(Workload(module, topology), Machines(topology))
+            simulator = Simulator(Workload(module, topology), Machines(topology), given.microbatches)
             found, seconds, its = searched(simulator, None, given.iterations)
             cells, best, speedups = f"{found.speedup:8.2f} {its:5} {seconds:5.1f}", found, [found.speedup, math.nan]
             if prior is not None:
@@ -106,7 +112,7 @@ def main() -> int:
             else:
                 cells += f" {'-':>8} {'-':>5} {'-':>5}"
             value = bridged(simulator, best, module)
-            own, search = default(model, file, folder)
+            own, search = default(model, file, folder, given.microbatches)
             rows.append((speedups[0], speedups[1], value / own))
             simulated = best.baseline.seconds / best.speedup
             cells += "".join(f" {1e3 * number:{width}.1f} ms" for number, width in ((simulated, 7), (value, 6), (own, 6)))
