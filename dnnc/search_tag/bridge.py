@@ -1,9 +1,9 @@
 """From a strategy of TAG's search to a plan that dnnc's IR can say: stages on meshes of one axis, as a stated plan
 (``ReplayPass``).
 
-What can be said as it is: ops that split the batch in equal parts over the devices of a mesh, ops that every device of it does
-whole, and op groups on disjoint sets of device groups that need each other in one direction only, as stages. What cannot is
-projected to the nearest that can:
+What can be said as it is: whole weights on every device, ops that split the batch in equal parts over the devices of a mesh,
+ops that every device of it does whole, and op groups on disjoint sets of device groups that need each other in one direction
+only, as stages. What cannot is projected to the nearest that can:
 
 - op groups whose sets of device groups overlap, or need each other in both directions, all go to one mesh over the set on which
   most of the seconds are;
@@ -25,8 +25,8 @@ from ir.facets import WHOLE
 from ir.layout_rules import rules
 from ir.objectives import TRAINING
 from ir.shares import equal
-from ir.types import Type
-from passes.model.graph import topological
+from ir.types import Replicate, Type
+from passes.model.graph import reads, topological
 from passes.replay.meshes import ReplayPass
 from passes.shard.build import possible
 
@@ -78,6 +78,7 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
         elif machines.count(action.groups) > 1 and action.how in (How.PS, How.MODEL):
             changed["from ps to all-reduce" if action.how is How.PS else "from model to a split batch"] += 1
     ops, strategies, uneven = [], [], False
+    held: dict[tuple[int, str], None] = {}
     types: dict[str, Type] = {name: resource.type for name, resource in workload.module.resources.items()}
     types.update((value.name, value.type) for value in workload.module.entry.args)
     types.update((value.name, value.type) for op in workload.module.entry.ops for value in op.results)
@@ -91,6 +92,7 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
             split = next((one for one in rule.strategies(count) if one.name == factor.name), None)
             if split is not None and possible([split], [equal(count)], own, True):
                 name, uneven = factor.name, uneven or bool(factor.size % count)
+        held.update(((stage, read), None) for read in reads(op) if count > 1 and read in workload.module.resources)
         ops.append(f"{stage}:{op.id}")
         strategies.append(name if count > 1 else "")
     sizes = [machines.count(place) for place in order]
@@ -100,6 +102,7 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
         objective=TRAINING.name,
         strategies=tuple(strategies),
         axes=tuple(f"{stage}:{size}:x" for stage, size in enumerate(sizes) if size > 1),
+        weights=tuple(f"{stage}:{Replicate()}:{name[1:]}" for stage, name in held),
         uneven=uneven,
         microbatches=simulator.microbatches,
         source="TAG's strategy",

@@ -51,6 +51,7 @@ class Machines:
     topology: Topology
     _channels: dict[tuple[int, int], Channel] = field(default_factory=dict)
     _speeds: dict[tuple[int, ...], Speed] = field(default_factory=dict)
+    _crossed: dict[tuple[int, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.groups) > MOST:
@@ -100,6 +101,14 @@ class Machines:
             1 / slowest if slowest else float("inf"),
             tuple(sorted({name for name, _ in media})) or (own,),
         )
+
+    def crossed(self, groups: tuple[int, ...]) -> tuple[str, ...]:
+        """What a collective over all devices of these groups occupies: the media of every transfer between them."""
+        found = self._crossed.get(groups)
+        if found is None:
+            media = {name for a in groups for b in groups for name in self.channel(a, b).media}
+            found = self._crossed[groups] = tuple(sorted(media))
+        return found
 
     def ring(self, groups: tuple[int, ...]) -> Speed:
         """Of collectives over all devices of these groups."""

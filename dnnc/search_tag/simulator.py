@@ -16,8 +16,12 @@ between device groups, of which a transfer occupies all that it crosses, and the
   may also do ops before the product on every device; here the product alone is.
 
 TAG's released simulator charges gradients their size over the number of replicas, takes one bandwidth for all factors and
-leaves one feature at 0; all three are put right here. Memory: weights, gradients, optimizer state, and what is kept for the
-backward pass; more than a device has makes a strategy unfit.
+leaves one feature at 0; all three are put right here. So is a fourth: there a collective occupies no link, so that half of the
+gradients by ``ps`` and half by ``all_reduce`` would take half of the time. Here it occupies the media between its device
+groups.
+
+Memory: weights, gradients, optimizer state, and what is kept for the backward pass; more than a device has makes a strategy
+unfit.
 """
 
 from __future__ import annotations
@@ -337,7 +341,7 @@ class _Step:
         sums = self.simulator.sums(number, action, self.factors)
         self.gathered += sums.gathered
         if sums.seconds:
-            summed = self.tasks.add(sums.seconds, (COLLECTIVES,), list(made.values()))
+            summed = self.tasks.add(sums.seconds, (COLLECTIVES, *self.machines.crossed(action.groups)), list(made.values()))
             for group in action.groups:
                 self.update(number, group, sums.update, [summed], sums.more)
         if sums.served:

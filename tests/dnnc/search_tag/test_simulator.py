@@ -85,6 +85,16 @@ def test_servers_get_gradients_and_send_weights(mlp: Simulator) -> None:
     assert seconds == pytest.approx(hand.flops(0, 1, 2) / 2 / 2e9 + half[0] + half[2] + half[0], rel=1e-12)
 
 
+def test_servers_and_collectives_share_the_links(mlp: Simulator) -> None:
+    """Those of fc2 were updated behind the backward pass, so its weights wait for the sum of fc1's gradient."""
+    hand = ByHand(mlp)
+    summed = (2 * 2e-6 + BUCKET / 10e9) * hand.weights[0] / BUCKET
+    brought = 2e-6 + hand.weights[2] / 2 / 10e9
+    reduced, served = Action(FAST, How.ALL_REDUCE), Action(FAST, How.PS)
+    seconds = mlp.run(strategy(mlp, reduced, reduced, served)).seconds
+    assert seconds == pytest.approx(hand.flops(0, 1, 2) / 2 / 2e9 + summed + brought, rel=1e-12)
+
+
 def test_tensors_travel_between_device_groups(mlp: Simulator) -> None:
     hand = ByHand(mlp)
     away = ACROSS + 8 * 16 * 4 / 1e9
