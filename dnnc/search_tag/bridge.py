@@ -10,7 +10,7 @@ only, as stages. What cannot is projected to the nearest that can:
 - ``ps`` becomes the sum by a collective, ``model`` a split of the batch, and gathered factors the sum of gradients;
 - an op that the batch does not divide over is done whole by every device.
 
-``Expressed.text`` says how many op groups that changed. Seconds and memory of the plan are then dnnc's own, with its bound.
+``Expressed.text`` says how many that changed. Seconds and memory of the plan are then dnnc's own, with its bound.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
             changed["moved to other devices"] += 1
         elif machines.count(action.groups) > 1 and action.how in (How.PS, How.MODEL):
             changed["from ps to all-reduce" if action.how is How.PS else "from model to a split batch"] += 1
-    ops, strategies, uneven = [], [], False
+    ops, strategies, uneven, whole = [], [], False, 0
     held: dict[tuple[int, str], None] = {}
     types: dict[str, Type] = {name: resource.type for name, resource in workload.module.resources.items()}
     types.update((value.name, value.type) for value in workload.module.entry.args)
@@ -92,6 +92,7 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
             split = next((one for one in rule.strategies(count) if one.name == factor.name), None)
             if split is not None and possible([split], [equal(count)], own, True):
                 name, uneven = factor.name, uneven or bool(factor.size % count)
+        whole += factor is not None and action.how is not How.DUPLICATE and name == WHOLE and count > 1
         held.update(((stage, read), None) for read in reads(op) if count > 1 and read in workload.module.resources)
         ops.append(f"{stage}:{op.id}")
         strategies.append(name if count > 1 else "")
@@ -107,7 +108,8 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
         microbatches=simulator.microbatches,
         source="TAG's strategy",
     )
-    told = ", ".join(f"{count} of {len(strategy)} op groups {how}" for how, count in sorted(changed.items()))
+    parts = [f"{count} of {len(strategy)} op groups {how}" for how, count in sorted(changed.items())]
+    told = ", ".join([*parts, *([f"{whole} of {len(ops)} ops done whole"] if whole else [])])
     where = f"stages on {', '.join(map(str, sizes))} devices" if len(order) > 1 else f"one stage on {sizes[0]} devices"
     return Expressed(replay, f"{where}; projected: {told or 'nothing'}")
 

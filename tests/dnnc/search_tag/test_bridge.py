@@ -87,6 +87,12 @@ def test_a_duplicate_runs_whole_and_others_split_the_batch(mlp: Simulator) -> No
     ]
 
 
+def test_a_batch_that_does_not_reach_all_devices_is_done_whole() -> None:
+    two = simulator("zoo:mlp,layers=1,batch=2")
+    (mesh,) = expressed(two, [Action(BOTH, How.ALL_REDUCE)] * two.workload.count)
+    assert mesh.text == "one stage on 3 devices; projected: 1 of 1 ops done whole"
+
+
 def test_one_mesh_costs_what_the_simulator_says_but_for_what_overlaps() -> None:
     """Both count the same seconds of compute: on one device nothing else is left."""
     one = simulator(MODEL, text(fast=0.5))
