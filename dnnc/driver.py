@@ -25,6 +25,7 @@ from dnnc.kinds import (
     with_restrictions,
 )
 from dnnc.options import (
+    TAG,
     CompileOptions,
     build_pipeline,
     kinds_besides,
@@ -204,7 +205,11 @@ def compile_model(
 
     if options.profile:
         context.profile = _profile(options.profile, training=_trains(pipeline))
-    pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
+    searched = ""
+    if options.search == TAG:
+        pipelines, searched = _by_tag(pipeline, module, context, options, clock)
+    else:
+        pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
     module, pipeline = KindSearch(context, manager or {}, passed).run(pipelines, module)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
@@ -218,7 +223,7 @@ def compile_model(
         message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"
         sink.warn(message, where="--recompute stage", hint="leave it out, or use more stages")
     plan_told = with_restrictions(
-        _noted(plan, profile=note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology)),
+        _noted(plan, profile=note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched),
         restrictions(options, topology),
         topology,
     )
@@ -273,6 +278,18 @@ def compile_model(
     )
 
 
+def _by_tag(
+    pipeline: tuple[Pass, ...], module: Module, context: PassContext, options: CompileOptions, clock: _Clock
+) -> tuple[tuple[tuple[Pass, ...], ...], str]:
+    """The pipeline whose plan TAG's search found, and how."""
+    from dnnc.search_tag import TagOptions, tag_plan
+
+    with clock.step("search"):
+        asked = TagOptions(options.prior, options.iterations, options.microbatches or 1)
+        planned = tag_plan(pipeline, module, context, asked)
+    return (planned.pipeline,), planned.text
+
+
 def _trains(pipeline: Iterable[Pass]) -> bool:
     """Whether a pipeline plans a training step, by a search or as a plan states it."""
     return any(
@@ -315,7 +332,7 @@ def is_profiled(model: str, module: Module) -> bool:
     return is_profile(module)
 
 
-def _noted(plan: Plan, **notes: str) -> Plan:
+def _noted(plan: Plan, /, **notes: str) -> Plan:
     """The plan, whose certificate says what is not empty of ``notes``."""
     told = {key: text for key, text in notes.items() if text}
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **told}.items())))

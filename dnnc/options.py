@@ -30,6 +30,10 @@ from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_o
 from ir.topology import Topology
 from passes.framework.base import Pass
 
+TAG = "tag"
+SEARCHES = ("certified", TAG)
+"""Whose search plans: dnnc's own, with a bound, or TAG's (``dnnc.search_tag``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -49,7 +53,9 @@ class CompileOptions:
     (``3,1``; ``equal``); ``microbatches`` and ``training`` are of a training step. ``explain`` asks for
     ``CompileResult.explanation``; ``load_test``: every program is opened by onnxruntime before the build counts as done.
     ``inputs``: an ``.npz`` of arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its
-    first microbatch. ``profile``: files of ``dnnc profile``, whose seconds stand over those that are modelled."""
+    first microbatch. ``profile``: files of ``dnnc profile``, whose seconds stand over those that are modelled. ``search``:
+    whose search (``SEARCHES``; empty: dnnc's own); of TAG's the file of its ``prior`` and its ``iterations`` (None: the
+    defaults)."""
 
     model: str
     topology: str
@@ -79,6 +85,9 @@ class CompileOptions:
     load_test: bool = True
     inputs: Path | None = None
     profile: tuple[Path, ...] = ()
+    search: str = ""
+    prior: Path | None = None
+    iterations: int | None = None
 
 
 def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
@@ -94,6 +103,7 @@ def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
         "--microbatches": options.microbatches,
         "--explain": options.explain,
         "--inputs": options.inputs,
+        "--search tag": options.search == TAG,
     }
     clash = [flag for flag, value in given.items() if value] + options.training.flags
     if clash:
@@ -122,7 +132,7 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
 
 def meshes_free(options: CompileOptions) -> bool:
     """Whether plans on meshes are searched beside others: no option says how to plan, or is of single devices."""
-    asked = options.plan is not None or options.pipeline or options.mesh
+    asked = options.plan is not None or options.pipeline or options.mesh or options.search == TAG
     single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
     single = single or options.training.stages_each > 1 or not options.training.flush
     alone = options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name)
@@ -174,6 +184,7 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     from passes.framework.pipeline import parse_pipeline
 
     check_time_limit(options.time_limit)
+    _check_search(options)
     if options.plan is not None:
         return _replay(options)
     trains = asks_training(options) and not profiled
@@ -182,7 +193,8 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
         options = replace(options, mesh="")
     plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if trains else (PIPELINE, SHARDED_PIPELINE)
     left_out = PROGRAM_PASSES if options.plan_only and not options.pipeline else ()
-    pipeline = parse_pipeline(options.pipeline or (sharded if options.mesh else plain), without=left_out)
+    on_meshes = options.mesh or options.search == TAG
+    pipeline = parse_pipeline(options.pipeline or (sharded if on_meshes else plain), without=left_out)
     if trains:
         pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
     elif flags := options.training.flags:
@@ -222,6 +234,30 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     if options.comm:  # every pass that adds up compute and transfers must do it the same way
         pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
     return pipeline
+
+
+def _check_search(options: CompileOptions) -> None:
+    """Raises UsageError for options that TAG's search does not have, and for its own without it."""
+    if options.search != TAG:
+        own = {"--search-prior": options.prior, "--iterations": options.iterations}
+        if flags := [flag for flag, value in own.items() if value is not None]:
+            raise UsageError(f"{', '.join(flags)}: of TAG's search", hint="add --search tag, or leave it out")
+        return
+    if not asks_training(options):
+        raise UsageError("--search tag is of a training step", hint="add --objective training, or leave --search out")
+    given = {
+        "--plan": options.plan,
+        "--passes": options.pipeline,
+        "--mesh": options.mesh,
+        "--strategy": options.strategy,
+        "--shares": options.shares,
+        "--uneven": options.uneven,
+        "--stages": options.stages is not None,
+        "--time-limit": options.time_limit is not None,
+        "--recompute": options.training.recompute,
+    }
+    if clash := [flag for flag, value in given.items() if value]:
+        raise UsageError(f"--search tag cannot go with {', '.join(clash)}", hint="leave one of them out")
 
 
 def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
@@ -368,6 +404,8 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
 
 
 __all__ = [
+    "SEARCHES",
+    "TAG",
     "CompileOptions",
     "asks_training",
     "build_pipeline",

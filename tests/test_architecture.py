@@ -36,7 +36,7 @@ DOORS = {
     "google": ("dnnc/frontends/*", "dnnc/backend/*"),  # protobuf, which onnx brings and whose errors it lets through
     "onnxruntime": ("dnnc/ort.py",),  # where its telemetry is turned off first
     "sympy": ("dnnc/frontends/*shape*.py",),
-    "torch": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*", "dnnc/runtime/torch/*"),
+    "torch": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*", "dnnc/runtime/torch/*", "dnnc/search_tag/training.py"),
     "onnxscript": ("dnnc/frontends/torch/*",),
     "safetensors": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*"),
     "typer": ("dnnc/cli/*",),

@@ -16,6 +16,7 @@ from dnnc.cli import (
     ir_tools,
     profile_command,
     solve_command,
+    tag,
     topology,
     train,
     whatif_command,
@@ -81,3 +82,4 @@ for _name, _function, _summary in _COMMANDS:
 
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(topology.app, name="topology")
+app.add_typer(tag.app, name="tag")

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from ir.ops import Op
 
 
+class Search(StrEnum):
+    """Whose search plans (``dnnc.options.SEARCHES``)."""
+
+    CERTIFIED = "certified"
+    TAG = "tag"
+
+
 class Strategy(StrEnum):
     """Plans by name (``passes.shard.named``)."""
 
@@ -165,6 +172,21 @@ def compile_(
             help="Seconds that 'dnnc profile' measured stand over those that are modelled. Repeatable.",
         ),
     ] = None,
+    search: Annotated[
+        Search,
+        typer.Option(
+            help="training: whose search plans: dnnc's own, with a bound of all plans, or TAG's tree search over op groups and "
+            "groups of equal devices.",
+        ),
+    ] = Search.CERTIFIED,
+    search_prior: Annotated[
+        Path | None,
+        typer.Option("--search-prior", metavar="FILE.npz", help="With --search tag: a prior of 'dnnc tag train'."),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(min=1, max=1 << 20, metavar="N", help="With --search tag: iterations of the search (default: 1000)."),
+    ] = None,
     load_test: Annotated[
         bool,
         typer.Option("--load-test/--no-load-test", help="Open each program in onnxruntime before the build counts as done."),
@@ -230,6 +252,9 @@ def compile_(
         load_test=load_test,
         inputs=inputs,
         profile=tuple(profile or ()),
+        search=search.value,
+        prior=search_prior,
+        iterations=iterations,
     )
     sink = DiagnosticSink()
     try:

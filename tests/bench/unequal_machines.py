@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import random
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from dnnc.frontends.topology import load_topology
 from dnnc.frontends.topology_writer import topology_to_toml
 from dnnc.kinds import IN_STAGES
 from dnnc.machine.subsets import restricted
+from dnnc.search_tag.cases import drawn
 from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput
 from ir.module import Plan
 from ir.objectives import TRAINING
@@ -44,33 +44,7 @@ MODELS = (
     "bert-large,batch=48",
     "bert-small,batch=96",
 )
-TYPES = {"p100": 10, "gtx1080ti": 9, "v100": 30}
-"""GiB that programs can use."""
 TESTBED = "preset:tag-testbed"
-
-
-def drawn(seed: int) -> str:
-    """One of TAG's random topologies, as TOML."""
-    pick = random.Random(seed)
-    hosts = [(pick.choice(sorted(TYPES)), pick.randint(2, 8), pick.choice((8, 20))) for _ in range(pick.randint(1, 4))]
-    between = pick.choice((2.81, 5))
-    lines = ["version = 1", 'switches = ["network"]', "[types]"]
-    lines += [f'{name} = "preset:{name}"' for name in sorted({name for name, _, _ in hosts})]
-    for number, (name, count, inside) in enumerate(hosts):
-        host = f"h{number}"
-        lines += ["[[hosts]]", f'name = "{host}"']
-        lines += ["[[devices]]", f'name = "{host}-{name}-{{0..{count - 1}}}"', f'type = "{name}"', f'host = "{host}"']
-        lines += [f'memory = "{TYPES[name]} GiB"']
-        lines += [
-            "[[links]]",
-            f'each = "devices of {host}"',
-            f'to = "{host}"',
-            f'bandwidth = "{inside} GB/s"',
-            'latency = "6 us"',
-        ]
-        lines += ["[[links]]", f'each = "{host}"', 'to = "network"', f'bandwidth = "{between} GB/s"', 'latency = "0 us"']
-        lines += ["shared = true"]
-    return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True)

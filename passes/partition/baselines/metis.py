@@ -9,7 +9,7 @@ it does not. Karypis and Kumar, SIAM J. Sci. Comput. 1998.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -46,12 +46,6 @@ def metis(case: Case, limits: Limits) -> Stages:
 
 def partition(problem: Problem, kind: int, nodes: Sequence[int], parts: int) -> list[int]:
     """The part of each of ``nodes``: at most ``parts``, balanced in seconds on ``kind``, little cut."""
-    if parts < 2:
-        return [0] * len(nodes)
-    try:
-        import pymetis
-    except ImportError:
-        raise NoPlan("METIS is not installed: pip install pymetis") from None
     index = {v: i for i, v in enumerate(nodes)}
     near: list[dict[int, float]] = [{} for _ in nodes]
     for maker, readers, cost in zip(problem.producer, problem.consumers, problem.transfer[kind], strict=True):
@@ -61,14 +55,25 @@ def partition(problem: Problem, kind: int, nodes: Sequence[int], parts: int) -> 
             if u is not None and v is not None and u != v:
                 near[u][v] = near[u].get(v, 0.0) + float(cost)
                 near[v][u] = near[v].get(u, 0.0) + float(cost)
+    return balanced(near, np.maximum(problem.seconds[kind, list(nodes)], 0.0), parts)
+
+
+def balanced(near: Sequence[Mapping[int, float]], weights: Floats, parts: int) -> list[int]:
+    """The part of each node of a graph: at most ``parts``, balanced in ``weights``, the sum of the edges cut small. ``near``:
+    the weights of each node's edges, by neighbour, the same from both ends. Raises NoPlan where METIS is not installed."""
+    if parts < 2:
+        return [0] * len(near)
+    try:
+        import pymetis
+    except ImportError:
+        raise NoPlan("METIS is not installed: pip install pymetis") from None
     starts = np.cumsum([0, *(len(row) for row in near)]).tolist()
     ends = [v for row in near for v in sorted(row)]
     costs = np.array([row[v] for row in near for v in sorted(row)])
-    seconds = np.maximum(problem.seconds[kind, list(nodes)], 0.0)
     result = pymetis.part_graph(
         parts,
         adjacency=pymetis.CSRAdjacency(adj_starts=starts, adjacent=ends),
-        vweights=_whole(seconds, 0),
+        vweights=_whole(weights, 0),
         eweights=_whole(costs, 1),
         recursive=False,
         options=pymetis.Options(seed=1),
@@ -84,4 +89,4 @@ def _whole(weights: Floats, least: int) -> list[int]:
     return [max(least, round(weight / total * SCALE)) for weight in weights.tolist()]
 
 
-__all__ = ["metis", "partition"]
+__all__ = ["balanced", "metis", "partition"]

@@ -1,0 +1,95 @@
+"""What the prior of TAG's search is trained on: models, and topologies drawn at random as TAG draws them.
+
+Topologies (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX 1080 Ti or V100, 8 or 20 GB/s inside a host, 2.81
+or 5 GB/s between hosts. Models are those of the zoo that TAG was trained on, but for batch and depth.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dnnc.frontends import load_model
+from dnnc.frontends.topology import read_topology
+from dnnc.search_tag.device_groups import Machines
+from dnnc.search_tag.op_groups import Workload
+from dnnc.search_tag.simulator import Simulator
+from ir.module import Module
+from passes.framework.base import PassContext
+from passes.framework.manager import PassManager
+from passes.framework.pipeline import parse_pipeline
+from passes.model.folding import expand
+
+MODELS = (
+    "zoo:vgg19,batch=96",
+    "zoo:resnet101,batch=96",
+    "zoo:inception-v3,batch=96",
+    "zoo:transformer-base,batch=96",
+    "zoo:bert-large,batch=48",
+    "zoo:bert-small,batch=96",
+)
+"""TAG's."""
+TYPES = {"p100": 10, "gtx1080ti": 9, "v100": 30}
+"""GiB that programs can use."""
+
+
+class Cases:
+    """Searches by number: of each model in turn, on topologies drawn from ``seed`` on, of which there are so many."""
+
+    def __init__(self, models: Sequence[str], topologies: int, seed: int, context: PassContext) -> None:
+        self.models, self.topologies, self.seed, self.context = tuple(models), topologies, seed, context
+        self._modules: dict[str, Module] = {}
+        self._known: dict[tuple[str, int], Simulator] = {}
+
+    def __call__(self, number: int) -> tuple[str, Simulator]:
+        """A name and a simulator. Raises what reading a model raises."""
+        model = self.models[number % len(self.models)]
+        drawing = self.seed + number // len(self.models) % self.topologies
+        key = model, drawing
+        if key not in self._known:
+            self._known[key] = simulator_of(self.module(model), drawn(drawing))
+        return f"{model} on topology {drawing}", self._known[key]
+
+    def module(self, model: str) -> Module:
+        """With the costs of its ops."""
+        if model not in self._modules:
+            loaded = load_model(model, {}, self.context.sink, allow_missing_weights=True)
+            context = replace(self.context, statistics={})
+            self._modules[model] = PassManager(parse_pipeline("canonicalize,cost"), expanded=True).run(
+                expand(loaded.module), context
+            )
+        return self._modules[model]
+
+
+def simulator_of(module: Module, text: str) -> Simulator:
+    """Of a module with costs, on the topology that a text describes."""
+    topology = read_topology(text)
+    return Simulator(Workload(module, topology), Machines(topology))
+
+
+def drawn(seed: int) -> str:
+    """One of TAG's random topologies, as TOML."""
+    pick = random.Random(seed)
+    hosts = [(pick.choice(sorted(TYPES)), pick.randint(2, 8), pick.choice((8, 20))) for _ in range(pick.randint(1, 4))]
+    between = pick.choice((2.81, 5))
+    lines = ["version = 1", 'switches = ["network"]', "[types]"]
+    lines += [f'{name} = "preset:{name}"' for name in sorted({name for name, _, _ in hosts})]
+    for number, (name, count, inside) in enumerate(hosts):
+        host = f"h{number}"
+        lines += ["[[hosts]]", f'name = "{host}"']
+        lines += ["[[devices]]", f'name = "{host}-{name}-{{0..{count - 1}}}"', f'type = "{name}"', f'host = "{host}"']
+        lines += [f'memory = "{TYPES[name]} GiB"']
+        lines += [
+            "[[links]]",
+            f'each = "devices of {host}"',
+            f'to = "{host}"',
+            f'bandwidth = "{inside} GB/s"',
+            'latency = "6 us"',
+        ]
+        lines += ["[[links]]", f'each = "{host}"', 'to = "network"', f'bandwidth = "{between} GB/s"', 'latency = "0 us"']
+        lines += ["shared = true"]
+    return "\n".join(lines) + "\n"
+
+
+__all__ = ["MODELS", "Cases", "drawn", "simulator_of"]

@@ -1,0 +1,153 @@
+"""The graph attention network that gives TAG's search its prior: its forward pass, and its weights as an ``.npz``.
+
+Four layers of four heads, as TAG has them, but 64 wide and not 256: about 0.1 M weights and not 14 M, so that a prior costs a
+few milliseconds of numpy and trains within minutes on a processor. In each layer a node attends, for each type of edge and each
+head, to the sources of its edges (Velickovic et al., Graph Attention Networks, ICLR 2018):
+
+    z = M_type h,   a_ij = softmax over j of leaky(t . z_i + s . z_j + w edge_ij),   h_i' = h_i + tanh(sum of a_ij z_j + U h_i +
+    b)
+
+over all types and heads, h being scaled to a root mean square of 1 first. The score of an action is v . tanh of a sum: of the
+op group to decide, of the mean of the device groups of the action, of that of the others, and of the way.
+
+``scores`` is written in what numpy and torch have in common, and takes one of them: planning needs numpy alone, and
+``training`` passes torch. Arrays have any leading batch dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnnc.runtime.npz import Header, read_npz
+from dnnc.search_tag.device_groups import MOST
+from dnnc.search_tag.features import TYPES, WIDTH, Graph
+from dnnc.search_tag.op_groups import Floats
+from ir.diagnostics import InvalidInput
+
+LAYERS, HEADS, HEAD = 4, 4, 16
+HIDDEN = HEADS * HEAD
+MOST_LOGIT = 30.0
+"""Of attention, either way, so that no exponential overflows."""
+
+
+def shapes() -> dict[str, tuple[int, ...]]:
+    """The weights of the network, by name."""
+    found: dict[str, tuple[int, ...]] = {"input": (WIDTH, HIDDEN), "input.bias": (HIDDEN,)}
+    for layer in range(LAYERS):
+        found |= {
+            f"{layer}.message": (TYPES, HIDDEN, HIDDEN),
+            f"{layer}.source": (TYPES, HEADS, HEAD),
+            f"{layer}.target": (TYPES, HEADS, HEAD),
+            f"{layer}.edge": (TYPES, HEADS),
+            f"{layer}.own": (HIDDEN, HIDDEN),
+            f"{layer}.bias": (HIDDEN,),
+        }
+    found |= {name: (HIDDEN, HIDDEN) for name in ("op", "inside", "outside")}
+    return found | {"way": (4, HIDDEN), "bias": (HIDDEN,), "score": (HIDDEN,)}
+
+
+def initial(seed: int) -> dict[str, Floats]:
+    """Random weights: normal, divided by the root of the width that they sum over; biases are 0."""
+    random = np.random.default_rng(seed)
+    return {
+        name: np.zeros(shape) if name.endswith("bias") else random.normal(0, 1 / np.sqrt(_fan(name, shape)), shape)
+        for name, shape in shapes().items()
+    }
+
+
+def _fan(name: str, shape: tuple[int, ...]) -> int:
+    return shape[-1] if name.endswith(("source", "target", "score")) else shape[-2]
+
+
+def scores(weights: Mapping[str, Any], batch: Mapping[str, Any], library: Any) -> Any:
+    """The score of each action, ``[B, K]``. ``batch``: nodes ``[B, N, WIDTH]``, edges ``[B, TYPES, N, N]``, of the op group to
+    decide ``next`` ``[B, N]``, 1 at its row; ``subsets`` ``[B, K, MOST]``, ``ways`` ``[B, K, 4]`` and ``groups`` ``[B, MOST]``
+    as of ``Graph``. ``library``: numpy or torch, whose arrays all of them are."""
+    edges = batch["edges"]
+    there = (edges > 0)[:, :, None]
+    hidden = library.tanh(batch["nodes"] @ weights["input"] + weights["input.bias"])
+    rows = hidden.shape[-2]
+    for layer in range(LAYERS):
+        scaled = hidden / library.sqrt((hidden * hidden).mean(-1)[..., None] + 1e-6)
+        sent = scaled[:, None] @ weights[f"{layer}.message"]
+        sent = sent.reshape(-1, TYPES, rows, HEADS, HEAD).swapaxes(2, 3)
+        source = (sent * weights[f"{layer}.source"][:, :, None]).sum(-1)
+        target = (sent * weights[f"{layer}.target"][:, :, None]).sum(-1)
+        along = weights[f"{layer}.edge"][:, :, None, None] * edges[:, :, None]
+        logits = target[..., None] + source[..., None, :] + along
+        raised = library.exp(library.clip(library.maximum(logits, 0.2 * logits), -MOST_LOGIT, MOST_LOGIT)) * there
+        attention = raised / (raised.sum(-1)[..., None] + 1e-30)
+        got = (attention @ sent).sum(1).swapaxes(1, 2).reshape(-1, rows, HIDDEN)
+        hidden = hidden + library.tanh(got + scaled @ weights[f"{layer}.own"] + weights[f"{layer}.bias"])
+    op = (batch["next"][..., None] * hidden).sum(1) @ weights["op"]
+    subsets, devices = batch["subsets"], hidden[:, :MOST]
+    others = batch["groups"][:, None] - subsets
+    inside = _mean(subsets, devices @ weights["inside"], library)
+    outside = _mean(others, devices @ weights["outside"], library)
+    summed = op[:, None] + inside + outside + batch["ways"] @ weights["way"] + weights["bias"]
+    return library.tanh(summed) @ weights["score"]
+
+
+def _mean(subsets: Any, devices: Any, library: Any) -> Any:
+    """Of the devices of each subset; 0 of none."""
+    one = library.ones_like(subsets[..., :1])
+    return subsets @ devices / library.maximum(subsets.sum(-1)[..., None], one)
+
+
+def arrays(graph: Graph) -> dict[str, Floats]:
+    """A batch of one."""
+    chosen = np.zeros(len(graph.nodes))
+    chosen[graph.next] = 1
+    parts = {"nodes": graph.nodes, "edges": graph.edges, "next": chosen}
+    parts |= {"subsets": graph.subsets, "ways": graph.ways, "groups": graph.groups}
+    return {name: part[None] for name, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A prior: the softmax of the scores."""
+
+    weights: Mapping[str, Floats]
+
+    def __call__(self, graph: Graph) -> Floats:
+        found: Floats = scores(self.weights, arrays(graph), np)[0]
+        raised: Floats = np.exp(found - found.max())
+        raised /= raised.sum()
+        return raised
+
+
+def read_prior(path: Path) -> Network:
+    """What ``dnnc tag train`` wrote. Raises InvalidInput for another file."""
+
+    def wanted(headers: Mapping[str, Header]) -> None:
+        expected = shapes()
+        for name in sorted(expected.keys() | headers.keys()):
+            header = headers.get(name)
+            if name not in expected:
+                fault = f"an array '{name}' that a prior does not have"
+            elif header is None:
+                fault = f"no array '{name}'"
+            elif header.shape != expected[name] or header.dtype != np.float32:
+                fault = f"'{name}' of {header.dtype} {list(header.shape)}, expected float32 {list(expected[name])}"
+            else:
+                continue
+            raise InvalidInput(f"this is no prior of 'dnnc tag train': {fault}", where=str(path))
+
+    weights = read_npz(path, wanted)
+    for name, values in weights.items():
+        if not np.isfinite(values).all():
+            raise InvalidInput(f"'{name}' holds numbers that are not finite", where=str(path))
+    return Network({name: values.astype(np.float64) for name, values in weights.items()})
+
+
+def prior_arrays(weights: Mapping[str, Floats]) -> dict[str, Any]:
+    """The weights as they are written, by name."""
+    return {name: np.asarray(weights[name], dtype=np.float32) for name in shapes()}
+
+
+__all__ = ["HIDDEN", "LAYERS", "Network", "arrays", "initial", "prior_arrays", "read_prior", "scores", "shapes"]

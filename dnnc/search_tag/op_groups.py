@@ -1,0 +1,354 @@
+"""Op groups: what TAG's search decides about, with the seconds and bytes of their ops and of the tensors between them.
+
+METIS splits the graph into groups of about equal seconds with few bytes between them. Before that, ops are joined that must be
+treated alike: what is not cut with the batch, such as a constant that is made of weights, is joined with those who read it.
+
+A group may send to another and get something back in turn, so groups are not simulated as wholes but in *segments*: the ops of
+a group at one level, where the level of an op counts the changes of group on the longest way to it. Segments depend on each
+other without a circle, since a level never falls along an edge and rises where the group changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from ir.diagnostics import UsageError
+from ir.facets import Cost
+from ir.layout_rules import Factor, Kind, rules
+from ir.module import Module, Resource
+from ir.operators import PRODUCT, has
+from ir.ops import Op, Value
+from ir.topology import DeviceType, Topology
+from ir.types import TensorType, type_bytes
+from passes.model.graph import reads
+from passes.model.learning import learning, learning_seconds, samples_of, saved_values
+from passes.model.op_time import passes_seconds
+from passes.model.stages.problem import Floats
+from passes.partition.baselines.case import NoPlan
+from passes.partition.baselines.metis import balanced
+
+GROUPS = 40
+"""Op groups at most, as in TAG."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How the batch passes through a function: the factor by which an op is cut with it, by position, and the dimension along
+    which a value lies cut, by name."""
+
+    factors: Mapping[int, Factor]
+    dims: Mapping[str, int]
+
+
+def batch_of(module: Module) -> Batch:
+    """The batch, carried from the arguments of the entry function as far as the layout rules of its ops let it."""
+    samples, factors, dims = samples_of(module.entry), dict[int, Factor](), dict[str, int]()
+    for arg in module.entry.args:
+        if isinstance(arg.type, TensorType) and arg.type.shape and arg.type.shape[0] == samples:
+            dims[arg.name] = 0
+    for number, (op, rule) in enumerate(rules(module)):
+        ports = [(port, dims[name]) for port, name in enumerate(op.operands) if name in dims]
+        parallel = (factor for factor in (rule.factors if rule and ports else ()) if factor.kind is Kind.PARALLEL)
+        factor = next((one for one in parallel if all(one.operands[port] == dim for port, dim in ports)), None)
+        if factor is not None:
+            factors[number] = factor
+            along = zip(op.results, factor.results, strict=True)
+            dims.update((value.name, dim) for value, dim in along if dim is not None and value.name)
+    return Batch(factors, dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Of a weight that trains: its bytes, what its update moves, the op that reads it first, and the bytes of the two tensors
+    whose product it is, for the whole batch; 0 where it is no product, or a sum of several."""
+
+    op: int
+    size: int
+    update: int
+    factors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The ops of an op group at one level. ``held``: bytes of their weights, with gradients and optimizer state; ``saved``:
+    what they keep of a batch for the backward pass."""
+
+    group: int
+    ops: tuple[int, ...]
+    gradients: tuple[Gradient, ...]
+    held: int
+    saved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The tensors that a segment sends to the same other segments: bytes, and how many have a gradient that comes back."""
+
+    source: int
+    readers: tuple[int, ...]
+    size: int
+    back: int
+
+
+@dataclass
+class Workload:
+    """A training step of a module with costs, in op groups."""
+
+    module: Module
+    topology: Topology
+    most: int = GROUPS
+    _seconds: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
+
+    @cached_property
+    def batch(self) -> Batch:
+        return batch_of(self.module)
+
+    @cached_property
+    def group_of(self) -> tuple[int, ...]:
+        """The op group of each op. Groups are numbered by their seconds, the dearest first: the order of the search."""
+        part = _grouped(self)
+        total: dict[int, float] = {}
+        for number, seconds in zip(part, self.mean, strict=True):
+            total[number] = total.get(number, 0.0) + seconds
+        order = {number: place for place, number in enumerate(sorted(total, key=lambda one: (-total[one], one)))}
+        return tuple(order[number] for number in part)
+
+    @cached_property
+    def count(self) -> int:
+        """How many op groups there are."""
+        return max(self.group_of, default=-1) + 1
+
+    @cached_property
+    def mean(self) -> list[float]:
+        """Seconds of each op for the whole batch, forward and backward, averaged over the types of devices."""
+        rows = [[one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types]
+        return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+    @cached_property
+    def makers(self) -> tuple[tuple[int, ...], ...]:
+        """The ops whose results each op reads."""
+        made = {value.name: number for number, op in enumerate(self.module.entry.ops) for value in op.results}
+        return tuple(tuple(sorted({made[name] for name in reads(op) if name in made})) for op in self.module.entry.ops)
+
+    @cached_property
+    def sizes(self) -> dict[tuple[int, int], int]:
+        """Bytes of what one op reads of another, by maker and reader."""
+        made = {value.name: (number, value) for number, op in enumerate(self.module.entry.ops) for value in op.results}
+        found: dict[tuple[int, int], int] = {}
+        for number, op in enumerate(self.module.entry.ops):
+            for name in reads(op):
+                if name in made:
+                    maker, value = made[name]
+                    found[maker, number] = found.get((maker, number), 0) + (type_bytes(value.type) or 0)
+        return found
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The ops of each op group, in order."""
+        found: list[list[int]] = [[] for _ in range(self.count)]
+        for number, group in enumerate(self.group_of):
+            found[group].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def held(self) -> list[int]:
+        """Bytes of the weights that each op is the first to read, with their gradients and the state of the optimizer."""
+        state, owner = learning(self.module).state, self._owners
+        found = [0] * len(self.module.entry.ops)
+        for name, number in owner.items():
+            size = type_bytes(self.module.resources[name].type) or 0
+            found[number] += 2 * size + state[name] if name in state else size
+        return found
+
+    @cached_property
+    def saved(self) -> list[int]:
+        """Bytes that each op is the first to keep of a batch for the backward pass."""
+        learned, seen, found = learning(self.module), set[str](), []
+        for op in self.module.entry.ops:
+            values = {name: size for name, size in saved_values(op, learned).items() if name not in seen}
+            seen.update(values)
+            found.append(sum(values.values()))
+        return found
+
+    @cached_property
+    def _owners(self) -> dict[str, int]:
+        """The first reader of each weight."""
+        found: dict[str, int] = {}
+        for number, op in enumerate(self.module.entry.ops):
+            for name in reads(op):
+                if name in self.module.resources:
+                    found.setdefault(name, number)
+        return found
+
+    @cached_property
+    def gradients(self) -> dict[int, tuple[Gradient, ...]]:
+        """Of the weights that train, by the op that reads them first."""
+        learned, found = learning(self.module), dict[int, list[Gradient]]()
+        readers: dict[str, int] = {}
+        for op in self.module.entry.ops:
+            for name in reads(op):
+                readers[name] = readers.get(name, 0) + 1
+        for name, number in self._owners.items():
+            if name in learned.state:
+                resource, op = self.module.resources[name], self.module.entry.ops[number]
+                factors = _factors(op, resource, learned.sizes) if readers[name] == 1 and number in self.batch.factors else 0
+                size = type_bytes(resource.type) or 0
+                found.setdefault(number, []).append(Gradient(number, size, learned.update[name], factors))
+        return {number: tuple(row) for number, row in found.items()}
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """In an order in which each stands behind those it reads of."""
+        members: dict[tuple[int, int], list[int]] = {}
+        levels: list[int] = []
+        for number, makers in enumerate(self.makers):
+            group = self.group_of[number]
+            levels.append(max((levels[maker] + (self.group_of[maker] != group) for maker in makers), default=0))
+            members.setdefault((levels[number], group), []).append(number)
+        return tuple(
+            Segment(
+                group,
+                tuple(ops),
+                tuple(one for number in ops for one in self.gradients.get(number, ())),
+                sum(self.held[number] for number in ops),
+                sum(self.saved[number] for number in ops),
+            )
+            for (_, group), ops in sorted(members.items(), key=lambda item: (item[0][0], item[1]))
+        )
+
+    @cached_property
+    def bundles(self) -> tuple[Bundle, ...]:
+        """What segments send to others."""
+        home = {number: place for place, segment in enumerate(self.segments) for number in segment.ops}
+        learned, sums = learning(self.module), dict[tuple[int, tuple[int, ...]], list[int]]()
+        readers: dict[str, set[int]] = {}
+        for number, op in enumerate(self.module.entry.ops):
+            for name in reads(op):
+                readers.setdefault(name, set()).add(home[number])
+        for number, op in enumerate(self.module.entry.ops):
+            for value in op.results:
+                others = tuple(sorted(readers.get(value.name, set()) - {home[number]}))
+                if others:
+                    row = sums.setdefault((home[number], others), [0, 0])
+                    size = type_bytes(value.type) or 0
+                    row[0] += size
+                    row[1] += size if value.name in learned.values else 0
+        return tuple(Bundle(source, others, *row) for (source, others), row in sorted(sums.items()))
+
+    def seconds(self, type_: DeviceType, parts: int) -> list[tuple[float, float]]:
+        """Of each op of one of ``parts`` equal parts of the batch on such a device: forward and backward pass."""
+        key = type_.name, parts
+        if key not in self._seconds:
+            known: dict[object, tuple[float, float]] = {}  # ops that are alike share their facets
+            rows = []
+            for number, op in enumerate(self.module.entry.ops):
+                cut = self._part(number, op, parts)
+                cost = cut.facet(Cost, Cost())
+                alike = op.facets, cut.results[0].type if cut.results else None
+                if alike not in known:
+                    known[alike] = passes_seconds(cut, type_, cost.input_grad + cost.weight_grad)
+                rows.append(known[alike])
+            self._seconds[key] = rows
+        return self._seconds[key]
+
+    def _part(self, number: int, op: Op, parts: int) -> Op:
+        """The op on one of the parts of the batch; whole where it is not cut with it."""
+        cost = op.facet(Cost)
+        if cost is None or parts == 1 or number not in self.batch.factors:
+            return op
+
+        def cut(value: Value) -> Value:
+            dim, type_ = self.batch.dims.get(value.name), value.type
+            length = type_.shape[dim] if dim is not None and isinstance(type_, TensorType) and type_.shape else None
+            if dim is None or not isinstance(length, int) or not isinstance(type_, TensorType) or not type_.shape:
+                return value
+            return Value(value.name, replace(type_, shape=(*type_.shape[:dim], -(-length // parts), *type_.shape[dim + 1 :])))
+
+        here = replace(
+            cost,
+            flops=cost.flops // parts,
+            read=cost.weight + (cost.read - cost.weight) // parts,
+            write=cost.write // parts,
+            input_grad=cost.input_grad // parts,
+            weight_grad=cost.weight_grad // parts,
+        )
+        return replace(op.with_facets(here), results=tuple(map(cut, op.results)))
+
+
+def _factors(op: Op, resource: Resource, sizes: Mapping[str, int]) -> int:
+    """Bytes of the input and of the output's gradient of a product with this matrix; 0 of anything else."""
+    matrix = isinstance(resource.type, TensorType) and len(resource.type.shape or ()) == 2
+    if not has(op, PRODUCT) or not matrix or len(op.operands) < 2 or op.operands[1] != resource.name:
+        return 0
+    return sizes.get(op.operands[0], 0) + sizes.get(op.results[0].name, 0)
+
+
+def _grouped(workload: Workload) -> list[int]:
+    """The part of each op. Raises UsageError where METIS is not installed."""
+    ops, batch = workload.module.entry.ops, workload.batch
+    leader = list(range(len(ops)))
+
+    def top(number: int) -> int:
+        while leader[number] != number:
+            number = leader[number]
+        return number
+
+    for number, makers in enumerate(workload.makers):
+        for maker in makers:
+            if maker not in batch.factors:
+                leader[top(number)] = top(maker)
+    classes = sorted({top(number) for number in range(len(ops))})
+    index = {number: place for place, number in enumerate(classes)}
+    place_of = [index[top(number)] for number in range(len(ops))]
+    weights = np.zeros(len(classes))
+    near: list[dict[int, float]] = [{} for _ in classes]
+    for number, makers in enumerate(workload.makers):
+        weights[place_of[number]] += workload.mean[number]
+        for maker in makers:
+            u, v = place_of[maker], place_of[number]
+            if u != v:
+                near[u][v] = near[v][u] = near[u].get(v, 0.0) + workload.sizes[maker, number]
+    part = _parts(near, weights, workload.most)
+    return [part[place] for place in place_of]
+
+
+def _parts(near: Sequence[Mapping[int, float]], weights: Floats, most: int) -> list[int]:
+    """The part of each node, of ``most`` at most. A node that outweighs an even share of the nodes left is a part alone, for
+    METIS cannot balance it."""
+    left = sorted(range(len(near)), key=lambda node: (-weights[node], node))
+    part: dict[int, int] = {}
+    total = float(weights.sum())
+    while left and len(part) < most - 1 and weights[left[0]] * (most - len(part)) > total:
+        total -= weights[left[0]]
+        part[left.pop(0)] = len(part)
+    first, left = len(part), sorted(left)
+    if len(left) > most - first:
+        index = {node: place for place, node in enumerate(left)}
+        inner = [{index[other]: cost for other, cost in near[node].items() if other in index} for node in left]
+        try:
+            found = balanced(inner, weights[left], most - first)
+        except NoPlan as error:
+            raise UsageError(str(error), where="--search tag") from None
+    else:
+        found = list(range(len(left)))
+    part.update((node, first + number) for node, number in zip(left, found, strict=True))
+    return [part[node] for node in range(len(near))]
+
+
+def runs(weights: Sequence[float], count: int) -> list[int]:
+    """Cut a sequence into ``count`` runs of about equal weight: the run of each element."""
+    total, done, found = math.fsum(weights) or 1.0, 0.0, []
+    for weight in weights:
+        found.append(min(count - 1, int((done + weight / 2) / total * count)))
+        done += weight
+    assert all(one <= other for one, other in pairwise(found))
+    return found
+
+
+__all__ = ["GROUPS", "Batch", "Bundle", "Floats", "Gradient", "Segment", "Workload", "batch_of", "runs"]

@@ -1,0 +1,93 @@
+"""TAG's search in the place of dnnc's own: the pass that states the plan it found, and what a certificate says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dnnc.search_tag.bridge import Expressed, expressed
+from dnnc.search_tag.device_groups import Machines
+from dnnc.search_tag.network import read_prior
+from dnnc.search_tag.op_groups import Workload
+from dnnc.search_tag.simulator import Simulator
+from dnnc.search_tag.tree_search import ITERATIONS, Found, TreeSearch
+from dnnc.units import seconds_text
+from ir.diagnostics import Infeasible, InvalidInput
+from ir.module import Module, Plan
+from ir.topology import Topology
+from passes.framework.base import Pass, PassContext
+from passes.framework.manager import PassManager
+
+NAME = "tag"
+
+
+@dataclass(frozen=True, slots=True)
+class TagOptions:
+    """``prior``: an ``.npz`` of ``dnnc tag train``, None for a uniform prior; ``iterations``: of the tree search, None for
+    ``ITERATIONS``; ``microbatches`` of a step, one after another."""
+
+    prior: Path | None = None
+    iterations: int | None = None
+    microbatches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TagPlan:
+    """The pipeline that states the plan, what the search found, and both in a sentence for a certificate."""
+
+    pipeline: tuple[Pass, ...]
+    found: Found
+    text: str
+
+
+def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, options: TagOptions) -> TagPlan:
+    """Searches a plan for ``module``, whose topology is given, by TAG's method, and puts it in the place of the pass ``shard``.
+
+    Raises InvalidInput for a file that is no prior and a topology with too many device groups, UsageError where METIS is not
+    installed, Infeasible where nothing fits that dnnc can express."""
+    prior = read_prior(options.prior) if options.prior is not None else None
+    place = next(number for number, step in enumerate(pipeline) if step.name == "shard")
+    facts = PassManager(pipeline[:place], expanded=True).run(module, context)
+    topology = facts.first(Topology)
+    assert topology is not None
+    simulator = Simulator(Workload(facts, topology), Machines(topology), options.microbatches)
+    found = TreeSearch(simulator, prior).run(
+        options.iterations or ITERATIONS, lambda fraction: context.progress("TAG's tree search", fraction)
+    )
+    best = _cheapest(expressed(simulator, found.strategy), facts, context)
+    context.count(NAME, iterations=len(found.curve), simulated=found.simulated, groups=simulator.workload.count)
+    if found.interrupted:
+        context.count(NAME, interrupted=1)
+    seconds = min(found.outcome.seconds, found.with_factors.seconds)
+    gathered = f" with {found.with_factors.gathered} gradients of gathered factors" if found.with_factors.gathered else ""
+    text = (
+        f"TAG's tree search, {len(found.curve)} iterations, {'trained' if prior else 'uniform'} prior: {seconds_text(seconds)} "
+        f"a step in its simulator{gathered}, {seconds_text(found.baseline.seconds)} by data parallel; expressed as {best.text}"
+    )
+    return TagPlan((*pipeline[:place], best.replay, *pipeline[place + 1 :]), found, text)
+
+
+def _cheapest(candidates: Sequence[Expressed], facts: Module, context: PassContext) -> Expressed:
+    """The candidate whose plan has the least value. Raises the last fault where none is a plan."""
+    if len(candidates) == 1:
+        return candidates[0]
+    best: tuple[float, Expressed] | None = None
+    fault: InvalidInput | Infeasible | None = None
+    for candidate in candidates:
+        try:
+            made = PassManager((candidate.replay,), expanded=True).run(facts, replace(context, statistics={}))
+        except (InvalidInput, Infeasible) as error:
+            fault = error
+            continue
+        plan = made.first(Plan)
+        assert plan is not None
+        if best is None or plan.value < best[0]:
+            best = plan.value, candidate
+    if best is None:
+        assert fault is not None
+        raise fault
+    return best[1]
+
+
+__all__ = ["NAME", "TagOptions", "TagPlan", "tag_plan"]
