@@ -3,12 +3,13 @@
 On one host, devices of one type all take part. Else whole sets may stay idle (``passes.model.parts``): slow ones, or those
 behind a slow link. Which sets are searched is decided by an estimate of a batch split over a mesh of one axis: the seconds of
 the ops (``speeds``), in training also the sums of gradients that outlast the backward pass. All devices together are searched
-in any case, and in every shape. A set that is not searched has a bound for which nothing is built, its ops divided as the
-speeds are.
+in any case, and in every shape: last, and in equal shares alone, those in which rows share a host with others. A set that is
+not searched has a bound for which nothing is built, its ops divided as the speeds are.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,27 +63,28 @@ def candidates(
     all devices take part."""
     speeds = Speeds(module, topology, training=training)
     estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
-    found = [one for shape in _sensible(topology.devices) for one in estimates.meshes(topology.devices, shape)]
+    found: list[Candidate] = []
+    across: list[Candidate] = []
+    for sizes in shapes(len(topology.devices)):
+        if _rows_share_hosts(topology.devices, sizes):
+            across += [one for one in estimates.meshes(topology.devices, sizes) if not one.shares]
+        else:
+            found += estimates.meshes(topology.devices, sizes)
     parts: list[Candidate] = []
     for names in () if every else whole_parts(topology):
         if 1 < len(names) < len(topology.devices):
             parts += estimates.meshes([topology.device(name) for name in names], (len(names),))[:1]
     parts.sort(key=lambda candidate: candidate.order)
     left = min((candidate.least for candidate in parts[MOST_PARTS:]), default=math.inf)
-    return Candidates(tuple(sorted([*found, *parts[:MOST_PARTS]], key=lambda candidate: candidate.order)), left)
+    in_order = sorted([*found, *parts[:MOST_PARTS]], key=lambda candidate: candidate.order)
+    return Candidates((*in_order, *across), left)
 
 
-def _sensible(devices: Sequence[Device]) -> list[tuple[int, ...]]:
-    """Shapes of one axis, and of two where the members of a row are all on one host, or its hosts are in no other row."""
-    found = []
-    for sizes in shapes(len(devices)):
-        rows = [devices[first : first + sizes[-1]] for first in range(0, len(devices), sizes[-1])]
-        hosts = [{device.host for device in row} for row in rows]
-        if len(sizes) == 1 or all(
-            len(own) == 1 or all(own.isdisjoint(other) for other in hosts if other is not own) for own in hosts
-        ):
-            found.append(sizes)
-    return found
+def _rows_share_hosts(devices: Sequence[Device], sizes: Sequence[int]) -> bool:
+    """Whether a row of the mesh has members on several hosts, one of which has members of another row."""
+    rows = [devices[first : first + sizes[-1]] for first in range(0, len(devices), sizes[-1])]
+    hosts = [{device.host for device in row} for row in rows]
+    return any(len(one) > 1 and not one.isdisjoint(other) for one, other in itertools.permutations(hosts, 2))
 
 
 class _Estimates:

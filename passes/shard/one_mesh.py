@@ -134,7 +134,7 @@ class MeshSearch:
 
     def look(self, number: int, candidate: Candidate) -> None:
         """Searches one mesh and keeps its plan where that is better."""
-        if candidate.least >= self.beaten:
+        if candidate.least >= self.beaten < math.inf:
             self.bounded(candidate, candidate.least)
             return
         self.context.progress(f"mesh {'x'.join(map(str, candidate.sizes))}", number / len(self.among.searched))

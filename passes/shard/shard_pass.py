@@ -431,6 +431,8 @@ def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Seq
         return {}
     others = {devices: bound for devices, bound in sets.items() if tuple(device.name for device in devices) != mesh.devices}
     second = min(others, key=lambda devices: others[devices])
+    if sets[every] == math.inf:
+        return {"idle": "on a mesh every device runs every op, and some of these cannot"}
     text = f"on one mesh of all devices no plan is below {sets[every]:.3g} s a microbatch"
     if second != every:
         text += f", on the next best of {len(sets)} sets, {len(second)} devices, below {sets[second]:.3g} s"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import ir
 from dnnc.frontends import DIALECTS
 from dnnc.machine.subsets import restricted
+from ir.diagnostics import Infeasible
 from ir.module import Mesh, Module, Plan
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from passes.cost import CostPass
@@ -119,6 +120,40 @@ def test_a_host_stays_idle_where_that_is_quicker(slow: float, between: float, us
     assert plan.value == pytest.approx(min(values))
     assert plan.bound <= plan.value
     assert ("idle" in dict(plan.certificate)) == (used == 2)
+
+
+@pytest.mark.parametrize("groups", [((1e9, 1), (1e9, 3)), ((2e9, 1), (1e9, 3))])
+def test_every_shape_is_searched(groups: tuple[tuple[float, int], ...]) -> None:
+    """Rows of 2x2 share a host, and nothing else divides two samples and layers of twice an odd number."""
+    text = STEP.replace("64", "62").format(batch=2, width=122, size=62 * 122 * 8)
+    module = through(ir.load_module(text, dialects=DIALECTS), CostPass()).extend([hosts(*groups, between=1e12)])
+    plan, square = (through(module, ShardPass(training=True, mesh=mesh)).first(Plan) for mesh in ("", "2x2"))
+    assert plan is not None
+    assert square is not None
+    assert plan.value <= square.value * (1 + 1e-9)
+    assert plan.bound <= square.value
+
+
+TIMED = """
+module @m {opset.onnx = 20} {
+  resource @v : tensor<64x64xf32> = declared
+  func @main(%x : tensor<8x64xf32>) -> (%y : tensor<8x64xf32>) {
+    %y = onnx.MatMul(%x, @v) : tensor<8x64xf32> time<@t0 = 0.001>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_devices_that_cannot_run_an_op_stay_idle(training: bool) -> None:
+    """Where all meshes have such a device, that is said."""
+    module = through(ir.load_module(TIMED, dialects=DIALECTS), CostPass())
+    with pytest.raises(Infeasible, match="some cannot run %y"):
+        through(module.extend([hosts((1e9, 1), (2e9, 1))]), ShardPass(training=training))
+    plan = through(module.extend([hosts((1e9, 2), (2e9, 1))]), ShardPass(training=training)).first(Plan)
+    assert plan is not None
+    assert plan.stages[0].devices == ("h0-d0", "h0-d1")
+    assert dict(plan.certificate)["idle"] == "on a mesh every device runs every op, and some of these cannot"
 
 
 def test_devices_of_one_host_and_type_all_take_part() -> None:
