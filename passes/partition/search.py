@@ -115,8 +115,9 @@ class Search:
                 if self.objective.problem.size > HUGE:
                     self._phase("thin", self._thin)
                     return self._solution()
+                if np.isfinite(self.budget.beaten):
+                    self._phase("beaten", self._refute)
                 for name, work in (
-                    ("beaten", self._refute),
                     ("linear", self._linear),
                     ("exact", self._exact),
                     ("cuts", self._cuts),
@@ -188,7 +189,7 @@ class Search:
 
     def _refute(self) -> None:
         """Whether any plan is better than that of another kind: where none is, nothing else is looked for."""
-        if np.isfinite(self.budget.beaten) and self.tables.states.every:
+        if self.tables.states.every:
             self._trial(self.budget.beaten, None)
 
     def _linear(self) -> None:

@@ -14,6 +14,7 @@ from dnnc.cli import main
 from dnnc.runtime.torch import slowed
 from dnnc.runtime.torch.slowed import Slowed, slow_devices
 from ir.diagnostics import UsageError
+from ir.ops import Op
 from tests.dnnc.runtime.torch.training_builds import MODEL, TWO_STAGES, compiled
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -99,7 +100,7 @@ def test_a_rank_waits_before_it_sends_or_joins_a_sum(monkeypatch: pytest.MonkeyP
 
     done: list[str] = []
     communication = SimpleNamespace(
-        all_reduce=lambda *_, **__: done.append("sum"),
+        all_reduce=lambda *_, **__: SimpleNamespace(wait=lambda: done.append("sum")),
         isend=lambda *_, **__: done.append("send"),
         irecv=None,
         P2POp=lambda *_: done.append("message"),
@@ -111,9 +112,12 @@ def test_a_rank_waits_before_it_sends_or_joins_a_sum(monkeypatch: pytest.MonkeyP
     step = SimpleNamespace(readers=lambda *_: [1], microbatches=1, row=lambda rank: [], devices=("a", "b"))
     network: Any = SimpleNamespace(rank=0, slowed=SimpleNamespace(wait=lambda: done.append("wait")), here={}, outgoing=[])
     network.step, network.most, network.tag, network.place = step, 9, lambda *_: 1, lambda *_: None
-    comm: Any = exchange.Exchange(network, SimpleNamespace(index=0), 0, {})  # type: ignore[arg-type]
+    sums: Any = {0: Op("comm.all_reduce", (), ())}
+    comm: Any = exchange.Exchange(network, SimpleNamespace(index=0), 0, sums)  # type: ignore[arg-type]
     comm.all_reduce(torch.ones(2), 0)
-    comm._begin(exchange.Bucket.of([torch.ones(2)], 1), 0, "sum")
+    bucket = exchange.Bucket.of([torch.ones(2)], 1)
+    comm._begin(bucket, 0, "sum")
+    bucket.work.wait()
     comm._swap({0: torch.ones(1), 1: torch.ones(1)}, {0: [1], 1: [1]}, torch.ones(1), 0)
     channel: Any = SimpleNamespace(number=0, target=SimpleNamespace(index=1))
     exchange.Network.send(network, torch.ones(1), channel, 0)
