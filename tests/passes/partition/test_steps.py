@@ -267,13 +267,18 @@ def test_what_does_not_go_with_training_is_refused() -> None:
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.lists(st.sampled_from([16, 48, 128, 256]), min_size=3, max_size=6), st.integers(1, 3), st.integers(1, 5))
+@given(
+    st.lists(st.sampled_from([16, 48, 128, 256]), min_size=3, max_size=6),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(0, 1),
+)
 def test_a_search_ends_where_no_plan_is_better_than_one_of_another_kind(
-    widths: list[int], devices: int, microbatches: int
+    widths: list[int], devices: int, microbatches: int, stages: int
 ) -> None:
     """Just below the best plan there is none, by a bound that holds; above it the best plan is found."""
     module = chain(widths, devices)
-    search = PartitionPass(objective="training", microbatches=microbatches, replicas=0)
+    search = PartitionPass(objective="training", microbatches=microbatches, replicas=0, stages=stages)
     best = search.run(module, PassContext(dialects=DIALECTS)).first(Plan)
     assert best is not None
 
