@@ -72,14 +72,14 @@ def other_kinds(
 def with_one_mesh(pipeline: tuple[Pass, ...], topology: Topology) -> tuple[tuple[Pass, ...], ...]:
     """The pipeline, and before it, where it searches any number of stages, the one that searches one mesh: of devices of
     several types, in parts by their speeds, and in training, where the sums of gradients on one mesh travel beside the
-    backward pass."""
+    backward pass. The pipeline in stages then leaves out one stage on all devices, unless it has a shape: that may need all."""
     shard = _shard_of(pipeline)
     if shard is None or shard.stages or shard.strategy or shard.shares or shard.tied:
         return (pipeline,)
     if len({device.type for device in topology.devices}) < 2 and not shard.training:
         return (pipeline,)
     microbatches = shard.flushed if shard.training else 0  # those of a step in stages: the values are compared
-    return _resharded(pipeline, stages=1, microbatches=microbatches), _resharded(pipeline, whole=False)
+    return _resharded(pipeline, stages=1, microbatches=microbatches), _resharded(pipeline, whole=bool(shard.mesh))
 
 
 def _shard_of(pipeline: Sequence[Pass]) -> ShardPass | None:

@@ -28,7 +28,7 @@ from ir.ops import Op
 from ir.topology import DeviceType
 from ir.types import TensorType, Type, type_bytes
 from passes.model.graph import reads
-from passes.model.op_time import passes_seconds
+from passes.model.op_time import dtype_of, passes_seconds
 from passes.model.sizes import sized_results
 
 RECOMPUTE = "recompute"
@@ -138,8 +138,7 @@ def learning_seconds(module: Module, device_type: DeviceType) -> list[Passes]:
     known: dict[object, Passes] = {}  # ops that are alike share their facets
     found = []
     for op in module.entry.ops:
-        dtype = next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
-        alike = id(op.facet(Cost)), id(op.facet(Time)), dtype
+        alike = id(op.facet(Cost)), id(op.facet(Time)), dtype_of(op)
         if alike not in known:
             cost = op.facet(Cost, Cost())
             forward, backward = passes_seconds(op, device_type, cost.input_grad + cost.weight_grad)

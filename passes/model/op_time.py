@@ -36,7 +36,7 @@ from ir import operators
 from ir.facets import BackwardTime, Cost, Time
 from ir.ops import Op, all_reads
 from ir.topology import DeviceType
-from ir.types import TensorType, Type, type_bytes
+from ir.types import DType, TensorType, Type, type_bytes
 from passes.model.products import BITS, product_of, product_seconds
 from passes.model.sizes import sized_results
 
@@ -146,9 +146,12 @@ def launches(op: Op, gradients: int) -> int:
 
 def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0) -> float:
     """Seconds beside the overhead that all parts of an op take together at least, however it is cut, or of its ``gradients`` of
-    so many flops: its arithmetic at the best rate, or its bytes at the best bandwidth."""
-    cost = op.facet(Cost)
-    if cost is None or op.facet(Time) is not None or not device_type.units:
+    so many flops: its arithmetic at the best rate, or its bytes at the best bandwidth. Stated seconds are taken as they are."""
+    cost, time = op.facet(Cost), op.facet(Time)
+    if time is not None:
+        stated = op.facet(BackwardTime) if gradients else time
+        return stated_seconds(stated, device_type) if stated is not None else 0.0
+    if cost is None or not device_type.units:
         whole = gradient_seconds(op, device_type, gradients) if gradients else op_seconds(op, device_type)
         return max(0.0, whole - device_type.overhead)
     rate = rate_of(op, cost.kind, device_type)
@@ -170,8 +173,7 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     for op in ops:
         time = op.facet(Time)
         if time is None:
-            dtype = next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
-            alike = id(op.facet(Cost)), dtype
+            alike = id(op.facet(Cost)), dtype_of(op)
             if alike not in known:
                 known[alike] = _derived(op, device_type, op.facet(Cost))
             seconds.append(known[alike])
@@ -252,7 +254,8 @@ def rate_of(op: Op, kind: str, device_type: DeviceType) -> float:
     """Flop/s that ops of a class reach with the element type of the op's first tensor result; 0 where the type states no rate
     at all."""
     rates: Mapping[str, float] = dict(device_type.rates)
-    dtype = next((value.type.dtype.value for value in op.results if isinstance(value.type, TensorType)), "")
+    made = dtype_of(op)
+    dtype = made.value if made is not None else ""
     if kind.endswith(BITS):
         kind, dtype = kind.removesuffix(BITS), BITS.removeprefix("-")
     peak = rates.get(dtype) or rates.get("f32") or max(rates.values(), default=0.0)
@@ -270,6 +273,11 @@ def efficiency_of(kind: str, device_type: DeviceType) -> float:
         kind, dash, _ = kind.rpartition("-")
         if not dash:
             return table.get("default", 1.0)
+
+
+def dtype_of(op: Op) -> DType | None:
+    """The element type of the op's first tensor result, by which ``rate_of`` goes; None where it has none."""
+    return next((value.type.dtype for value in op.results if isinstance(value.type, TensorType)), None)
 
 
 COST_PARTS = tuple(f.name for f in fields(Cost) if f.name != "kind")

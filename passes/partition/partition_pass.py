@@ -180,9 +180,9 @@ class PartitionPass(Pass):
 
         if self.chunks > 1:
             return self._in_chunks(topology, plan_of)
-        if self.stages or self.split == ANY or not steps.flush:
-            return plan_of(self.stages)[0]
         try:
+            if self.stages or self.split == ANY or not steps.flush:
+                return plan_of(self.stages)[0]
             return steps.quickest(plan_of, devices, beaten)
         except NoBetterPlan as error:  # a bound on periods
             raise NoBetterPlan(steps.least(error.bound, range(1, every + 1)), self.name) from None

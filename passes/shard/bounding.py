@@ -29,7 +29,7 @@ from passes.model.folding import Folding
 from passes.model.learning import recomputes
 from passes.model.liveness import value_bytes
 from passes.model.network import Network
-from passes.model.op_time import fused_seconds, launches, least_seconds, op_seconds, stated_part
+from passes.model.op_time import dtype_of, fused_seconds, launches, least_seconds, op_seconds, stated_part
 from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.shard.borders import Border, Cutter
@@ -224,9 +224,9 @@ class Bounding:
         work = [0.0] * self.units.count
         followed = chains_of(self.module.entry, mesh.types, training=self.training).epilogues
         for number, op in enumerate(self.module.entry.ops):
-            key = (op.facets, op.name, value_bytes(op.results[0]) if number in followed else None)
+            key = (op.facets, op.name, dtype_of(op), value_bytes(op.results[0]) if number in followed else None)
             if key not in known:
-                divided = (self.divided(op, type_, share, key[2]) for type_ in mesh.types)
+                divided = (self.divided(op, type_, share, key[3]) for type_ in mesh.types)
                 known[key] = slowest(divided, default=0.0)
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]

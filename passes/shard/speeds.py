@@ -26,7 +26,7 @@ from ir.ops import Op
 from ir.shares import Shares, equal
 from ir.topology import Device, DeviceType, Topology
 from passes.model.learning import learning_seconds, samples_of
-from passes.model.op_time import fuses, least_seconds, may_fuse, op_seconds
+from passes.model.op_time import dtype_of, fuses, least_seconds, may_fuse, op_seconds
 
 Along = tuple[Shares, ...]
 """Shares along each axis; empty where all are equal."""
@@ -86,8 +86,9 @@ class Speeds:
         for index, (op, rule) in enumerate(rules(module, module.entry)):
             if op.facet(Cost) is not None:
                 sizes = frozenset(factor.size for factor in rule.shardable if factor.divided) if rule else frozenset()
-                counts[(op.name, op.facets), sizes] += 1
-                kept[(op.name, op.facets), sizes] = index, op
+                alike = op.name, op.facets, dtype_of(op)
+                counts[alike, sizes] += 1
+                kept[alike, sizes] = index, op
         passes = [learning_seconds(module, type_) for type_ in topology.types] if training else []
         for key, (index, op) in kept.items():
             row = self.work.setdefault(key[1], [0.0] * len(topology.types))

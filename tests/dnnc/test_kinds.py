@@ -205,7 +205,12 @@ latency = "1 us"
 ONE_PRODUCT = "zoo:mlp,layers=1,inputs=512,outputs=512,batch=64"
 
 
-@pytest.mark.parametrize("asked", [{"objective": "training"}, {"mesh": "auto", "stages": 0}, {}])
+SHAPED = {"mesh": "3", "stages": 0}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"objective": "training"}, {"mesh": "auto", "stages": 0}, {}, SHAPED, {"objective": "training", **SHAPED}]
+)
 def test_parts_by_speed_are_searched_wherever_any_number_of_stages_is(tmp_path: Path, asked: dict[str, object]) -> None:
     """The bound of stages in equal parts had been told as one of all meshes, above the plan of ``stages=1``."""
     topology = tmp_path / "unequal.toml"

@@ -288,3 +288,15 @@ def test_a_search_ends_where_no_plan_is_better_than_one_of_another_kind(
     assert found is not None
     assert found.value == pytest.approx(best.value)
     assert found.bound <= best.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("stages", [0, 1, 2])
+def test_what_no_better_plan_is_below_is_a_step(stages: int) -> None:
+    """It had been a microbatch's period where a number of stages was asked for."""
+    module = chain([64, 64, 64, 64], 3)
+    search = PartitionPass(objective="training", microbatches=8, replicas=0, stages=stages)
+    best = search.run(module, PassContext(dialects=DIALECTS)).first(Plan)
+    assert best is not None
+    with pytest.raises(NoBetterPlan) as told:
+        search.run(module, PassContext(dialects=DIALECTS, incumbent=replace(best, value=best.value * 0.95)))
+    assert best.value * 0.9 < told.value.bound <= best.value * (1 + 1e-9)

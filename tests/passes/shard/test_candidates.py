@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -92,13 +93,62 @@ def test_whole_parts() -> None:
 def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool) -> None:
     """Each mesh's cheapest plan, by every choice of one node after another and by the search."""
     topology = hosts(*((rate, 1) for rate in rates))
-    module = random_module(seed, 5).extend([topology])
+    least_is_below_every_plan(random_module(seed, 5), topology, training)
+
+
+def least_is_below_every_plan(module: Module, topology: Topology, training: bool) -> None:
+    module = module.extend([topology])
     found = candidates(module, topology, network(topology), training=training, microbatches=1, uneven=False, every=True)
     for one in found.searched:
         mesh = mesh_of(topology, network(topology), one.sizes, shares=one.shares, devices=one.devices)
         problem = build(module, module.entry, mesh, None, training=training).problem
         kinds = [problem.node_kinds[kind] for kind in problem.kinds]
         assert one.least <= math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
+
+
+PROFILED = """
+module @m {opset.onnx = 20} {
+  resource @v : tensor<64x64xf32> = declared
+  func @main(%x : tensor<8x64xf32>) -> (%y : tensor<8x64xf32>) {
+    %y = onnx.MatMul(%x, @v) : tensor<8x64xf32> backward<@t0 = 0.0002, @t1 = 0.0001> time<@t0 = 0.002, @t1 = 0.001>
+  }
+}
+"""
+TWO_TYPES = """
+module @m {opset.onnx = 20} {
+  resource @v : tensor<64x64xf16> = declared
+  resource @w : tensor<64x64xbf16> = declared
+  func @main(%x : tensor<8x64xf16>, %z : tensor<8x64xbf16>) -> (%y : tensor<8x64xf16>, %u : tensor<8x64xbf16>) {
+    %y = onnx.MatMul(%x, @v) : tensor<8x64xf16>
+    %u = onnx.MatMul(%z, @w) : tensor<8x64xbf16>
+  }
+}
+"""
+
+
+def slow_with_bf16(topology: Topology) -> Topology:
+    types = (replace(type_, rates=(("bf16", type_.rates[0][1] / 100), ("f16", type_.rates[0][1]))) for type_ in topology.types)
+    return replace(topology, types=tuple(types))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("text", [PROFILED, TWO_TYPES])
+def test_the_least_counts_each_op_as_plans_do(text: str, training: bool) -> None:
+    """Measured seconds of a backward pass, and the rate of each element type: both had been taken from another op or pass."""
+    module = through(ir.load_module(text, dialects=DIALECTS), CostPass())
+    least_is_below_every_plan(module, slow_with_bf16(hosts((1e9, 1), (2e9, 1))), training)
+
+
+def test_stages_count_the_rate_of_each_element_type() -> None:
+    """Their bound had been that of two products in the type that comes first, here the slow one, above the plan of one mesh."""
+    lines = TWO_TYPES.splitlines()
+    lines[5], lines[6] = lines[6], lines[5]
+    module = through(ir.load_module("\n".join(lines), dialects=DIALECTS), CostPass()).extend([slow_with_bf16(hosts((1e9, 2)))])
+    plan, one = (through(module, ShardPass(stages=stages)).first(Plan) for stages in (0, 1))
+    assert plan is not None
+    assert one is not None
+    assert plan.bound <= one.value
+    assert plan.value == pytest.approx(one.value)
 
 
 @pytest.mark.parametrize(("slow", "between", "used"), [(1e7, 3e9, 2), (8e8, 1e7, 2), (1e9, 1e10, 3)])
