@@ -93,7 +93,7 @@ def compile_(
             max=1 << 20,
             metavar="M",
             help="training: microbatches of a step, each a run of the model, whose gradients are accumulated "
-            "(default: 8 in stages, 1 on one mesh).",
+            "(default: 8, or 1 where --mesh without --stages asks for one mesh).",
         ),
     ] = None,
     loss: train.Loss = "",

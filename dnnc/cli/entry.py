@@ -26,6 +26,9 @@ from ir.signals import Terminated, end_soon_after_a_request, termination_raises
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
 """``ClickException``, from whichever package typer takes it: a wrong option or argument."""
 
+PYDANTIC = ": Value error, "
+"""What pydantic, in some versions of typer, begins the message of a wrong choice with."""
+
 
 def run(argv: Sequence[str] | None) -> int:
     """One command, from arguments to exit code. None stands for the process's own arguments: then its streams and signals are
@@ -98,7 +101,7 @@ def _report(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, CLICK_EXCEPTION):
         told = io.StringIO()
         error.show(told)
-        _say(told.getvalue().rstrip("\n"))
+        _say(told.getvalue().rstrip("\n").replace(PYDANTIC, ": "))
         return ExitCode.USAGE
     _say(_internal_error(error, arguments))
     return ExitCode.INTERNAL

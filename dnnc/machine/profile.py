@@ -96,7 +96,7 @@ class ProfileFile:
 def read_profile(path: Path) -> ProfileFile:
     """Raises InvalidInput for a file that is no profile, with the place of the fault."""
     where = str(path)
-    data = parse_json(read_input_text(path, "profile", LONGEST), where)
+    data = parse_json(read_input_text(path, "a profile of operators", LONGEST), where)
 
     def fail(message: str, at: str) -> InvalidInput:
         return InvalidInput(message, where=f"{where}: {at}", hint="'dnnc profile' writes such files")

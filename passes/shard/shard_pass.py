@@ -42,7 +42,7 @@ from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
 from passes.shard.build import ShardInput, build
 from passes.shard.candidates import Candidate, Candidates, candidates
-from passes.shard.named import STRATEGIES, UnfitError
+from passes.shard.named import DATA, STRATEGIES, UnfitError
 from passes.shard.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.shard.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
@@ -407,7 +407,7 @@ def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPa
     same_shape = [one.shares for one in tried if one.sizes == given.mesh.sizes]
     if any(same_shape):
         certificate["shares"] = shares_text(given.mesh.shares)
-        if len(same_shape) > 1:
+        if len(same_shape) > 1 and strategy != DATA:  # which has equal shares unless others are given
             certificate["shares"] += f", the best of {', '.join(map(shares_text, same_shape))}"
     done = plan.value <= bound * (1 + AGREE)
     return Plan(
@@ -433,9 +433,9 @@ def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Seq
     second = min(others, key=lambda devices: others[devices])
     if sets[every] == math.inf:
         return {"idle": "on a mesh every device runs every op, and some of these cannot"}
-    text = f"on one mesh of all devices no plan is below {sets[every]:.3g} s a microbatch"
+    text = f"on one mesh of all devices no plan is below {1000 * sets[every]:.4g} ms a microbatch"
     if second != every:
-        text += f", on the next best of {len(sets)} sets, {len(second)} devices, below {sets[second]:.3g} s"
+        text += f", on the next best of {len(sets)} sets, {len(second)} devices, below {1000 * sets[second]:.4g} ms"
     return {"idle": text}
 
 

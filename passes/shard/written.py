@@ -198,10 +198,18 @@ def _synced_text(module: Module, stages: Sequence[Staged]) -> str:
     """How many weights are synchronised in which way; empty where all are by all-reduce."""
     found = {name: sync for stage in stages for name, sync in stage.decisions.synced.items()}
     counts = Counter(sync.method for sync in found.values())
-    told = [("sfb", "by gathered factors (sfb)"), ("ps", "through a server (ps)")]
-    others = len(trained(module.resources).keys() - found.keys())
-    parts = [f"{counts[method]} {how}" for method, how in told if counts[method]]
-    return f"gradients of weights: {', '.join(parts)}, {others} summed by all members" if parts else ""
+    if not counts["sfb"] and not counts["ps"]:
+        return ""
+    others = trained(module.resources).keys() - found.keys()
+    scattered = sum(sync_of(module.resources[name].facets).method == "reduce_scatter" for name in others)
+    counts.update(reduce_scatter=scattered, all_reduce=len(others) - scattered)
+    told = {
+        "sfb": "by gathered factors (sfb)",
+        "ps": "through a server (ps)",
+        "reduce_scatter": "summed and updated in parts (reduce_scatter)",
+        "all_reduce": "summed by all members",
+    }
+    return f"gradients of weights: {', '.join(f'{counts[method]} {how}' for method, how in told.items() if counts[method])}"
 
 
 def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequence[str]) -> Plan:

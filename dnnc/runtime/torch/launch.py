@@ -137,8 +137,9 @@ def resumption(build: TrainingBuild, checkpoint: Path) -> DiagnosticSink:
     lacking: dict[str, list[str]] = {}
     for resource in resources:
         optimizer = next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "sgd")
-        if any(f"{resource.name[1:]}.{state}" not in held for state in STATE[optimizer]):
-            lacking.setdefault(optimizer, []).append(resource.name[1:])
+        weight = resource.name[1:]  # one that is not there at all is of another model, which the ranks refuse
+        if weight in held and any(f"{weight}.{state}" not in held for state in STATE[optimizer]):
+            lacking.setdefault(optimizer, []).append(weight)
     written = {name.rpartition(".")[2] for name in held}
     before = " or ".join(name for name, states in STATE.items() if states and written.issuperset(states)) or "sgd"
     for optimizer, weights in lacking.items():

@@ -540,13 +540,17 @@ def test_how_gradients_are_synchronised_is_replayed() -> None:
     data = written(run(ShardPass(mesh="4", training=True, strategy="data"), pair()))
     assert "sync" not in data["stages"][0]
     stated = {"up": "sfb", "down": "ps(3)"}
+    both = "1 by gathered factors (sfb), 1 through a server (ps), 1 summed by all members"
     for name in stated:  # every member has all of it
         data["stages"][0]["weights"][name] = {"x": "R"}
     data["stages"][0]["sync"] = stated
     module = replayed(data, pair())
     assert written(module)["stages"][0]["sync"] == stated
     assert plan_of(replayed(written(module), pair())) == plan_of(module)
-    assert "1 by gathered factors (sfb), 1 through a server (ps)" in dict(plan_of(module).certificate)["synchronised"]
+    assert dict(plan_of(module).certificate)["synchronised"] == f"gradients of weights: {both}"
+    stated["up"] = "reduce_scatter"
+    both = "1 through a server (ps), 1 summed and updated in parts (reduce_scatter), 1 summed by all members"
+    assert dict(plan_of(replayed(data, pair())).certificate)["synchronised"] == f"gradients of weights: {both}"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -169,7 +170,12 @@ def test_a_host_stays_idle_where_that_is_quicker(slow: float, between: float, us
         values.append(alone.value)
     assert plan.value == pytest.approx(min(values))
     assert plan.bound <= plan.value
-    assert ("idle" in dict(plan.certificate)) == (used == 2)
+    idle = dict(plan.certificate).get("idle", "")
+    assert bool(idle) == (used == 2)
+    if idle:  # milliseconds, as the report has them: more than the plan takes
+        least = re.fullmatch(r"on one mesh of all devices no plan is below (\S+) ms a microbatch", idle)
+        assert least is not None
+        assert float(least[1]) / 1000 > plan.value / plan.microbatches
 
 
 @pytest.mark.parametrize("groups", [((1e9, 1), (1e9, 3)), ((2e9, 1), (1e9, 3))])
