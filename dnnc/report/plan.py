@@ -65,7 +65,7 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  a link that stages share sets the pace: no device is busy for more than {seconds_text(busiest)}")
     if plan.microbatches > 1 or (plan.in_steps and count > 1):
         lines.append(f"  {_step_text(plan)}")
-    if hidden := math.fsum(stage.hidden for stage in plan.stages):
+    if (hidden := math.fsum(stage.hidden for stage in plan.stages)) > EVEN * plan.value:
         lines.append(f"  {seconds_text(hidden)} more of sums of gradients travel beside the backward pass")
     if synced := dict(plan.certificate).get("synchronised"):
         lines.append(f"  {synced}")

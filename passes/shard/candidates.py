@@ -60,7 +60,7 @@ def candidates(
     module: Module, topology: Topology, net: Network, *, training: bool, microbatches: int, uneven: bool, every: bool = False
 ) -> Candidates:
     """Of a topology whose devices are of several types or on several hosts. ``microbatches``: of a training step; ``every``:
-    all devices take part."""
+    all devices take part. Raises Unreachable where the devices of no set reach each other."""
     speeds = Speeds(module, topology, training=training)
     estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
     found: list[Candidate] = []
@@ -74,6 +74,8 @@ def candidates(
     for names in () if every else whole_parts(topology):
         if 1 < len(names) < len(topology.devices):
             parts += estimates.meshes([topology.device(name) for name in names], (len(names),))[:1]
+    if not (found or across or parts):
+        estimates.sums(topology.devices)  # raises
     parts.sort(key=lambda candidate: candidate.order)
     left = min((candidate.least for candidate in parts[MOST_PARTS:]), default=math.inf)
     in_order = sorted([*found, *parts[:MOST_PARTS]], key=lambda candidate: candidate.order)

@@ -52,6 +52,13 @@ def test_headline_states_speedup_and_proof() -> None:
     assert "feasible: lower bound 12.0 ms, gap 10.0 %" in text
 
 
+@pytest.mark.parametrize(("hidden", "told"), [(0.0, False), (1e-19, False), (1e-3, True)])
+def test_sums_that_are_hidden_are_told_where_there_are_any(hidden: float, told: bool) -> None:
+    """A difference of sums in floating point had been told as 0.00 ns."""
+    plan = replace(PLAN, objective="training", stages=(replace(STAGES[0], hidden=hidden),))
+    assert ("travel beside the backward pass" in plan_headline(plan)) == told
+
+
 def test_the_rate_is_a_number_for_people() -> None:
     plan = Plan("@plan", "throughput", "sum", 4.92e-5, 4.92e-5, 4.92e-5, "optimal", 4.92e-5, STAGES[:1])
     assert "49.2 us per microbatch (20.3 k a second), 1 stage" in plan_headline(plan)

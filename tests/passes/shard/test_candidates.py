@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ir
 from dnnc.frontends import DIALECTS
 from dnnc.machine.subsets import restricted
-from ir.diagnostics import Infeasible
+from ir.diagnostics import Infeasible, InvalidInput
 from ir.module import Mesh, Module, Plan
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from passes.cost import CostPass
@@ -210,6 +210,13 @@ def test_devices_that_cannot_run_an_op_stay_idle(training: bool) -> None:
     assert plan is not None
     assert plan.stages[0].devices == ("h0-d0", "h0-d1")
     assert dict(plan.certificate)["idle"] == "on a mesh every device runs every op, and some of these cannot"
+
+
+def test_hosts_without_a_link_between_have_no_mesh() -> None:
+    topology = hosts((1e9, 1), (2e9, 1))
+    apart = replace(topology, links=tuple(link for link in topology.links if link.name != "out-h1"))
+    with pytest.raises(InvalidInput, match="no links lead from h0-d0 to h1-d0"):
+        through(step(8).extend([apart]), ShardPass())
 
 
 def test_devices_of_one_host_and_type_all_take_part() -> None:
