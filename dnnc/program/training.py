@@ -29,9 +29,11 @@ from passes.model.spmd.program import LocalProgram
 @dataclass(frozen=True, slots=True)
 class Channel:
     """A tensor between two stages, once a microbatch, or once a step where ``update``. ``apart``: the members of both ends hold
-    corresponding parts and exchange these; else each reader gets the whole from one maker."""
+    corresponding parts and exchange these; else each reader gets the whole from one maker. ``sent`` and ``name``: of the value
+    that the source sends, and of what the target receives, which differ where the source gathers a value to send it whole."""
 
     number: int
+    sent: str
     name: str
     source: Stage
     target: Stage
@@ -101,14 +103,17 @@ class Step:
             for op in stage.ops:
                 if op.name == "comm.recv":
                     source, value = by_index[int(op.get("peer"))], op.results[0]
-                    update = self._made_in(source, op.get("channel")) == UPDATE
+                    send = self._send(source, op.get("channel"))
+                    update = phase_of(send.facets) == UPDATE
                     apart = bool(source.mesh and stage.mesh) and getattr(value.type, "layout", None) is not None
-                    found[int(op.get("channel"))] = Channel(op.get("channel"), value.name, source, stage, update, apart)
+                    found[int(op.get("channel"))] = Channel(
+                        op.get("channel"), send.operands[0], value.name, source, stage, update, apart
+                    )
         return found
 
-    def _made_in(self, stage: Stage, channel: int) -> str:
-        """The phase of the send on a channel."""
-        return next(phase_of(op.facets) for op in stage.ops if op.name == "comm.send" and op.get("channel") == channel)
+    def _send(self, stage: Stage, channel: int) -> Op:
+        """The send on a channel."""
+        return next(op for op in stage.ops if op.name == "comm.send" and op.get("channel") == channel)
 
     def row(self, rank: int) -> tuple[Action, ...]:
         """What a rank does in a step, in order."""

@@ -106,7 +106,7 @@ class Trainer:
             arguments = tuple(value.name[1:] for value in program.args)
             results = tuple(value.name[1:] for value in program.results)
             sends = [action.channel for action in self.row if action.kind == "send" and action.stage == stage.index]
-            sent = {step.channels[channel].name[1:]: channel for channel in sends if channel is not None}
+            sent = {step.channels[channel].sent[1:]: channel for channel in sends if channel is not None}
             arrives = [(phase_of(op.facets), op.results[0].name[1:]) for op in program.ops if op.name == "comm.recv"]
             reads = {key: tuple(name for at, name in arrives if at in phases) for key, phases in self.phases.items()}
             comm = Exchange.of(network, stage)
@@ -183,7 +183,7 @@ class Trainer:
     def _send(self, action: Action) -> None:
         assert action.channel is not None
         channel = self.step.channels[action.channel]
-        running, name = self.stages[action.stage], channel.name[1:]
+        running, name = self.stages[action.stage], channel.sent[1:]
         outputs = running.outputs[action.microbatch or 0]
         last = action.channel == running.sent[name]
         self.network.send(outputs.pop(name) if last else outputs[name], channel, action.microbatch or 0)

@@ -328,6 +328,33 @@ def test_every_kind_of_plan_trains_as_the_unsplit_model(
     assert main(["train", str(folder), "--steps", "4", "--check"]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_stage_on_a_mesh_gathers_what_it_sends_to_one_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is sent is the gathered value, of a name that the receiver does not have."""
+    machines = tmp_path / "machines.toml"
+    machines.write_text(
+        'version = 1\n[types]\ncore = "preset:cpu-1"\n[[hosts]]\nname = "p"\n[[hosts]]\nname = "q"\n'
+        '[[devices]]\nname = "p{0..1}"\ntype = "core"\nhost = "p"\n[[devices]]\nname = "q0"\ntype = "core"\nhost = "q"\n'
+        '[[links]]\nends = ["p0", "p1", "q0"]\nbandwidth = "20 GB/s"\nlatency = "10 us"\n'
+    )
+    found = compiled(tmp_path / "found", "--mesh", "auto", "--stages", "2", topology=str(machines))
+    plan = json.loads((found / "plan.json").read_text())
+    ops = plan["stages"][0]["ops"]
+    ops["y"] = {"x": "m"}  # rows are split
+    edited, built = tmp_path / "edited.json", tmp_path / "built"
+    edited.write_text(json.dumps(plan))
+    assert main(["compile", MODEL, "-t", str(machines), "--loss", "mse:y", "--plan", str(edited), "-q", "-o", str(built)]) == 0
+    text = (built / "plan.ir").read_text()
+    sent, received = (
+        re.search(pattern, text)
+        for pattern in (r"comm\.send\((%\S+)\) \{channel = 0", r"(%\S+) = comm\.recv\(\) \{channel = 0")
+    )
+    assert sent is not None
+    assert received is not None
+    assert sent[1] != received[1]
+    assert main(["train", str(built), "--steps", "2", "--check"]) == 0, capsys.readouterr().err
+
+
 def test_each_weight_is_synchronised_as_its_plan_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One by gathered factors, one through the second rank, the others by all-reduce."""
     built = compiled(tmp_path / "data", "--mesh", "2", "--strategy", "data")
