@@ -31,7 +31,7 @@ from ir.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.folding import folding
-from passes.model.learning import avoids_sums
+from passes.model.learning import avoids_sums, samples_of
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
@@ -81,7 +81,7 @@ class ShardPass(Pass):
     function, and cut where the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound,
     at which a search ends; 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
     shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: runs of the
-    function that make a training step, whose gradients are added up and synchronised once; 0: 8 in stages, 1 on one mesh.
+    function that make a training step, whose gradients are added up and synchronised once; 0: 1 where ``stages`` is 1, else 8.
     ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``), by which memory counts.
     ``whole``: plans in stages may be one stage on all devices."""
 
@@ -174,7 +174,9 @@ class ShardPass(Pass):
             return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
         alike = len({device.type for device in topology.devices}) == 1
         here = len({device.host for device in topology.devices}) == 1 or not self.training
-        if self.shares or (alike and (here or self.mesh)):
+        members = math.prod(sizes[0]) if self.mesh else count
+        even = not self.training or samples_of(module.entry) % members == 0
+        if self.shares or (alike and even and (here or self.mesh)):
             return Candidates(tuple(over(shape) for shape in sizes))
         if self.mesh:
             speeds = Speeds(module, topology, training=self.training)

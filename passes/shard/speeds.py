@@ -120,10 +120,13 @@ class Speeds:
         self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED, devices: Sequence[Device] = ()
     ) -> tuple[Along, ...]:
         """Shares to try on a mesh over ``devices`` (the first ones unless given): equal ones, then the best others, if devices
-        differ in type."""
+        differ in type; of one type in training, the samples dealt out where they cannot be cut equally."""
         members = self.members(devices or self.devices[: math.prod(sizes)])
-        if len(set(members)) == 1 or not self.work:
+        if not self.work:
             return ((),)
+        if len(set(members)) == 1:
+            dealt = lowest((self.dealt(members),)) if self.training and len(sizes) == 1 else ()
+            return ((), dealt) if dealt else ((),)
         options = [list(self.along(sizes, axis, members)) for axis in range(len(sizes))]
         if len(sizes) == 1:
             options[0].append(self.dealt(members))

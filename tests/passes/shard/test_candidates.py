@@ -239,3 +239,16 @@ def test_a_set_of_devices_that_is_not_searched_is_bounded(monkeypatch: pytest.Mo
     plan = through(module, ShardPass(training=True)).first(Plan)
     assert plan is not None
     assert plan.bound <= some.bound
+
+
+def test_samples_that_equal_devices_cannot_share_equally_are_dealt() -> None:
+    """Seven samples on three devices: no equal part is cut in whole, and each op would run whole everywhere."""
+    module = step(7, 256).extend([hosts((1e9, 3), between=1e10)])
+    result = through(module, ShardPass(training=True))
+    (mesh,) = result.of_type(Mesh)
+    assert sorted(mesh.shares[0]) == [2, 2, 3]
+    plan = result.first(Plan)
+    equal = through(module, ShardPass(training=True, shares="equal")).first(Plan)
+    assert plan is not None
+    assert equal is not None
+    assert plan.value < equal.value
