@@ -17,7 +17,8 @@ Meshes, layouts, what moves between layouts and what a plan costs are ``passes.m
 - ``search``: ``solve``, which puts it together: growing tables, fewer choices, memory by a Lagrangian, a bound always;
 - ``programme``: the integer programme, which certifies what tables leave open;
 - ``explain``: what a plan costs by layer and by op, and what others would;
-- ``speeds``: shares of unequal devices that are worth a search;
+- ``speeds``, ``candidates``: shares of unequal devices, and sets of devices, that are worth a search;
+- ``one_mesh``: the search of the best plan on one of several meshes;
 - ``named``: plans that people write by hand (data parallel, Megatron's, expert parallel), to compare with;
 - ``decide``: what choices say of ops, weights and results;
 - ``submeshes``, ``units``, ``constants``: where stages may lie, where a model may be cut, and what no stage is sent;
