@@ -405,7 +405,8 @@ def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPa
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
     if parts > 1:
-        certificate["mesh"] += f" and {parts} sets of devices"
+        others = f"{parts - 1} other set{'s' if parts > 2 else ''} of devices, in one row"
+        certificate["mesh"] += f"{', and' if shapes_tried > 1 else ', the cheapest'} of {others}"
     same_shape = [one.shares for one in tried if one.sizes == given.mesh.sizes]
     if any(same_shape):
         certificate["shares"] = shares_text(given.mesh.shares)
