@@ -405,8 +405,7 @@ def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPa
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
     if parts > 1:
-        others = f"{parts - 1} other set{'s' if parts > 2 else ''} of devices, in one row"
-        certificate["mesh"] += f"{', and' if shapes_tried > 1 else ', the cheapest'} of {others}"
+        certificate["mesh"] += f"; searched in one row: {parts - 1} other set{'s' if parts > 2 else ''} of devices"
     same_shape = [one.shares for one in tried if one.sizes == given.mesh.sizes]
     if any(same_shape):
         certificate["shares"] = shares_text(given.mesh.shares)
