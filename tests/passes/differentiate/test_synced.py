@@ -20,7 +20,6 @@ from passes.shard import stage_parts
 from tests.passes.differentiate.oracle import differentiated, values_of
 from tests.passes.differentiate.test_meshes import MACHINE, MODELS, Members, updated
 
-
 OTHERWISE = ("resnet50", "vit")
 """Models of which one gradient is not brought together as the bill says: of ViT's class token, which is spread over the samples,
 the program sums the terms, and the bill gathers the parts; ResNet-50's first convolution, which each member runs whole, has its
