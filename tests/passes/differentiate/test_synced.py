@@ -21,9 +21,9 @@ from tests.passes.differentiate.oracle import differentiated, values_of
 from tests.passes.differentiate.test_meshes import MACHINE, MODELS, Members, updated
 
 OTHERWISE = ("resnet50", "vit")
-"""Models of which one gradient is not brought together as the bill says: of ViT's class token, which is spread over the samples,
-the program sums the terms, and the bill gathers the parts; ResNet-50's first convolution, which each member runs whole, has its
-gradient on every member already. The numbers are right."""
+"""Models of which one gradient is not brought together as the bill says. Of ViT's class token, which is spread over the
+samples, the program sums the terms, and the bill gathers the parts; ResNet-50's first convolution, which each member runs whole,
+has its gradient on every member already. The numbers are right."""
 
 
 def decided(name: str, mesh: str, sync: str) -> tuple[Module, Module]:
