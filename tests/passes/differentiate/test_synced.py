@@ -22,8 +22,8 @@ from tests.passes.differentiate.test_meshes import MACHINE, MODELS, Members, upd
 
 OTHERWISE = ("resnet50", "vit")
 """Models of which one gradient is not brought together as the bill says. Of ViT's class token, which is spread over the
-samples, the program sums the terms, and the bill gathers the parts; ResNet-50's first convolution, which each member runs whole,
-has its gradient on every member already. The numbers are right."""
+samples, the program sums the terms, and the bill gathers the parts; ResNet-50's first convolution, which each member runs
+whole, has its gradient on every member already. The numbers are right."""
 
 
 def decided(name: str, mesh: str, sync: str) -> tuple[Module, Module]:
