@@ -223,9 +223,9 @@ class KindSearch:
 
 
 def _in_turn(pipelines: Sequence[tuple[Pass, ...]]) -> list[tuple[Pass, ...]]:
-    """In the order in which they are searched."""
-    differ = any((shard := _shard_of(pipeline)) and shard.stages == 1 for pipeline in pipelines)
-    return sorted(pipelines, key=lambda pipeline: _shard_of(pipeline) is None) if differ else list(pipelines)
+    """The pipelines in the order in which they are searched: those on meshes first where one of them is of one mesh."""
+    one_mesh = any((shard := _shard_of(pipeline)) and shard.stages == 1 for pipeline in pipelines)
+    return sorted(pipelines, key=lambda pipeline: _shard_of(pipeline) is None) if one_mesh else list(pipelines)
 
 
 def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> Plan:

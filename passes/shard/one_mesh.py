@@ -89,7 +89,6 @@ class MeshSearch:
     def __init__(self, module: Module, topology: Topology, among: Candidates, asked: Asked, context: PassContext) -> None:
         self.module, self.topology, self.among, self.asked, self.context = module, topology, among, asked, context
         self.best: tuple[Fitter, ShardPlan] | None = None
-        self.bounds: list[float] = []
         self.sets: dict[tuple[Device, ...], float] = {}
         self.without: list[tuple[float, float, str, str]] = []  # meshes without a plan: bytes, limit, mesh, whose
         self.missing: list[tuple[float, Footprint, DeviceMesh]] = []
@@ -112,19 +111,17 @@ class MeshSearch:
             if self.best is not None and self.best[1].interrupted:
                 self.searched = number + 1
                 break
-        asked, every = self.asked, self.searched == len(self.among.searched)
-        if self.context.incumbent is not None and (self.best is None or self.best[1].value >= asked.worth):
-            unknown = not every or (self.unfit and not self.bounds)
-            raise NoBetterPlan(0.0 if unknown else min([self.among.bound, *self.bounds]), NAME)
+        every = self.searched == len(self.among.searched)
+        bound = min([self.among.bound, *self.sets.values()]) if every else 0.0
+        if self.context.incumbent is not None and (self.best is None or self.best[1].value >= self.asked.worth):
+            raise NoBetterPlan(0.0 if self.unfit and not self.sets else bound, NAME)
         if self.best is None:
             self.refuse()
         fitter, plan = self.best[0], truthful_plan(self.best[0].given, self.best[1])
-        bound = min(self.among.bound, *self.bounds, plan.value) if every else 0.0
-        return OnOneMesh(fitter, plan, bound, self.searched, self.sets)
+        return OnOneMesh(fitter, plan, min(bound, plan.value), self.searched, self.sets)
 
     def bounded(self, candidate: Candidate, bound: float) -> None:
-        """No plan on this mesh is below the bound."""
-        self.bounds.append(bound)
+        """Notes that no plan on this mesh is below ``bound``."""
         self.sets[candidate.devices] = min(bound, self.sets.get(candidate.devices, math.inf))
 
     @property
@@ -148,7 +145,7 @@ class MeshSearch:
             if found.least >= self.beaten < math.inf and not found.plans[-1].interrupted:
                 self.bounded(candidate, found.least)
                 return
-            plan = self.told(candidate, found)
+            plan = self.settle(candidate, found)
         except UnfitError as error:
             self.unfit.append(UnfitError(f"mesh {mesh}: {error}"))
             return
@@ -206,8 +203,9 @@ class MeshSearch:
             if plan.interrupted or found.least >= self.beaten:
                 break
 
-    def told(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
-        """The best plan of a mesh, or the one by name, all told; None where none fits. It is kept where it is the best."""
+    def settle(self, candidate: Candidate, found: _Problems) -> ShardPlan | None:
+        """Prices the plan of a mesh, or the one by name, in full and keeps it where it is the best so far; the plan, None where
+        none fits."""
         asked, least, limit = self.asked, found.least, found.mesh.memory
         seconds = found.left / len(found.inputs)
         named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven, seconds=seconds)
