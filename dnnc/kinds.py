@@ -170,6 +170,9 @@ class KindSearch:
         best: _Best | None = None
         faults: dict[int, Infeasible] = {}
         for pipeline in _in_turn(pipelines):
+            if best is not None and best.module is not None and self.interrupted:
+                _kept(best, pipeline, 0.0)
+                continue
             try:
                 best = self.better(pipeline, module, shared, best)
             except Infeasible as error:
@@ -181,7 +184,6 @@ class KindSearch:
                     raise
                 _kept(best, pipeline, 0.0)
                 self.context.count("kinds", interrupted=1)
-                break
         assert best is not None
         if best.module is None:
             raise faults[min(faults)]
@@ -190,6 +192,11 @@ class KindSearch:
         assert plan is not None
         planned = best.module.replace(plan, best.told)
         return self.passes(best.pipeline, planned, self.context, _planned(best.pipeline), len(best.pipeline)), best.pipeline
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a search was interrupted from the keyboard: the kinds after it are not searched."""
+        return any(counted.get("interrupted") for counted in self.context.statistics.values())
 
     def better(self, pipeline: tuple[Pass, ...], module: Module, shared: int, best: _Best | None) -> _Best:
         """``best``, or what the pipeline makes of a module that its ``shared`` first passes made, if that is better."""

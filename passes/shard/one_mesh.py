@@ -114,6 +114,7 @@ class MeshSearch:
         every = self.searched == len(self.among.searched)
         bound = min([self.among.bound, *self.sets.values()]) if every else 0.0
         if self.context.incumbent is not None and (self.best is None or self.best[1].value >= self.asked.worth):
+            self.context.count(NAME, interrupted=int(self.best is not None and self.best[1].interrupted))
             raise NoBetterPlan(0.0 if self.unfit and not self.sets else bound, NAME)
         if self.best is None:
             self.refuse()

@@ -27,6 +27,8 @@ from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import stage_cost
 from passes.shard import ShardPass
+from passes.shard.candidates import Candidate
+from passes.shard.one_mesh import MeshSearch
 
 MACHINES = """
 version = 1
@@ -180,6 +182,26 @@ def test_an_interrupt_keeps_the_plan_of_the_kind_before(tmp_path: Path, monkeypa
     assert result.interrupted
     assert (result.plan.bound, result.plan.status) == (0.0, "feasible")
     assert dict(result.plan.certificate)["kinds"] == "stages with replicas; stages on meshes: not searched to the end"
+
+
+def test_an_interrupt_within_a_kind_leaves_out_the_kinds_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One Ctrl-C had ended the search of one mesh alone, and what the next kind counted said that nothing was interrupted."""
+    whole, looked = MeshSearch.look, []
+
+    def look(self: MeshSearch, number: int, candidate: Candidate) -> None:
+        if number:
+            raise KeyboardInterrupt
+        looked.append(candidate.sizes)
+        whole(self, number, candidate)
+
+    monkeypatch.setattr(MeshSearch, "look", look)
+    topology = tmp_path / "unequal.toml"
+    topology.write_text(UNEQUAL)
+    result = compiled(tmp_path, ONE_PRODUCT, str(topology), objective="training")
+    assert looked
+    assert result.interrupted
+    assert result.plan.bound == 0.0
+    assert dict(result.plan.certificate)["kinds"] == "stages on meshes; stages with replicas: not searched to the end"
 
 
 UNEQUAL = """
