@@ -24,6 +24,7 @@ from dnnc.training import PIPELINE as TRAINING_PIPELINE
 from dnnc.training import SHARDED_PIPELINE as SHARDED_TRAINING
 from dnnc.training import TrainingOptions, with_training
 from ir.diagnostics import UsageError
+from ir.facets import SYNCS
 from ir.limits import LIMITS, Limits
 from ir.module import Func, Module
 from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
@@ -190,6 +191,9 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     trains = asks_training(options) and not profiled
     meshes = meshes_free(options)
     if options.mesh == NO_MESH:
+        if options.training.sync not in ("", SYNCS[0]):
+            message = f"--sync {options.training.sync} is of members of a mesh, and --mesh none has none"
+            raise UsageError(message, hint="leave one of them out")
         options = replace(options, mesh="")
     plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if trains else (PIPELINE, SHARDED_PIPELINE)
     left_out = PROGRAM_PASSES if options.plan_only and not options.pipeline else ()

@@ -149,8 +149,11 @@ def test_sharded_updates_on_a_mesh_and_a_word_where_there_is_none(tmp_path: Path
     text = (tmp_path / "mesh" / "plan.ir").read_text()
     assert "@fc1.weight : tensor<32x784xf32> " in text
     assert "@fc1.weight.exp_avg : tensor<32x784xf32, @mesh[S(0)]>" in text
-    assert main([*asked, "-o", str(tmp_path / "turns"), "--mesh", "none", "--replicas", "2", "--stages", "1"]) == 0
+    turns = ("--passes", "default-training", "--replicas", "2", "--stages", "1")
+    assert main([*asked, "-o", str(tmp_path / "turns"), *turns]) == 0
     assert "replicas of a stage each update all of its weights" in capsys.readouterr().err
+    assert main([*asked, "-o", str(tmp_path / "none"), "--mesh", "none", "--plan-only"]) == 2
+    assert "error: --sync reduce_scatter is of members of a mesh, and --mesh none has none" in capsys.readouterr().err
 
 
 def test_recomputation_takes_time_and_saves_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
