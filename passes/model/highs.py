@@ -3,6 +3,9 @@
 ``Rows`` is written column by column and row by row. ``solve_rows`` minimises one of its columns. That column is in units of
 the caller's choice, ``factor`` of them a second, such that values are about ``SCALE``: the solver's tolerances are
 absolute. Its dual bound is given less ``SAFETY`` of the scale, as exact as these tolerances, no more.
+
+With one thread and one seed the solver does the same each time, and asks whether to go on at the same points: its work is
+counted by these (``passes.model.work``), by the entries of the matrix. It asks between linear programmes only.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from passes.model.work import clock_left, did, now
 
 SCALE = 1000.0
 SAFETY = 1e-8
@@ -81,8 +86,8 @@ def solve_rows(
     watch: Watch,
     options: Mapping[str, Any],
 ) -> Answer:
-    """The least of column ``minimised``. ``start``: values of some columns to begin from; ``gap``: relative, at which to stop;
-    ``options`` stand over the settings made here."""
+    """The least of column ``minimised``. ``start``: values of some columns to begin from; ``seconds`` of counted work;
+    ``gap``: relative, at which to stop; ``options`` stand over the settings made here."""
     import highspy
 
     lp = highspy.HighsLp()
@@ -104,7 +109,7 @@ def solve_rows(
         "output_flag": False,
         "threads": threads,
         "random_seed": seed,
-        "time_limit": max(seconds, 0.01),
+        "time_limit": max(clock_left(), 0.01),
         "mip_rel_gap": gap,
         "mip_abs_gap": 0.0,
         "mip_feasibility_tolerance": 1e-10,  # of integers: at the usual 1e-6 a load of 2 passes for 1.999998
@@ -119,12 +124,15 @@ def solve_rows(
         solver.setSolution(len(start), np.array(list(start), np.int32), np.array(list(start.values())))
 
     raised: list[BaseException] = []
+    entries, ends = len(rows.value), now() + seconds
+    did("matrix", entries)
 
     def asked(event: Any) -> None:
         # Nothing may be thrown through the solver; what was is raised again once it has stopped.
         out = event.data_out
+        did("look", entries)
         try:
-            if not raised and watch(out.mip_primal_bound / factor, out.mip_dual_bound / factor):
+            if not raised and now() < ends and watch(out.mip_primal_bound / factor, out.mip_dual_bound / factor):
                 return
         except BaseException as error:
             raised.append(error)
@@ -144,7 +152,7 @@ def solve_rows(
     if start is not None and values and abs(values[minimised] - info.objective_function_value) > SCALE * 1e-6:
         # HiGHS 1.16.0 reads some starts wrongly once it has simplified the programme: it then claims a value below the optimum,
         # and hands back the start, whose value is another.
-        left = seconds - solver.getRunTime()
+        left = ends - now()
         return solve_rows(
             rows, minimised, factor, start=None, seconds=left, gap=gap, threads=threads, seed=seed, watch=watch, options=options
         )

@@ -13,10 +13,13 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+
+from passes.model.work import compiled_for
 
 
 def _ensure_cache_folder() -> None:
@@ -56,8 +59,29 @@ warnings.filterwarnings("ignore", "A Numba config file is found")
 
 with _no_settings_from_here():
     import numba
+    import numba.core.event as events
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Compiling(events.Listener):
+    """Tells how long kernels are compiled, or read from the cache, which is no part of a search."""
+
+    def __init__(self) -> None:
+        self.depth, self.began = 0, 0.0
+
+    def on_start(self, event: events.Event) -> None:
+        if not self.depth:
+            self.began = time.perf_counter()
+        self.depth += 1
+
+    def on_end(self, event: events.Event) -> None:
+        self.depth -= 1
+        if not self.depth:
+            compiled_for(time.perf_counter() - self.began)
+
+
+events.register("numba:compiler_lock", _Compiling())
 
 
 def compiled(function: F) -> F:

@@ -14,7 +14,6 @@ best link there is. Runs of one key are solved once. Every bound gives way a lit
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +31,7 @@ from passes.model.network import Network
 from passes.model.op_time import dtype_of, fused_seconds, launches, least_seconds, op_seconds, stated_part
 from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh
+from passes.model.work import now
 from passes.shard.borders import Border, Cutter
 from passes.shard.build import ShardInput, build
 from passes.shard.chains import Chain, Parts, parts_of
@@ -114,7 +114,7 @@ class Bounding:
         self.links = Links(topology, net)
         self.solved = 0
         self.took: dict[int, float] = {}
-        began = time.perf_counter()
+        began = now()
         smallest = min(range(len(meshes.forms)), key=lambda form: (math.prod(meshes.forms[form].sizes), form))
         self.base = self.built(meshes.forms[smallest])
         self.units = units_of(module.entry, folding, self.base)
@@ -129,7 +129,7 @@ class Bounding:
         empty = self.volumes.enter.shape
         self.forms = [Form(mesh, core, np.zeros(empty), float(core[:1, -1].sum())) for mesh, core in cores]
         self.equip(self.forms[smallest], self.base)
-        self.took[len(self.base.mesh.axes)] = time.perf_counter() - began
+        self.took[len(self.base.mesh.axes)] = now() - began
         self.tables: dict[tuple[int, Link, Link, bool, bool], Table] = {}
         self.blocks = meshes.blocks
         self.beside = self.links_of(0)
@@ -294,11 +294,11 @@ class Bounding:
     def cutter(self, form: Form) -> Cutter:
         """That of a form, whose problem is built the first time."""
         if form.cutter is None:
-            began, axes = time.perf_counter(), len(form.mesh.axes)
+            began, axes = now(), len(form.mesh.axes)
             self.progress(f"mesh {form.mesh}", None)
             self.equip(form, self.built(form.mesh))
             self.forget(form)
-            self.took[axes] = max(self.took.get(axes, 0.0), time.perf_counter() - began)
+            self.took[axes] = max(self.took.get(axes, 0.0), now() - began)
         assert form.cutter is not None
         return form.cutter
 
@@ -310,7 +310,7 @@ class Bounding:
             other = self.forms[other_number]
             wanted = math.prod(other.mesh.sizes) == size and (among is None or other_number in among)
             if wanted and other.cutter is None:
-                if time.perf_counter() + self.expected(other) > ends:
+                if now() + self.expected(other) > ends:
                     return False
                 self.cutter(other)
         return True
@@ -330,7 +330,7 @@ class Bounding:
     def refine(self, found: Sequenced, seconds: float, *, exact: bool, among: frozenset[int] | None = None) -> bool:
         """Betters the bounds of a plan's runs, the dearest first, until one turns out dearer than all were; whether one did.
         ``exact``: also by a search of the run itself; ``among``: forms of mesh that matter, None for all."""
-        ends = time.perf_counter() + seconds
+        ends = now() + seconds
         sides = dict(zip(found.runs, alike(found.runs), strict=True))
 
         def seconds_of(run: StageRun) -> float:
@@ -342,7 +342,7 @@ class Bounding:
                 built = self.built_by(run.block.form, among, ends)
                 if seconds_of(run) > limit:
                     return True
-                if not built or time.perf_counter() > ends:
+                if not built or now() > ends:
                     return False
                 better(run, sides[run], ends)
                 if seconds_of(run) > limit:
@@ -377,7 +377,7 @@ class Bounding:
         send = {name: self.over_best(cutter, name) for name in leaving}
         problem = cutter.cut(ops, Border(receive, send)).given.problem
         self.solved += 1
-        seconds = max(0.1, min(LONGEST, ends - time.perf_counter()))
+        seconds = max(0.1, min(LONGEST, ends - now()))
         try:
             bound = solve(problem, memory=self.limit(form.mesh), seconds=seconds, progress=self.progress).bound * (1 - TIGHT)
         except NoPlanError:

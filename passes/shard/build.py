@@ -58,6 +58,7 @@ from passes.model.op_time import fused_seconds, is_head, op_seconds, passes_seco
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, local_op, part
 from passes.model.spmd.mesh import DeviceMesh, Member
+from passes.model.work import did
 from passes.shard.cells import cells_of
 from passes.shard.fused import Epilogue, chains_of
 from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
@@ -122,6 +123,7 @@ def build(
     gradients of weights, of which each is charged its part. ``in_flight``: of how many a device holds what their backward
     passes need at once. ``overlap``: from 0 to 1, where that synchronisation may travel beside a backward pass; None: nothing
     overlaps."""
+    did("written", len(func.ops))
     builder = _Builder(module, func, mesh, training, uneven, microbatches, overlap)
     for op in func.ops:
         builder.op(op)

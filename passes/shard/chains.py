@@ -14,7 +14,6 @@ a bound too (the Lagrangian, as in ``search``). A price that suits one run bound
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from ir.types import Replicate, Type, type_bytes
 from passes.model.spmd.layouts import Layouts, split
+from passes.model.work import now
 from passes.shard.borders import Cutter
 from passes.shard.crossings import Link
 from passes.shard.elimination import Eliminated, eliminate, join
@@ -292,7 +292,7 @@ class Chain:
     ) -> Within:
         """The best bound of a run that must fit into ``limit`` bytes, and a way that fits; ``known``: prices to begin with. The
         lines of a way that fits and of one that does not meet at the next price to try (Everett 1963). After the time ``until``
-        (of ``time.perf_counter``) none is tried but those known."""
+        (of ``now``) none is tried but those known."""
         dense: Way | None = None
         sparse: tuple[float, Way] | None = None
         best, bound, price = 0.0, 0.0, 0.0
@@ -319,7 +319,7 @@ class Chain:
                 dense = found
             else:
                 sparse, waiting = (price, found), []
-            if not waiting and time.perf_counter() > until:
+            if not waiting and now() > until:
                 break
         return Within(bound, best, sparse)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from passes.model.work import did, now
 from passes.shard.problem import Floats, ShardProblem, ValueNode
 
 SLACK = 1e-9
@@ -38,13 +38,14 @@ def descend(
 
     looked = [False] * problem.size  # and nothing has changed since then
     better = True
-    while better and time.perf_counter() < ends:
+    while better and now() < ends:
         better = False
         for node in range(problem.size):
             if looked[node]:
                 continue
-            if time.perf_counter() > ends:
+            if now() > ends:
                 break
+            did("node", 1)
             kind, before = problem.node(node), current[node]
             costs = kind.seconds + sum(costs_of(node, number) for number in touching[node])
             room = math.inf if memory is None else memory - needs + float(kind.memory[before])
@@ -74,6 +75,7 @@ def _costs_of(problem: ShardProblem, value: ValueNode, node: int, choices: Seque
             asked.update(kind.needs[problem.node(reader).reads[port][choices[reader]]])
     makes = problem.node(maker).makes[result]
     count = len(problem.node(node).seconds)
+    did("conversion", count)
     sources = makes if maker == node else np.full(count, makes[choices[maker]])
     found = np.zeros(count)
     if not ports:

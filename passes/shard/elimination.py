@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from passes.model.work import did, now
 from passes.shard.problem import Floats
 
 Scope: TypeAlias = tuple[int, ...]
@@ -88,7 +88,7 @@ def eliminate(
     budget: int = BUDGET,
     until: float = math.inf,
 ) -> Eliminated:
-    """Eliminates every variable of ``factors`` but those of ``keep``. Past the time ``until`` (of ``time.perf_counter``) only
+    """Eliminates every variable of ``factors`` but those of ``keep``. Past the time ``until`` (of ``now``) only
     small tables are made, so that a bound comes soon."""
     kept = set(keep)
     having: dict[int, dict[int, Factor]] = {}
@@ -118,17 +118,19 @@ def eliminate(
         if variable in done or wide != width(variable):
             continue
         done.add(variable)
+        did("variable", 1)
         bucket = [having[variable][number] for number in sorted(having[variable])]
         for number in sorted(having[variable]):
             for other in left.pop(number).scope:
                 if other != variable:
                     del having[other][number]
-        parts = _parts(bucket, variable, sizes, budget if time.perf_counter() < until else min(budget, HASTY))
+        parts = _parts(bucket, variable, sizes, budget if now() < until else min(budget, HASTY))
         exact = exact and len(parts) == 1
         neighbours = near.pop(variable) - {variable}
         messages = []
         for part in parts:
             scope = tuple(sorted({v for factor in part for v in factor.scope} - {variable}))
+            did("entry", len(part) * sizes[variable] * math.prod(sizes[v] for v in scope))
             messages.append(Factor(scope, _least(part, scope, variable, sizes)))
             add(messages[-1], made)
             made += 1

@@ -9,7 +9,6 @@ fits, and the bound of the search, which counts less, is one of all plans that f
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from passes.model.spmd.layouts import fullest
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import synchronised
+from passes.model.work import now
 from passes.shard.build import ShardInput
 from passes.shard.decide import decisions_of
 from passes.shard.named import STRATEGIES, UnfitError, named_plan
@@ -96,7 +96,7 @@ class Fitter:
         """``plan`` where it fits, else the quickest of those found that do; None where there is none."""
         if self.limit is None or self.fits(plan.choices):
             return plan
-        ends = time.perf_counter() + seconds
+        ends = now() + seconds
         found = [other for leaning in (False, True) if (other := self.lower(plan, leaning, tie, ends)) is not None]
         found += [] if tie else [other for other in self.by_name() if self.fits(other.choices)]
         if not found:
@@ -114,13 +114,13 @@ class Fitter:
             bytes_ = self.needs(plan.choices)
             if bytes_.total <= self.limit:
                 return plan
-            if time.perf_counter() > ends or plan.interrupted:
+            if now() > ends or plan.interrupted:
                 break
             if leaning:
                 problem = self.leaning(bytes_.alive)
             room = problem.memory(plan.choices) - (bytes_.total - self.limit)
             try:
-                other = solve(problem, memory=room, tie=tie, seconds=max(0.1, (ends - time.perf_counter()) / left))
+                other = solve(problem, memory=room, tie=tie, seconds=max(0.1, (ends - now()) / left))
             except NoPlanError:
                 break
             choices = other.choices

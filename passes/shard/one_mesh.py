@@ -26,6 +26,7 @@ from passes.model.network import network
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import Footprint
 from passes.model.spmd.mesh import DeviceMesh, mesh_of
+from passes.model.work import now
 from passes.shard.build import OVERLAPS, ShardInput, build
 from passes.shard.candidates import Candidate, Candidates
 from passes.shard.decide import truthful_plan
@@ -80,7 +81,7 @@ class _Problems:
 
     @property
     def left(self) -> float:
-        return max(0.1, self.seconds - (time.perf_counter() - self.began))
+        return max(0.1, self.seconds - (now() - self.began))
 
 
 class MeshSearch:
@@ -93,7 +94,7 @@ class MeshSearch:
         self.without: list[tuple[float, float, str, str]] = []  # meshes without a plan: bytes, limit, mesh, whose
         self.missing: list[tuple[float, Footprint, DeviceMesh]] = []
         self.unfit: list[UnfitError] = []
-        self.ends = time.perf_counter() + asked.time_limit
+        self.ends = now() + asked.time_limit
         self.unsummed = asked.training and avoids_sums(module)
         self.took, self.tightest, self.searched = 0.0, OVERLAPS[0], len(among.searched)
 
@@ -139,7 +140,7 @@ class MeshSearch:
         net = self.context.analyses.get(network, self.topology)
         mesh = mesh_of(self.topology, net, candidate.sizes, shares=candidate.shares, devices=candidate.devices)
         mesh = mesh.limited(self.asked.memory)
-        found = _Problems(mesh, began=time.perf_counter())
+        found, began = _Problems(mesh, began=now()), time.perf_counter()
         found.seconds = max(0.1, (self.ends - found.began) / (len(self.among.searched) - number))
         try:
             self.solve(found)
@@ -155,7 +156,7 @@ class MeshSearch:
             self.without.append((error.least, float(mesh.memory or 0), str(mesh), whose))
             return
         finally:
-            self.took += time.perf_counter() - found.began
+            self.took += time.perf_counter() - began
             self.context.count(NAME, seconds=self.took)
         if plan is not None:
             self.bounded(candidate, plan.bound)
@@ -174,7 +175,7 @@ class MeshSearch:
         overlaps = self.overlaps(found.mesh)
         each = found.seconds / len(overlaps)
         for overlap in overlaps:
-            building = time.perf_counter()
+            building = now()
             given = build(
                 self.module,
                 entry,
@@ -185,7 +186,7 @@ class MeshSearch:
                 microbatches=asked.microbatches,
                 overlap=overlap,
             )
-            found.began += time.perf_counter() - building  # building is no search
+            found.began += now() - building  # building is no search
             plan = solve(
                 given.problem,
                 memory=found.mesh.memory,
@@ -266,9 +267,9 @@ class MeshSearch:
     ) -> tuple[Fitter, ShardPlan] | None:
         """The first plan that fits with all that it needs, or another like the first; None where none was found, or another
         was not asked for."""
-        counting = time.perf_counter()
+        counting = now()
         fits = next(((fitter, plan) for fitter, plan in ranked if fitter.fits(plan.choices)), None)
-        found.began += time.perf_counter() - counting  # a count is no search
+        found.began += now() - counting  # a count is no search
         if fits is not None or self.asked.strategy:
             return fits
         fitter, plan = ranked[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +19,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from passes.model.work import did, now
 from passes.shard.problem import Floats
 from passes.shard.submeshes import Block, Submeshes
 
@@ -121,7 +121,7 @@ def flush(
 ) -> Sequenced:
     """Least seconds of a step that fills the stages, runs ``microbatches`` and drains: ``(microbatches + stages - 1)`` times
     the slowest. ``value`` is a bound of that, within ``step`` of the plan unless the time ``until`` (of
-    ``time.perf_counter``) was over or there were too many intervals. ``known``: what was found with tables that were nowhere
+    ``now``) was over or there were too many intervals. ``known``: what was found with tables that were nowhere
     above these.
 
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
@@ -153,7 +153,7 @@ def flush(
     for left in reversed(range(MOST_HALVED)):
         bound, start, end, few = intervals[0]
         bound = min(max(bound, under), worth(best))
-        if worth(best) <= bound * (1 + step) or end <= start * (1 + step) or not left or time.perf_counter() > until:
+        if worth(best) <= bound * (1 + step) or end <= start * (1 + step) or not left or now() > until:
             break
         middle = math.sqrt(start * end)
         found = fewest(middle)
@@ -210,6 +210,7 @@ def _programme(
                         at = (shape, int(behind))
                         table = tables(block, before, behind)
                         rows = (cell.value[at], cell.block[at], cell.start[at], cell.shape[at])
+                        did("run", units**2)
                         advance(number_of, limit, ahead, table.seconds, table.least, came, number, *rows)
     return _traced(cells, meshes, stages, units, count)
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from passes.model.work import did
 from passes.shard.problem import Floats
 
 _AT_ONCE = 1 << 14
@@ -62,6 +64,7 @@ def _product(one: Power, two: Power) -> Power:
 def product(left: Floats, right: Floats) -> Floats:
     """The min-plus product ``[u, p, r]`` of ``[u, p, q]`` and ``[u, q, r]``."""
     states, last = left.shape[1], right.shape[2]
+    did("sum", math.prod(left.shape) * last)
     table = np.empty((len(left), states, last))
     apart = max(1, _AT_ONCE // (states * last))
     rows = states if apart > 1 else max(1, _AT_ONCE // last)

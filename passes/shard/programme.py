@@ -9,13 +9,13 @@ of any reader need of it, and costs once. Memory is a row. Only the columns of n
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from passes.model.highs import SCALE, Rows, solve_rows
+from passes.model.work import now
 from passes.shard.problem import Floats, ShardProblem, ValueNode
 
 MOST_COLUMNS = 1_000_000
@@ -33,9 +33,9 @@ class Certificate:
 def certified(
     problem: ShardProblem, choices: Sequence[int], value: float, memory: float | None, ends: float, gap: float
 ) -> Certificate:
-    """Solves the programme from the plan ``choices`` that costs ``value``, until ``ends`` (of ``time.perf_counter``) or the
+    """Solves the programme from the plan ``choices`` that costs ``value``, until ``ends`` (of ``now``) or the
     relative ``gap``. The bound is 0 where the programme is too large or time does not suffice."""
-    seconds = ends - time.perf_counter()
+    seconds = ends - now()
     if seconds <= 0 or value <= 0 or _size(problem) > MOST_COLUMNS:
         return Certificate((), 0.0)
     written = _Written(problem, SCALE / value)
@@ -50,7 +50,7 @@ def certified(
         gap=max(gap, 1e-9),
         threads=1,
         seed=0,
-        watch=lambda best, bound: time.perf_counter() < ends,
+        watch=lambda best, bound: now() < ends,
         options={},
     )
     if answer.values is None:

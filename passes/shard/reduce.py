@@ -14,7 +14,6 @@ of them): what repeats still repeats. The fewer choices there are, the fewer can
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -22,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from passes.model.work import did, now
 from passes.shard.problem import Floats, Integers, NodeKind, ShardProblem, ValueNode
 
 ROUNDS = 8
@@ -87,7 +87,7 @@ def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced
 
 def reduced(problem: ShardProblem, fixed: Set[int] = frozenset(), until: float = math.inf) -> Reduced:
     """The problem without choices that are never needed; the same cheapest cost. ``fixed``: kinds of nodes that keep all of
-    their choices; then the same cheapest cost for each of these. Past the time ``until`` (of ``time.perf_counter``) no more
+    their choices; then the same cheapest cost for each of these. Past the time ``until`` (of ``now``) no more
     are looked for."""
     if not all(np.isfinite(value.weights).all() for value in problem.value_kinds):
         return whole(problem)
@@ -112,13 +112,14 @@ class _Reduction:
     def shrink(self, number: int) -> bool:
         """Drops choices of one kind; whether any went."""
         kind, alive = self.problem.node_kinds[number], self.alive[number]
-        if len(alive) < 2 or not self.places[number] or number in self.fixed or time.perf_counter() > self.until:
+        if len(alive) < 2 or not self.places[number] or number in self.fixed or now() > self.until:
             return False
         seconds, memory = kind.seconds[alive], kind.memory[alive]
         gain = np.full((len(alive), len(alive)), np.inf)
         for sides in self.places[number]:
             here = seconds[None, :] - seconds[:, None]
             for side in sides:
+                did("side", 1)
                 here = here + self.difference(number, side)
             np.minimum(gain, here, out=gain)
         better = (gain >= 0) & (memory[:, None] <= memory[None, :])
@@ -199,6 +200,8 @@ class _Reduction:
 
 def _least(costs: Floats) -> Floats:
     """``[a, b]``: the least of ``costs[b] - costs[a]`` over columns."""
+    did("union", 1)
+    did("pair", len(costs) * costs.size)
     return np.asarray((costs[None, :, :] - costs[:, None, :]).min(axis=-1))
 
 

@@ -13,11 +13,11 @@ where it fits, and the price at which plans begin to fit is sought. Between two 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from passes.model.work import now
 from passes.shard.descent import SLACK, descend
 from passes.shard.elimination import BUDGET, eliminate
 from passes.shard.folded import FoldedSearch, Found, least_memory
@@ -90,18 +90,18 @@ def solve(
     meet. ``beaten``: seconds of a plan of another problem: once the bound says that none here is better, any plan will do.
     ``anytime``: an interrupt from the keyboard ends the search with the plan and the bound at hand; without, or where there is
     no plan yet, it is passed on. Raises NoPlanError where nothing fits."""
-    ends = time.perf_counter() + seconds
+    ends = now() + seconds
     if tie:
         plan = searched(problem, TiedSearch(problem, budget, ends), memory, ends, progress)[0]
     else:
         left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
-        done = plan.interrupted or plan.gap <= gap or plan.bound >= beaten or time.perf_counter() > ends
+        done = plan.interrupted or plan.gap <= gap or plan.bound >= beaten or now() > ends
         try:
             if not done:
                 search = QuickSearch(left.problem, budget, ends)
                 found, price = searched(left.problem, search, memory, ends, progress)
                 plan = _better(plan, left, found)
-                if not plan.interrupted and plan.gap > gap and time.perf_counter() < ends:
+                if not plan.interrupted and plan.gap > gap and now() < ends:
                     left = without_dearer(left, search.small, price, plan.value, memory, ends)
                     plan = _certified(left, plan, memory, ends, gap)
         except KeyboardInterrupt:
@@ -131,7 +131,7 @@ def _narrowed(
         try:
             found, price = searched(left.problem, search, memory, ends, progress)
             plan = found if plan is None else _better(plan, left, found)
-            if plan.interrupted or plan.status == "optimal" or plan.bound >= beaten or time.perf_counter() > ends:
+            if plan.interrupted or plan.status == "optimal" or plan.bound >= beaten or now() > ends:
                 return left, plan
             before = left.problem.choices
             left = without_dearer(left, search, price, plan.value, memory, ends)
@@ -234,7 +234,7 @@ def _shared(
     search.until = ends
     bold, best, stale = 1.0, -math.inf, 0
     for _ in range(MOST_SHARES):
-        if time.perf_counter() > ends or value <= bound * (1 + ENOUGH):
+        if now() > ends or value <= bound * (1 + ENOUGH):
             break
         found = search.run(0.0)
         cost = problem.cost(found.choices)
@@ -274,7 +274,7 @@ def _within(
     interrupted = False
     try:
         for _ in range(MOST_PRICES):
-            if time.perf_counter() > ends or high[1] <= low[1] or high[0] >= low[0]:
+            if now() > ends or high[1] <= low[1] or high[0] >= low[0]:
                 break
             price = (low[0] - high[0]) / (high[1] - low[1])
             progress("memory", None)

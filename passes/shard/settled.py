@@ -10,7 +10,6 @@ as is cheapest for itself, or as is cheapest with the conversion that its reader
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.price import Decisions, price
 from passes.model.spmd.staged import Staged
+from passes.model.work import now
 from passes.shard.borders import Border, Cutter, StageInput
 from passes.shard.bounding import Bounding, Form
 from passes.shard.chains import Chain
@@ -95,17 +95,17 @@ class Settler:
 
     def settle(self, runs: Sequence[StageRun], ends: float) -> Settled | int:
         """The stages; the number of one that does not fit, if there is one. Searches of all of them take a part of the time
-        until ``ends`` (of ``time.perf_counter``)."""
+        until ``ends`` (of ``now``)."""
         bounding = self.bounding
-        now = time.perf_counter()
-        self.until = now + SHARE * (ends - now)
+        start = now()
+        self.until = start + SHARE * (ends - start)
         own = tuple(bounding.units.run(run.first, run.behind) for run in runs)
         parties = tuple(
             Party(run.block.mesh.devices, run.block.mesh.sizes if len(run.block.mesh.devices) > 1 else ()) for run in runs
         )
         line = _Line(tuple(runs), own, parties, {op: number for number, ops in enumerate(own) for op in ops})
         first = self.solved(line, hinted=False)
-        if time.perf_counter() > ends:
+        if now() > ends:
             return first
         found = [made for made in (first, self.solved(line, hinted=True)) if isinstance(made, Settled)]
         return min(found, key=lambda made: made.value) if found else first
@@ -204,7 +204,7 @@ class Settler:
             chained = chained or self.chained(run, form, form.keeping(several), stage, border, limit)
         if chained is not None and chained.gap <= NEAR:
             return chained
-        seconds = min(SECONDS, self.until - time.perf_counter())
+        seconds = min(SECONDS, self.until - now())
         if chained is not None and seconds <= 0:
             return chained
         try:
@@ -240,7 +240,7 @@ class Settler:
         if limit is not None and memory > limit:
             return None
         if value > found.bound * (1 + TIGHT):
-            choices, value = descend(problem, choices, value, limit, min(self.until, time.perf_counter() + SECONDS))
+            choices, value = descend(problem, choices, value, limit, min(self.until, now() + SECONDS))
         done = value <= found.bound * (1 + TIGHT)
         bound = value if done else found.bound
         told = "optimal" if done else "feasible"

@@ -40,6 +40,7 @@ from passes.model.spmd.footprint import overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
+from passes.model.work import now
 from passes.shard.build import ShardInput, build
 from passes.shard.candidates import Candidate, Candidates, candidates
 from passes.shard.named import DATA, STRATEGIES, UnfitError
@@ -207,10 +208,10 @@ class ShardPass(Pass):
             raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
         net = context.analyses.get(network, topology)
         times = self.flushed if self.training else 0
-        ends = time.perf_counter() + self.time_limit
+        ends = now() + self.time_limit
         bound, over, fault = math.inf, 0, ""
         for _ in range(MOST_LIMITS):
-            plan, least = self.cut(module, topology, over, max(1.0, ends - time.perf_counter()), context)
+            plan, least = self.cut(module, topology, over, max(1.0, ends - now()), context)
             bound = min(bound, least)  # that of the first search, which counts least, is one of all plans
             if plan is None:
                 break
@@ -273,7 +274,7 @@ class ShardPass(Pass):
                 plan, bound = search.search(self.stages, seconds), search.bound
                 if self.training and avoids_sums(module):
                     unsummed = searching(meshes, overlap=UNSUMMED)
-                    unsummed.bounded(self.stages, time.perf_counter() + BOUNDING, exact=False)
+                    unsummed.bounded(self.stages, now() + BOUNDING, exact=False)
                     overlapped = min(unsummed.bound, unsummed.overlapped(self.stages))
                 elif self.training:
                     overlapped = search.overlapped(self.stages)

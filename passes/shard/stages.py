@@ -24,7 +24,6 @@ bound of all plans over these cuts and blocks, and the distance of the two is th
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +34,7 @@ from ir.topology import Topology
 from passes.model.folding import Folding
 from passes.model.network import Network
 from passes.model.spmd.staged import Staged
+from passes.model.work import now
 from passes.shard.bounding import Bounding, Form
 from passes.shard.named import UnfitError
 from passes.shard.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
@@ -138,7 +138,7 @@ class StageSearch:
         """The plan; None where nothing fits or is better than the incumbent, which ``bound`` proves. ``stages``: exactly so
         many; 0: any number. An interrupt from the keyboard ends the search with the plan at hand, or with the first that can
         be made of what is known."""
-        start = time.perf_counter()
+        start = now()
         ends, bounding = start + seconds, self.bounding
         sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
         best: Settled | None = None
@@ -159,11 +159,11 @@ class StageSearch:
                     break
                 until = start + plans * seconds
                 if not turn:
-                    best = self.settled(stages, (time.perf_counter() + until) / 2, best, tries=1)
+                    best = self.settled(stages, (now() + until) / 2, best, tries=1)
                     for number, size in enumerate(sizes):
                         if best is not None and not self.near(best, max(NEAR, self.gap), until):
-                            now = time.perf_counter()
-                            best = self.plain(stages, now + (until - now) / (len(sizes) - number), best, size)
+                            left = (until - now()) / (len(sizes) - number)
+                            best = self.plain(stages, now() + left, best, size)
                     sizes.sort(key=lambda size: self.reached.get(size, math.inf))
                 # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
                 # the search above may have passed by.
@@ -212,7 +212,7 @@ class StageSearch:
 
     def near(self, best: Settled, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
-        return min(self.worth(best.seconds), self.incumbent) <= self.bound * (1 + gap) or time.perf_counter() > ends
+        return min(self.worth(best.seconds), self.incumbent) <= self.bound * (1 + gap) or now() > ends
 
     def bounded(self, stages: int, until: float, exact: bool) -> bool:
         """Betters the bound until all that decides is as it is; False where nothing fits."""
@@ -223,7 +223,7 @@ class StageSearch:
                 return False
             self.bound = max(self.bound, self.found.value)
             self.progress("stages", None)
-            left = until - time.perf_counter()
+            left = until - now()
             if left < 0 or self.bound >= self.incumbent:
                 return True
             if not self.bounding.refine(self.found, left, exact=exact):
@@ -291,7 +291,7 @@ class StageSearch:
         # First without idle devices between stages: bounds take links from the best of them, plans from the last.
         gaps = self.flushes > 0
         number = 0
-        while number < tries and len(full) < (MOST_LARGE if time.perf_counter() < ends else tries):
+        while number < tries and len(full) < (MOST_LARGE if now() < ends else tries):
             if best is not None and self.near(best, self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
@@ -307,7 +307,7 @@ class StageSearch:
                 built = True  # there was no time for these
                 continue
             self.progress("stages", number / MOST_TRIES)
-            made = self.settler.settle(found.runs, max(ends, time.perf_counter() + SOME) if best is None else ends)
+            made = self.settler.settle(found.runs, max(ends, now() + SOME) if best is None else ends)
             learnt = False
             if isinstance(made, int):
                 full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
@@ -343,7 +343,7 @@ class StageSearch:
             limit = slowest(table, found.runs) * (1 + TIGHT)
             short = shortest(table, self.meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
             short = replace(short if short.runs else found, value=found.value)
-            if not self.bounding.refine(short, ends - time.perf_counter(), exact=False, among=forms):
+            if not self.bounding.refine(short, ends - now(), exact=False, among=forms):
                 return short
 
     def often(self, made: Settled) -> Floats:
@@ -374,12 +374,12 @@ def stages_by_name(
     shapes = sorted({block.mesh.sizes for block in meshes.blocks}, key=lambda sizes: (-math.prod(sizes), sizes))
     if len(shapes) > 1:  # what is split over one device is not split
         shapes = [sizes for sizes in shapes if 1 < math.prod(sizes) <= meshes.devices // max(stages, 1)] or [(1,)]
-    ends = time.perf_counter() + seconds
+    ends = now() + seconds
     best: StagesPlan | None = None
     unfit: list[UnfitError] = []
     for number, sizes in enumerate(shapes):
-        left = max(0.1, (ends - time.perf_counter()) / (len(shapes) - number))
-        if best is not None and time.perf_counter() > ends:
+        left = max(0.1, (ends - now()) / (len(shapes) - number))
+        if best is not None and now() > ends:
             break
         try:
             found = searching(of_shape(meshes, sizes), strategy).search(stages, left)

@@ -41,6 +41,7 @@ from passes.model.spmd.bill import Bill, Collective, Decisions
 from passes.model.spmd.factors import Multiplied, factored, factors
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies, Ways
+from passes.model.work import did
 
 
 def price(
@@ -56,6 +57,7 @@ def price(
 ) -> Bill:
     """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part;
     what the backward pass needs is kept of ``in_flight``. Raises KeyError where a decision is missing or names no strategy."""
+    did("priced", len(func.ops))
     bill = _Walk(module, func, mesh, decisions, training, uneven, microbatches).bill
     bill.saved *= in_flight
     bill.memory += bill.saved

@@ -1,0 +1,101 @@
+"""Counted work, which limits searches in place of a clock: an input has one plan, on whatever machine, busy or idle.
+
+What does work says how much (``did``); ``now`` is how many seconds all of it takes on a common core, by the ``RATES`` of its
+kinds. A search ends by these seconds: it asks ``now`` where it would ask for the time. ``python -m tests.bench.work`` sets
+counted seconds beside those of a clock, kind by kind.
+
+Only a person's time limit asks a clock (``within``). Once that is over, each look at ``now`` is far later than the one before,
+so that whatever has a share of the time ends at the next look, and ``limit.cut`` says so. Seconds in which kernels are compiled
+are not counted against it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+RATES = {
+    "conversion": 2.5e-6,
+    "entry": 2.2e-9,
+    "look": 1.5e-6,
+    "matrix": 1e-6,
+    "node": 13e-6,
+    "pair": 20e-9,
+    "priced": 140e-6,
+    "run": 10e-9,
+    "side": 0.5e-3,
+    "sum": 3e-9,
+    "union": 20e-6,
+    "variable": 40e-6,
+    "written": 300e-6,
+}
+"""Seconds of one unit of each kind of work."""
+LATE = 1e9
+"""Seconds between two looks once a time limit is over."""
+
+
+@dataclass(slots=True)
+class Limit:
+    """A person's time limit: ``ends`` as ``time.perf_counter`` tells it; whether it ``cut`` a search."""
+
+    ends: float = math.inf
+    cut: bool = False
+
+
+@dataclass(slots=True)
+class _Counter:
+    seconds: float = 0.0
+    counts: dict[str, float] = field(default_factory=dict)
+    limit: Limit = field(default_factory=Limit)
+
+
+_COUNTER = _Counter()
+
+
+def did(kind: str, units: float) -> None:
+    """Counts ``units`` of a kind of work. Raises KeyError for a kind without a rate."""
+    _COUNTER.seconds += RATES[kind] * units
+    _COUNTER.counts[kind] = _COUNTER.counts.get(kind, 0.0) + units
+
+
+def now() -> float:
+    """Seconds of all work so far; only their differences mean something."""
+    limit = _COUNTER.limit
+    if limit.ends < math.inf and time.perf_counter() > limit.ends:
+        limit.cut = True
+        _COUNTER.seconds += LATE
+    return _COUNTER.seconds
+
+
+def clock_left() -> float:
+    """Seconds of the clock until the time limit is over; inf without one."""
+    return _COUNTER.limit.ends - time.perf_counter()
+
+
+def compiled_for(seconds: float) -> None:
+    """Moves the end of the time limit by seconds in which a kernel was compiled."""
+    _COUNTER.limit.ends += seconds
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[Limit]:
+    """Limits what runs inside to ``seconds`` of a clock, None for no limit, and to the limit around it."""
+    before = _COUNTER.limit
+    limit = Limit(min(before.ends, math.inf if seconds is None else time.perf_counter() + seconds))
+    _COUNTER.limit = limit
+    try:
+        yield limit
+    finally:
+        before.cut = before.cut or (limit.cut and limit.ends == before.ends)
+        _COUNTER.limit = before
+
+
+def counts() -> dict[str, float]:
+    """Units of each kind of work so far."""
+    return dict(_COUNTER.counts)
+
+
+__all__ = ["RATES", "Limit", "clock_left", "compiled_for", "counts", "did", "now", "within"]
