@@ -34,7 +34,6 @@ What ``partition`` found to fit fits here too: buffers that it does not know of 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -51,6 +50,7 @@ from passes.model.sizes import assessed
 from passes.model.stages.placement import Placement, PlacementProblem, turns
 from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
 from passes.model.stages.placement_search import search
+from passes.model.work import did, now
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
@@ -83,11 +83,12 @@ class PlacePass(Pass):
         flight = InFlight.of(plan.microbatches, replicas, "" if plan.flush else "pipedream") if plan.in_steps else None
         memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)
         problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
-        ends = time.perf_counter() + self.time_limit
+        ends = now() + self.time_limit
 
         def keep_on() -> bool:
             context.progress("place", None)
-            return time.perf_counter() < ends
+            did("placement", problem.size)
+            return now() < ends
 
         chosen, complete = search(problem, self.nodes * 8 // max(8, routes(problem)), keep_on)
         if chosen is None:

@@ -123,7 +123,6 @@ def build(
     gradients of weights, of which each is charged its part. ``in_flight``: of how many a device holds what their backward
     passes need at once. ``overlap``: from 0 to 1, where that synchronisation may travel beside a backward pass; None: nothing
     overlaps."""
-    did("written", len(func.ops))
     builder = _Builder(module, func, mesh, training, uneven, microbatches, overlap)
     for op in func.ops:
         builder.op(op)
@@ -131,7 +130,9 @@ def build(
         builder.weight(name)
     for value in func.results:
         builder.output(value.name)
-    return replace(builder.finish(folding), overlap=overlap).keeping(in_flight)
+    found = replace(builder.finish(folding), overlap=overlap).keeping(in_flight)
+    did("written", len(func.ops))
+    return found
 
 
 @dataclass(slots=True)

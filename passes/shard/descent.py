@@ -34,6 +34,7 @@ def descend(
         found = known.get(key)
         if found is None:
             found = known[key] = _costs_of(problem, values[number], node, current)
+            did("conversion", len(found))
         return found
 
     looked = [False] * problem.size  # and nothing has changed since then
@@ -45,13 +46,13 @@ def descend(
                 continue
             if now() > ends:
                 break
-            did("node", 1)
             kind, before = problem.node(node), current[node]
             costs = kind.seconds + sum(costs_of(node, number) for number in touching[node])
             room = math.inf if memory is None else memory - needs + float(kind.memory[before])
             fits = kind.memory <= room
             looked[node] = bool(fits.all())
             best = int(np.where(fits, costs, np.inf).argmin())
+            did("node", 1)
             if fits[best] and costs[best] < costs[before] - SLACK * abs(costs[before]):
                 needs += float(kind.memory[best] - kind.memory[before])
                 better = True
@@ -75,7 +76,6 @@ def _costs_of(problem: ShardProblem, value: ValueNode, node: int, choices: Seque
             asked.update(kind.needs[problem.node(reader).reads[port][choices[reader]]])
     makes = problem.node(maker).makes[result]
     count = len(problem.node(node).seconds)
-    did("conversion", count)
     sources = makes if maker == node else np.full(count, makes[choices[maker]])
     found = np.zeros(count)
     if not ports:

@@ -118,7 +118,6 @@ def eliminate(
         if variable in done or wide != width(variable):
             continue
         done.add(variable)
-        did("variable", 1)
         bucket = [having[variable][number] for number in sorted(having[variable])]
         for number in sorted(having[variable]):
             for other in left.pop(number).scope:
@@ -130,8 +129,8 @@ def eliminate(
         messages = []
         for part in parts:
             scope = tuple(sorted({v for factor in part for v in factor.scope} - {variable}))
-            did("entry", len(part) * sizes[variable] * math.prod(sizes[v] for v in scope))
             messages.append(Factor(scope, _least(part, scope, variable, sizes)))
+            did("entry", len(part) * sizes[variable] * math.prod(sizes[v] for v in scope))
             add(messages[-1], made)
             made += 1
         buckets.append(Bucket(variable, tuple(map(tuple, parts)), tuple(messages)))
@@ -139,6 +138,7 @@ def eliminate(
             near[other] = {other}.union(*(factor.scope for factor in having[other].values()))
             if other not in kept:
                 heapq.heappush(heap, (width(other), other))
+        did("variable", 1)
     return Eliminated(tuple(left[number] for number in sorted(left)), tuple(buckets), exact)
 
 

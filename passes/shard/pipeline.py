@@ -210,8 +210,8 @@ def _programme(
                         at = (shape, int(behind))
                         table = tables(block, before, behind)
                         rows = (cell.value[at], cell.block[at], cell.start[at], cell.shape[at])
-                        did("run", units**2)
                         advance(number_of, limit, ahead, table.seconds, table.least, came, number, *rows)
+                        did("run", units**2)
     return _traced(cells, meshes, stages, units, count)
 
 

@@ -64,7 +64,6 @@ def _product(one: Power, two: Power) -> Power:
 def product(left: Floats, right: Floats) -> Floats:
     """The min-plus product ``[u, p, r]`` of ``[u, p, q]`` and ``[u, q, r]``."""
     states, last = left.shape[1], right.shape[2]
-    did("sum", math.prod(left.shape) * last)
     table = np.empty((len(left), states, last))
     apart = max(1, _AT_ONCE // (states * last))
     rows = states if apart > 1 else max(1, _AT_ONCE // last)
@@ -77,6 +76,7 @@ def product(left: Floats, right: Floats) -> Floats:
                 np.add(before[:, :, middle, None], behind[:, middle, None, :], out=through)
                 np.minimum(found, through, out=found)
             table[u : u + apart, start : start + rows] = found
+    did("sum", math.prod(left.shape) * last)
     return table
 
 

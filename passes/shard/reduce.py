@@ -119,8 +119,8 @@ class _Reduction:
         for sides in self.places[number]:
             here = seconds[None, :] - seconds[:, None]
             for side in sides:
-                did("side", 1)
                 here = here + self.difference(number, side)
+                did("side", 1)
             np.minimum(gain, here, out=gain)
         better = (gain >= 0) & (memory[:, None] <= memory[None, :])
         np.fill_diagonal(better, False)
@@ -200,9 +200,9 @@ class _Reduction:
 
 def _least(costs: Floats) -> Floats:
     """``[a, b]``: the least of ``costs[b] - costs[a]`` over columns."""
-    did("union", 1)
+    found = np.asarray((costs[None, :, :] - costs[:, None, :]).min(axis=-1))
     did("pair", len(costs) * costs.size)
-    return np.asarray((costs[None, :, :] - costs[:, None, :]).min(axis=-1))
+    return found
 
 
 def _unions(readers: Sequence[Floats]) -> Floats | None:

@@ -57,8 +57,8 @@ def price(
 ) -> Bill:
     """The bill of ``decisions``; ``microbatches`` share the synchronisation of a weight's gradient, one is charged its part;
     what the backward pass needs is kept of ``in_flight``. Raises KeyError where a decision is missing or names no strategy."""
-    did("priced", len(func.ops))
     bill = _Walk(module, func, mesh, decisions, training, uneven, microbatches).bill
+    did("priced", len(func.ops))
     bill.saved *= in_flight
     bill.memory += bill.saved
     return bill

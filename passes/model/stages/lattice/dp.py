@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from passes.model.stages.lattice.ideals import Family, Tables, members, possible
+from passes.model.work import did
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: kind, nodes."""
@@ -140,6 +141,8 @@ def solve_family(
             raw,
         )
         tested, priced = tested + int(tests), priced + int(prices)
+        did("tested", int(tests))
+        did("transition", int(prices) * len(states.used))
         if ideal < count and not keep_on(tested, ideal / count):
             return Found(None, float("inf"), tested, priced, False)
     last = np.where(states.final, value[-1], np.inf)

@@ -18,6 +18,7 @@ import numpy as np
 from passes.model.stages.lattice.states import States, sequences, states
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats, Ints, Joins, Problem
+from passes.model.work import did
 
 BIG = 1e300
 """A trial value that prunes nothing, finite so that 0 * BIG is 0."""
@@ -142,6 +143,7 @@ def _storage(tables: Tables, ideals: int, entries: int) -> tuple[Any, ...]:
 def count_ideals(tables: Tables, trial: float, most: int) -> int | None:
     """Ideals walked over to find those that can be boundaries of a plan of load at most ``trial``; None when over ``most``."""
     status, visited, _, _ = _walk(tables, trial, None, most, 1 << 62)(*_storage(tables, 0, 0))
+    did("ideal", visited)
     found: int = visited
     return found if status == 0 else None
 
@@ -157,6 +159,7 @@ def lattice(
         words = max_words if room == most else room * tables.words_per_ideal
         stored = _storage(tables, room, CUTS * room)
         status, visited, count, entries = _walk(tables, trial, band, max_visits, words)(*stored)
+        did("ideal", visited)
         if status != TOO_MUCH:
             break
     if status:
@@ -164,6 +167,7 @@ def lattice(
     if entries > len(stored[-1]):
         stored = _storage(tables, count, entries)
         _walk(tables, trial, band, max_visits, max_words)(*stored)
+        did("ideal", visited)
     bits, sums, marks, cut_ptr, cut = stored
     complete = band is None or band >= tables.problem.size
     start, end = cut_ptr[:count], cut_ptr[1 : count + 1]
@@ -184,6 +188,7 @@ def prefixes(tables: Tables, order: Iterable[int], trial: float) -> Family:
         if entries <= room:
             break
         room = int(entries)
+        did("ideal", len(walked))
     bits, sums, marks, cut_ptr, cut = stored
     return _sorted(tables, Family(bits, sums, marks, cut_ptr[:-1], cut_ptr[1:], cut, trial, False, len(bits)))
 
