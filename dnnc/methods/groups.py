@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dnnc.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions, topology_of
 from ir.module import Module
+from passes.model.work import now
 
 if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
@@ -89,7 +90,7 @@ def _plan(
     from passes.partition.replicas import replicate
 
     assert options.hierarchy is not None
-    began = time.perf_counter()
+    began = now()
     seconds = SECONDS if options.time_limit is None else options.time_limit
     count, size = options.hierarchy
     replicas = min(options.replicas, size)
@@ -113,7 +114,7 @@ def _plan(
         try:
             with interruptible():
                 progress("partition: groups", None)
-                left = seconds - (time.perf_counter() - began)
+                left = seconds - (now() - began)
                 stages, _ = best_along(problem, hierarchy, stages, bound, left)
         except KeyboardInterrupt:
             interrupted = True
@@ -126,7 +127,7 @@ def _plan(
     value, best = min(((group_value(problem, hierarchy, found), found) for found in candidates), key=lambda pair: pair[0])
     plan = GroupPlan(best, value, min(bound, value), f"{reason}, every link as fast as inside a group", interrupted=interrupted)
     if not interrupted and supported(problem):
-        left = seconds - (time.perf_counter() - began)
+        left = seconds - (now() - began)
         plan = solve_groups(problem, hierarchy, count, plan, replicas=replicas, seconds=max(0.0, left), progress=progress)
     return flat, plan
 

@@ -36,6 +36,7 @@ from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import Groups, ordered, quotient, reduce
+from passes.model.work import now
 from passes.partition.any_reduce import reduce_any, restrict
 from passes.partition.interrupts import interruptible
 from passes.partition.local_search import (
@@ -117,7 +118,7 @@ def _completed(size: int, together: Sequence[Sequence[int]]) -> Groups:
 class _Search:
     def __init__(self, problem: Problem, budget: Budget, progress: Progress, sides: Sides | None) -> None:
         self.problem, self.budget, self.progress, self.sides = problem, budget, progress, sides
-        self.started = time.perf_counter()
+        self.started = now()
         self.statistics = Statistics()
         self.best: Stages | None = None
         self.value = math.inf
@@ -192,7 +193,7 @@ class _Search:
         return self.value <= self.bound * (1 + PROVEN) or self.value == self.bound == 0
 
     def _left(self) -> float:
-        return self.budget.seconds - (time.perf_counter() - self.started)
+        return self.budget.seconds - (now() - self.started)
 
     def _done(self) -> bool:
         return self.stopped or self.infeasible or self._tight() or self._left() <= 0

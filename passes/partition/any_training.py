@@ -8,7 +8,6 @@ that of throughput. *split* counts them apart (``Sides``). A contiguous plan is 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem
+from passes.model.work import now
 from passes.partition.any_split import solve_any
 from passes.partition.local_search import Sides
 from passes.partition.throughput import Budget, Progress
@@ -45,13 +45,13 @@ def solve_any_training(
     if objective not in OBJECTIVES:
         raise ValueError(f"objective is {objective!r}, expected one of {', '.join(OBJECTIVES)}")
     budget = budget or Budget()
-    started = time.perf_counter()
+    started = now()
     training, members = colour_units(graph)
     starts: list[Stages] = []
     contiguous = solve_training(graph, objective, replace(budget, seconds=max(0.05, _SHARE * budget.seconds)), progress)
     if contiguous.stages is not None:
         starts.append(_over(contiguous.stages, members))
-    left = 0.0 if contiguous.interrupted else budget.seconds - (time.perf_counter() - started)
+    left = 0.0 if contiguous.interrupted else budget.seconds - (now() - started)
     sides = Sides(training.seconds, training.side) if objective == "split" else None
     found = solve_any(problem_of_units(training), replace(budget, seconds=max(0.0, left)), progress, starts=starts, sides=sides)
     stages = None

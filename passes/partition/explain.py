@@ -7,7 +7,6 @@ reasons are found by dropping one demand at a time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from ir.diagnostics import Diagnostic, Infeasible
 from ir.topology import Topology
 from passes.model.stages.problem import Problem, StageCost, plan_costs
 from passes.model.stages.reduce import Groups
+from passes.model.work import now
 from passes.partition.throughput import Budget, Solution, solve
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
@@ -95,12 +95,12 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
             problem, kinds=tuple(replace(k, memory=None if k.memory is None else k.memory + extra) for k in problem.kinds)
         )
 
-    started = time.perf_counter()
+    started = now()
     whole = sum(int(b) for b in problem.weight_bytes)
     low, high = 0, max(1, whole + 2 * int(problem.tensor_bytes.sum()) + int(problem.live.max(initial=0)))
     best = solve(raised(high), _QUICK)
     for _ in range(_BISECTIONS):
-        if best.stages is None or high - low <= max(1, high >> 20) or time.perf_counter() - started > _SECONDS:
+        if best.stages is None or high - low <= max(1, high >> 20) or now() - started > _SECONDS:
             break
         middle = (low + high) // 2
         found = solve(raised(middle), _QUICK)

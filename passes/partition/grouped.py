@@ -18,7 +18,6 @@ the reductions those hold that save transfers and add none (``reduce``).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +28,7 @@ from passes.model.stages.lattice.ideals import Family, Tables, lattice, members
 from passes.model.stages.load import COMM, load
 from passes.model.stages.problem import FAR, Floats, Ints, Problem, within
 from passes.model.stages.reduce import Groups, quotient, reduce
+from passes.model.work import now
 from passes.partition.hierarchy import Hierarchy
 from passes.partition.interrupts import interruptible
 from passes.partition.replicas import replicate
@@ -160,7 +160,7 @@ class _Search:
         kept = [int(name) for name in self.problem.tensor_names]
         self.near, self.far = hierarchy.seconds(False)[kept], hierarchy.seconds(True)[kept]
         self.hierarchy, self.best, self.progress = hierarchy, start, progress
-        self.deadline = time.perf_counter() + seconds
+        self.deadline = now() + seconds
         # No stage is empty, so more groups, or devices in a group, than these are never used.
         self.replicas = min(replicas, hierarchy.size)
         self.groups = min(groups, len(joined))
@@ -180,7 +180,7 @@ class _Search:
         return self.best.value <= self.best.bound * (1 + TIGHT) or self.best.value == self.best.bound == 0
 
     def _left(self) -> float:
-        return self.deadline - time.perf_counter()
+        return self.deadline - now()
 
     def _keep_on(self, part: float | None) -> bool:
         self.progress("partition: groups", part)

@@ -21,7 +21,6 @@ The loads of all intervals are matrices: a tensor adds to rectangles of (begin, 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import load
 from passes.model.stages.problem import Floats, Ints, Problem, slots
+from passes.model.work import now
 
 MOST_NODES = 800
 """Nodes beyond which the matrices (a dozen, 8 n n bytes each) and the programme (size n n n / 3 steps) would take too long."""
@@ -91,13 +91,13 @@ def best_along(
     """The best plan found along the order of ``stages``, these included, and its value: rounds of ``plans_along``, each told
     how many stages read each tensor in the best plan so far. Ends when nothing changes, at a value of ``enough``, or after the
     round in which ``seconds`` are over (one takes about a second at most)."""
-    began = time.perf_counter()
+    began = now()
     stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     order = sorted(range(problem.size), key=lambda v: (stage_of[v], v))
     best, least = stages, plan_value(problem, hierarchy, stages)
     for _ in range(ROUNDS):
         tried = best
-        if least <= enough or time.perf_counter() - began >= seconds:
+        if least <= enough or now() - began >= seconds:
             break
         readers = reader_stages(problem, tried, hierarchy.once)
         for _, found in plans_along(problem, hierarchy, order, problem.devices, readers, least):

@@ -10,7 +10,6 @@ slices of a fraction of a second. There is no bound: this is a baseline, and wha
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -20,6 +19,7 @@ import numpy as np
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Floats, Ints, Problem, plan_costs, slots, violations
+from passes.model.work import now
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""
@@ -78,7 +78,7 @@ def local_search(
     runs = _Runs(problem, sides)
     if runs.impossible:
         return None
-    ends = time.perf_counter() + search.seconds
+    ends = now() + search.seconds
     rng = random.Random(search.seed)
     for number in range(max(search.restarts, len(starts))):
         if number < len(starts):
@@ -95,7 +95,7 @@ def local_search(
             done, then = 1 - left / search.proposals, 1 - (left - steps) / search.proposals
             heat = (hot * (cold / hot) ** done, hot * (cold / hot) ** then)
             left -= max(1, runs.anneal(state, steps, below, heat, rng.getrandbits(40)))
-            if not keep_on(runs.best) or runs.value <= enough or time.perf_counter() >= ends:
+            if not keep_on(runs.best) or runs.value <= enough or now() >= ends:
                 return runs.best
     return runs.best
 

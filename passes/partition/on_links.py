@@ -15,7 +15,6 @@ Only for devices of one kind in hosts of equal size; elsewhere the plan on ports
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -34,6 +33,7 @@ from passes.model.stages.placement_from_ir import placement_problem, stage_memor
 from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.stages.reduce import memory_can_bind
+from passes.model.work import now
 from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups
 from passes.partition.hierarchy import Hierarchy, best_along
 from passes.partition.objective import PlacedSolution
@@ -79,14 +79,14 @@ def best_on_links(
     hierarchy = None if single is None else hierarchy_of(single, topology, net)
     if single is None or hierarchy is None or solution.stages is None:
         return solution
-    started = time.perf_counter()
+    started = now()
     alone = tuple((0, nodes) for _, nodes in solution.stages)
     best, _ = best_along(single, hierarchy, alone, solution.bound * (1 + TIGHT), seconds)
     candidates: list[Solution] = []
     if best is not alone:
         candidates.append(replace(solution, stages=best))
     most = max(kind.replicas for kind in problem.kinds)
-    left = min(seconds - (time.perf_counter() - started), GROUP_SECONDS)
+    left = min(seconds - (now() - started), GROUP_SECONDS)
     if most > 1 and left > 0:
         grouped = _in_groups(single, hierarchy, best, most, solution, topology, left)
         candidates += [grouped] if grouped is not None else []
@@ -194,8 +194,8 @@ def link_value(
         problem = placement_problem(module, plan, topology, net, members, memory)
     except Infeasible:
         return math.inf
-    ends = time.perf_counter() + GROUP_SECONDS
-    chosen, _ = search(problem, nodes, lambda: time.perf_counter() < ends)
+    ends = now() + GROUP_SECONDS
+    chosen, _ = search(problem, nodes, lambda: now() < ends)
     return math.inf if chosen is None else problem.value(chosen)
 
 

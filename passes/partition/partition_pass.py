@@ -43,6 +43,7 @@ from passes.model.stages.load import COMM
 from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools, stage_cost
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
+from passes.model.work import now
 from passes.partition.chunks import check_chunks, chunked, on_devices
 from passes.partition.control import read_cuts, read_pins
 from passes.partition.explain import explain, inseparable
@@ -220,7 +221,7 @@ class PartitionPass(Pass):
             fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
         inseparable(fine, groups, problem, pins)
-        built = time.perf_counter()
+        built, deadline = time.perf_counter(), now() + self.time_limit
         overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds, beaten)
@@ -230,7 +231,7 @@ class PartitionPass(Pass):
         if gave_up and problem.size < (whole := self._whole(fine, module, context))[1].size:
             if solution.stages is None:  # what is asked for here may need groups apart
                 groups, problem = whole
-                left = replace(budget, seconds=max(0.5, built + self.time_limit - time.perf_counter()))
+                left = replace(budget, seconds=max(0.5, deadline - now()))
                 solution = at_least_a_plan(lambda given: search(whole[1], given, context.progress), left)
             else:
                 solution = _against(solution, whole[1], best_bound, "the graph was contracted for a quick search")
@@ -239,10 +240,8 @@ class PartitionPass(Pass):
         if solution.stages is None:
             raise explain(problem, solution, topology, training=steps is not None)
         if overcounts:
-            solution = self._bounded(solution, fine, problem, budget, built + self.time_limit, context)
-        solution = self._within_memory(
-            module, problem, groups, solution, budget, context, built + self.time_limit, search, steps
-        )
+            solution = self._bounded(solution, fine, problem, budget, deadline, context)
+        solution = self._within_memory(module, problem, groups, solution, budget, context, deadline, search, steps)
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
         if isinstance(solution, AnySolution) and steps is None:
@@ -251,7 +250,7 @@ class PartitionPass(Pass):
         if self.hosts and self._pipeline and len({device.host for device in topology.devices}) > 1:
             from passes.partition.on_links import best_on_links
 
-            rest = built + self.time_limit - searched
+            rest = deadline - now()
             solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
         alone = not (pins or cuts) and self.stages in (0, 1)
         several = len(self._parts(problem, solution))
@@ -437,7 +436,7 @@ class PartitionPass(Pass):
         if solution.interrupted or known.status == "optimal":
             return known
         weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
-        left = replace(budget, seconds=max(0.0, deadline - time.perf_counter()))
+        left = replace(budget, seconds=max(0.0, deadline - now()))
         least = solve_any(weights, left, context.progress, starts=[solution.stages or ()])
         if least.bound <= known.bound:
             return replace(known, interrupted=least.interrupted)
@@ -488,7 +487,7 @@ class PartitionPass(Pass):
                 break
             kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
             tightened = replace(tightened, kinds=kinds)
-            left = replace(budget, seconds=max(0.5, deadline - time.perf_counter()))
+            left = replace(budget, seconds=max(0.5, deadline - now()))
             again = search(tightened, left, context.progress)
             if again.stages is None:
                 break

@@ -41,6 +41,7 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.model.stages.problem import FAR, Floats
 from passes.model.stages.reduce import quotient
+from passes.model.work import now
 from passes.partition.beam import MOST_NODES, Beam
 from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.cell_bounds import CellBounds, applies
@@ -92,7 +93,7 @@ class Search:
 
     def __init__(self, objective: SearchObjective, budget: Budget, progress: Progress) -> None:
         self.objective, self.budget, self.progress = objective, budget, progress
-        self.started = time.perf_counter()
+        self.started = now()
         self.sequences = sequences(objective.problem)
         self.tables = Tables(objective.problem, objective.price, self.sequences[0])
         self.statistics = Statistics()
@@ -151,7 +152,7 @@ class Search:
         return self.tight() or self.bound >= self.budget.beaten
 
     def _left(self) -> float:
-        return self.budget.seconds - (time.perf_counter() - self.started)
+        return self.budget.seconds - (now() - self.started)
 
     def _visits(self) -> int:
         """Ideals that one walk may meet: the budget's, unless the time left would not do even on a fast machine."""
@@ -164,7 +165,7 @@ class Search:
         def keep_on(tested: int, part: float) -> bool:
             self.progress(f"partition: {phase}", part)
             self.spent[phase] = spent + tested
-            return spent + tested <= budgets * self.budget.pairs and time.perf_counter() - self.started < until
+            return spent + tested <= budgets * self.budget.pairs and now() - self.started < until
 
         return keep_on
 
@@ -380,7 +381,7 @@ class Search:
         rule = self.objective.boundaries()
         if rule is None or self.best is None or self.objective.problem.size > MOST_NODES or self._left() <= 0:
             return
-        until = time.perf_counter() - self.started + max(self._left(), 0.0) * BEAM_SHARE
+        until = now() - self.started + max(self._left(), 0.0) * BEAM_SHARE
         keep_on = self._keep_on("beam", until)
         self._starts(keep_on)
         beam, low = Beam(self.tables, rule), self.bound
@@ -404,7 +405,7 @@ class Search:
         if self.best is None or not known or not applies(self.tables) or self._near_enough() or self._left() <= 0:
             return
         self._narrow()
-        until = time.perf_counter() - self.started + max(self._left(), 0.0) * CUT_SHARE
+        until = now() - self.started + max(self._left(), 0.0) * CUT_SHARE
         keep_on, cuts, idle, more = self._keep_on("cuts", until), self.cuts, 0, True
         if cuts is None or cuts.tables is not self.tables:
             moved = None if self.objective.contracts or rule is None else rule.moved

@@ -6,7 +6,6 @@ best way to cut the chain, to give the pieces to kinds of devices and, where the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, sequences
+from passes.model.work import now
 from passes.partition.baselines.case import Case, Limits, NoPlan
 
 MAX_WORDS = 64 << 20
@@ -25,11 +25,11 @@ TRIALS = (1.02, 1.1, 1.5, 4.0)
 def best_chain(case: Case, chains: Sequence[Sequence[Sequence[int]]], limits: Limits) -> Stages:
     """The best plan along any of ``chains``, each a topological order of units in groups that stay together, as stages of the
     workload's nodes. Raises NoPlan when none satisfies every limit."""
-    started = time.perf_counter()
+    started = now()
 
     def keep_on(tested: int, part: float) -> bool:
         limits.progress("partition: chain", part)
-        return time.perf_counter() - started < limits.seconds
+        return now() - started < limits.seconds
 
     best, value, complete = None, float("inf"), True
     for groups in chains:

@@ -12,10 +12,10 @@ stage has one machine, and memory, which depends on the stages that follow, is n
 from __future__ import annotations
 
 import math
-import time
 
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem
+from passes.model.work import now
 from passes.partition.baselines.case import Case, Limits, NoPlan
 
 STEP = 1.02
@@ -32,11 +32,11 @@ def greedy(case: Case, limits: Limits) -> Stages:
     balance = case.bound[0]
     levels = [balance * STEP**step for step in range(_STEPS)] if balance > 0 else []
     limited = not case.replicated
-    started = time.perf_counter()
+    started = now()
     plans: dict[Stages, float] = {}
     for level, memory in [*((level, limited) for level in levels), (math.inf, limited), (math.inf, False)]:
         limits.progress("partition: greedy", None)
-        late = time.perf_counter() - started > limits.seconds
+        late = now() - started > limits.seconds
         if len(plans) == MOST_PLANS or (plans and (late or (limited and not memory))):
             break
         if late and level < math.inf:

@@ -23,6 +23,7 @@ import numpy as np
 
 from passes.model.highs import PROVEN
 from passes.model.stages.problem import Kind
+from passes.model.work import now
 from passes.partition.interrupts import interruptible
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass, TooManyKindsError
@@ -104,7 +105,7 @@ class _Search:
         self.problem = problem
         self.budget = budget
         self.progress = progress
-        self.until = time.perf_counter() + budget.seconds
+        self.until = now() + budget.seconds
         self.best: Schedule | None = None
         self.value = math.inf
         self.bound = 0.0
@@ -175,7 +176,7 @@ class _Search:
             return not self._late()
 
         start = None if self.best is None else self.best.pieces
-        left = self.until - time.perf_counter()
+        left = self.until - now()
         found = solve_latency_milp(self.problem, start=start, below=self.value, seconds=left, watch=watch)
         if found.status == "infeasible":
             if self.best is None:
@@ -189,7 +190,7 @@ class _Search:
     def _accept_single(self) -> None:
         """The best plan of one piece per accelerator is one of several, and soon found."""
         single = replace(self.problem, pieces=1)
-        left = self.until - time.perf_counter()
+        left = self.until - now()
         search = _Search(single, replace(self.budget, seconds=left * SINGLE), self.progress)
         search.proves = False
         try:
@@ -312,7 +313,7 @@ class _Search:
         return self.value * (1 - TIGHT / 10)
 
     def _late(self) -> bool:
-        return time.perf_counter() > self.until
+        return now() > self.until
 
     def _tight(self) -> bool:
         return self.bound >= self.value * (1 - self.equal)
