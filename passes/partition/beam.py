@@ -22,6 +22,7 @@ from passes.model.stages.arrays import csr
 from passes.model.stages.lattice.dp import KeepOn
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats, Ints
+from passes.model.work import did
 
 MOST_NODES = 2_500
 """Nodes beyond which the table of ancestors is too large."""
@@ -146,6 +147,7 @@ class Beam:
             inside,
             cuts,
         )
+        did("arc", most * len(network.arcs))
         result = []
         for row, cut in zip(inside[:count], cuts[:count].tolist(), strict=True):
             whole = start.copy()

@@ -21,6 +21,7 @@ import numpy as np
 from passes.model.stages.arrays import csr
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats, Ints
+from passes.model.work import did
 from passes.partition.hubs import nets_of
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
@@ -112,6 +113,7 @@ class Cuts:
         first = np.zeros(sink + 2, np.int64)
         np.cumsum(np.bincount(leaves, minlength=sink + 1), out=first[1:])
         flow = float(flow_kernels.max_flow(first, arcs, ends_at, capacity, source, sink, most))
+        did("arc", len(arcs))
         if flow >= most:
             return math.inf, None
         side = flow_kernels.source_side(first, arcs, ends_at, capacity, source)

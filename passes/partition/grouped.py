@@ -28,7 +28,7 @@ from passes.model.stages.lattice.ideals import Family, Tables, lattice, members
 from passes.model.stages.load import COMM, load
 from passes.model.stages.problem import FAR, Floats, Ints, Problem, within
 from passes.model.stages.reduce import Groups, quotient, reduce
-from passes.model.work import now
+from passes.model.work import did, now
 from passes.partition.hierarchy import Hierarchy
 from passes.partition.interrupts import interruptible
 from passes.partition.replicas import replicate
@@ -282,6 +282,7 @@ class _Level:
                 amounts,
             )
             self.search.tests += int(tests)
+            did("tested", int(tests))
             if filled < 0 or not self.search._keep_on(0.2 * ideal / family.size):
                 return False
         self.before, self.amounts = before[:filled], amounts[:filled]
@@ -302,6 +303,7 @@ class _Level:
             self.amounts,
             value,
         )
+        did("tested", 2 * len(self.before) * states)
         self.forward, self.backward = value
         return float(self.forward[-1].min())
 
@@ -379,6 +381,7 @@ class _Level:
         self.closed[:begin] = np.inf
         self.closed[reached:] = np.inf
         self.search.tests += int(met)
+        did("tested", int(met))
         return float(self.closed[end]) if 0 <= end < reached else np.inf
 
     def _stages(self, group: int, begin: int, end: int, most: float) -> list[GroupStage]:

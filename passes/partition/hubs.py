@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from passes.model.stages.problem import Floats, Ints, Problem
+from passes.model.work import did
 
 SLACK = 1e-11
 """Relative: what rounding in sums of capacities may add."""
@@ -119,7 +120,9 @@ class _Network:
         """The least load of a stage that holds ``v``."""
         from passes.partition.flow_kernels import max_flow
 
-        return float(max_flow(self.first, self.arcs, self.head, self.capacity.copy(), v, self.sink, self.most))
+        least = float(max_flow(self.first, self.arcs, self.head, self.capacity.copy(), v, self.sink, self.most))
+        did("arc", len(self.arcs))
+        return least
 
 
 __all__ = ["Nets", "hub_bound", "nets_of"]

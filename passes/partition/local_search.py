@@ -19,7 +19,7 @@ import numpy as np
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Floats, Ints, Problem, plan_costs, slots, violations
-from passes.model.work import now
+from passes.model.work import did, now
 
 Assignment: TypeAlias = tuple[int, ...]
 """Device of each node; devices are numbered kind by kind, as ``kind_of`` lists them."""
@@ -172,6 +172,7 @@ class _Runs:
         scale = self.value if np.isfinite(self.value) and self.value > 0 else self.scale
         caps = scale * (1 - below) * self.shares
         made, value, found = anneal(state, *self.arrays, caps, scale, steps, *heat, seed)
+        did("proposal", int(made) * SLICE / self.slice)
         if value < self.value and not violations(self.problem, stages_of(self.problem, found.tolist()), ordered=False):
             self.value, self.best = value, tuple(int(d) for d in found)
         return int(made)

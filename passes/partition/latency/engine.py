@@ -17,6 +17,7 @@ import numpy as np
 
 from passes.model.stages.arrays import csr
 from passes.model.stages.problem import Floats, Ints
+from passes.model.work import did
 from passes.partition.latency import kernels, label_kernels
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.problem import Piece
@@ -215,6 +216,7 @@ class Engine:
         graph = graph_of(reduced)
         n = len(reduced.groups)
         count, bits, cover_ptr, cover_node, cover_to = kernels.enumerate_ideals(graph.before, n if band is None else band, most)
+        did("ideal", abs(int(count)))
         if count < 0:
             return None
         kinds = len(reduced.kinds)
@@ -260,6 +262,7 @@ class Engine:
                 self.graph, self.lattice, self.stride, most, rate, stock, self.start, tail, self.queue, stamp, at, WORK
             )
             self.steps += done
+            did("step", int(done))
             if not keep_on(1 - (at + 1) / self.ideals):
                 return False
         return True
@@ -327,6 +330,7 @@ class Engine:
                 WORK,
             )
             steps += done
+            did("step", int(done))
             pool.counts[label_kernels.COMPARED] = 0
             if at < self.ideals - 1 and not keep_on(at / self.ideals):
                 stopped = True

@@ -13,6 +13,7 @@ from passes.model.stages.lattice.dp import SLICE, Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Family, Tables, members
 from passes.model.stages.problem import Floats, Kind, Problem, slots
 from passes.model.stages.reduce import Groups
+from passes.model.work import did
 from passes.partition.beam import Boundaries
 from passes.partition.pipedream.problem import (
     Machines,
@@ -232,6 +233,8 @@ class _PipeDream:
                 actives,
             )
             tested, priced = tested + int(tests), priced + int(prices)
+            did("tested", int(tests))
+            did("transition", int(prices))
             if ideal >= 0 and not keep_on(tested, 1 - ideal / count):
                 return Found(None, float("inf"), tested, priced, False)
         least = value[0].min()

@@ -21,6 +21,7 @@ import numpy as np
 from passes.model.stages.lattice.dp import KeepOn
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
+from passes.model.work import did
 from passes.partition.search import TIGHT
 
 REACHES = (1.2, 1.4, 1.6, 2.0)
@@ -66,6 +67,7 @@ def start_bound(
             cuts,
         )
         max_visits -= int(visited)
+        did("ideal", int(visited))
         if not whole:
             break
         order = np.argsort(reached[:count], kind="stable")
@@ -109,6 +111,7 @@ class _Chains:
         allowed = trial * (1 + SLACK)
         stages = np.empty(len(self.reached), np.int64)
         start_kernels.fewest_stages(self.bits, self.reached, self.cuts, allowed, stages)
+        did("tested", len(stages) ** 2)
         last, used = np.append(self.reached, 0.0), np.append(stages, 0)
         onward = last + allowed > self.high * (1 - SLACK)
         enough = self.total - last <= (self.machines - used) * allowed * (1 + SLACK)
