@@ -32,6 +32,7 @@ from dnnc.options import (
     of_profile,
     of_zoo,
     restrictions,
+    warn_of_cut,
     with_programs,
 )
 from dnnc.providers import ON_CPU, Provider
@@ -210,7 +211,9 @@ def compile_model(
         pipelines, searched = _by_tag(pipeline, module, context, options, clock)
     else:
         pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
-    module, pipeline = KindSearch(context, manager or {}, passed).run(pipelines, module)
+    module, pipeline = KindSearch(context, manager or {}, passed, options.time_limit).run(pipelines, module)
+    if context.statistics.get("kinds", {}).get("cut"):
+        warn_of_cut(sink, options.time_limit)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)

@@ -29,6 +29,7 @@ from ir.objectives import THROUGHPUT
 from ir.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
+from passes.model.work import within
 
 if TYPE_CHECKING:
     from passes.shard import ShardPass
@@ -153,28 +154,39 @@ class _Known:
 
 class KindSearch:
     """Runs pipelines that each make a kind of plan, ``manager`` being further keywords of ``PassManager``; ``on_pass`` is told
-    the name and the seconds of every pass."""
+    the name and the seconds of every pass. ``time_limit``: seconds of a clock that all searches take together at most, each of
+    those left an equal part of what is left; None: they end by their counted work alone (``passes.model.work``)."""
 
-    def __init__(self, context: PassContext, manager: Mapping[str, Any], on_pass: Callable[[str, float], None]) -> None:
-        self.context, self.manager, self.on_pass = context, manager, on_pass
+    def __init__(
+        self,
+        context: PassContext,
+        manager: Mapping[str, Any],
+        on_pass: Callable[[str, float], None],
+        time_limit: float | None = None,
+    ) -> None:
+        self.context, self.manager, self.on_pass, self.time_limit = context, manager, on_pass, time_limit
         self.spent = 0.0
 
     def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...]]:
         """The module after the pipeline whose plan is the best, and that pipeline. Raises the first error if no plan fits."""
-        first, *others = pipelines
-        if not others:
-            return self.passes(first, module, self.context, 0, len(first)), first
+        first = pipelines[0]
+        ends = math.inf if self.time_limit is None else time.perf_counter() + self.time_limit
+        if len(pipelines) == 1:
+            module = self.planned(first, module, self.context, 0, self.time_limit)
+            return self.passes(first, module, self.context, _planned(first), len(first)), first
         steps = zip(*pipelines, strict=False)
         shared = sum(1 for _ in takewhile(lambda alike: all(step == alike[0] for step in alike), steps))
         module = self.passes(first, module, self.context, 0, shared)
         best: _Best | None = None
         faults: dict[int, Infeasible] = {}
-        for pipeline in _in_turn(pipelines):
-            if best is not None and best.module is not None and self.interrupted:
+        for number, pipeline in enumerate(_in_turn(pipelines)):
+            if best is not None and best.module is not None and (self.interrupted or time.perf_counter() > ends):
+                self.context.count("kinds", cut=int(not self.interrupted))
                 _kept(best, pipeline, 0.0)
                 continue
             try:
-                best = self.better(pipeline, module, shared, best)
+                left = None if self.time_limit is None else (ends - time.perf_counter()) / (len(pipelines) - number)
+                best = self.better(pipeline, module, shared, best, left)
             except Infeasible as error:
                 faults[pipelines.index(pipeline)] = error
                 best = best or _Best(_nothing(error))
@@ -198,13 +210,16 @@ class KindSearch:
         """Whether a search was interrupted from the keyboard: the kinds after it are not searched."""
         return any(counted.get("interrupted") for counted in self.context.statistics.values())
 
-    def better(self, pipeline: tuple[Pass, ...], module: Module, shared: int, best: _Best | None) -> _Best:
-        """``best``, or what the pipeline makes of a module that its ``shared`` first passes made, if that is better."""
+    def better(
+        self, pipeline: tuple[Pass, ...], module: Module, shared: int, best: _Best | None, seconds: float | None
+    ) -> _Best:
+        """``best``, or what the pipeline makes, in so many seconds, of a module that its ``shared`` first passes made, if that
+        is better."""
         incumbent, sink = best.incumbent if best is not None else None, DiagnosticSink()
         began, self.spent = time.perf_counter(), 0.0
         try:
             context = replace(self.context, sink=sink, incumbent=incumbent)
-            made = self.passes(pipeline, module, context, shared, _planned(pipeline))
+            made = self.planned(pipeline, module, context, shared, seconds)
         except NoBetterPlan as error:
             assert best is not None
             self.told(pipeline[_planned(pipeline) - 1].name, time.perf_counter() - began - self.spent)
@@ -218,6 +233,20 @@ class KindSearch:
         if best.module is not None:
             best.others.beaten(kind_of(best.pipeline), best.incumbent.bound, best.incumbent.value)
         return _Best(_with_bound(plan, best.incumbent.bound), made, pipeline, sink, best.others)
+
+    def planned(
+        self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, seconds: float | None
+    ) -> Module:
+        """The module after the passes from ``start`` on that make the plan, in so many seconds of a clock."""
+        if seconds is not None:
+            timed = {"time_limit": max(seconds, 1e-3)}
+            pipeline = tuple(replace(step, **timed) if hasattr(step, "time_limit") else step for step in pipeline)
+        with within(seconds) as limit:
+            try:
+                return self.passes(pipeline, module, context, start, _planned(pipeline))
+            finally:
+                if limit.cut:
+                    self.context.count("kinds", cut=1)
 
     def passes(self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, stop: int) -> Module:
         """The module after the passes ``start`` to ``stop`` of a pipeline."""

@@ -23,7 +23,7 @@ from dnnc.kinds import (
 from dnnc.training import PIPELINE as TRAINING_PIPELINE
 from dnnc.training import SHARDED_PIPELINE as SHARDED_TRAINING
 from dnnc.training import TrainingOptions, with_training
-from ir.diagnostics import UsageError
+from ir.diagnostics import DiagnosticSink, UsageError
 from ir.facets import SYNCS
 from ir.limits import LIMITS, Limits
 from ir.module import Func, Module
@@ -177,6 +177,12 @@ def check_time_limit(seconds: float | None) -> None:
     """Raises UsageError for infinity and NaN."""
     if seconds is not None and not math.isfinite(seconds):
         raise UsageError(f"--time-limit {seconds}: expected a number of seconds", hint="leave it out for the default")
+
+
+def warn_of_cut(sink: DiagnosticSink, seconds: float | None) -> None:
+    """Says that a time limit ended a search before its counted work did."""
+    message = "the search was cut: this is the best plan until then, and its bound holds"
+    sink.warn(message, where=f"--time-limit {seconds:g}", hint="give more time for a plan that is the same on any machine")
 
 
 def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[Pass, ...]:
@@ -418,5 +424,6 @@ __all__ = [
     "of_profile",
     "of_zoo",
     "restrictions",
+    "warn_of_cut",
     "with_programs",
 ]

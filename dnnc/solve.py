@@ -18,6 +18,7 @@ from dnnc.profiled import read_problem
 from ir.diagnostics import DiagnosticSink, Infeasible
 from ir.module import Module
 from ir.topology import Topology
+from passes.model.work import within
 
 __all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult", "solve_file"]
 
@@ -159,7 +160,7 @@ def solve_file(
     """Reads and solves. A workload that no plan fits is an answer: ``status`` is ``infeasible`` (``unknown`` when the search
     ended before that was proven) and ``why`` the error that says what is missing. Raises InvalidInput, UsageError."""
     from dnnc.frontends.workloads import UNIT, in_unit
-    from dnnc.options import check_time_limit
+    from dnnc.options import check_time_limit, warn_of_cut
 
     check_time_limit(options.time_limit)
     started = time.perf_counter()
@@ -188,9 +189,12 @@ def solve_file(
         left = options.time_limit - (time.perf_counter() - loaded)
         options = replace(options, time_limit=max(options.time_limit / 2, left))
     try:
-        solved = (
-            method(module, options, progress) if options.method == EXACT else baseline(module, objective, options, progress)
-        )
+        with within(options.time_limit) as limit:
+            solved = (
+                method(module, options, progress) if options.method == EXACT else baseline(module, objective, options, progress)
+            )
+        if limit.cut:
+            warn_of_cut(sink, options.time_limit)
     except Infeasible as error:
         status = "infeasible" if error.proven else "unknown"
         exact = Row(EXACT, math.inf, options.split, None, status, 0.0, error.diagnostics[0].message)

@@ -166,7 +166,9 @@ class _Search:
 
             trains = objective_of(self.options.objective or THROUGHPUT.name).trains
             module, _ = fitted(module, topology, training=trains, sink=DiagnosticSink(), where=self.options.model)
-        module, _ = KindSearch(context, {}, lambda name, seconds: None).run(self.pipelines(topology), module)
+        module, _ = KindSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
+            self.pipelines(topology), module
+        )
         plan = module.first(Plan)
         assert plan is not None
         if any(counted.get("interrupted") for counted in context.statistics.values()):

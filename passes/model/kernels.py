@@ -81,7 +81,7 @@ class _Compiling(events.Listener):
             compiled_for(time.perf_counter() - self.began)
 
 
-events.register("numba:compiler_lock", _Compiling())
+events.register("numba:compiler_lock", _Compiling())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: F) -> F:

@@ -18,25 +18,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 RATES = {
-    "arc": 1e-6,
+    "arc": 0.5e-6,
     "conversion": 2.5e-6,
     "entry": 2.2e-9,
     "ideal": 0.2e-6,
     "look": 1.5e-6,
     "matrix": 1e-6,
     "node": 13e-6,
-    "pair": 20e-9,
+    "pair": 25e-9,
     "placement": 50e-6,
     "priced": 140e-6,
     "proposal": 150e-9,
     "run": 10e-9,
-    "side": 0.5e-3,
+    "side": 0.4e-3,
     "step": 20e-9,
     "sum": 3e-9,
-    "tested": 50e-9,
-    "transition": 5e-9,
+    "tested": 60e-9,
+    "transition": 20e-9,
     "variable": 40e-6,
-    "written": 300e-6,
+    "written": 500e-6,
 }
 """Seconds of one unit of each kind of work."""
 LATE = 1e9
@@ -76,6 +76,11 @@ def now() -> float:
     return _COUNTER.seconds
 
 
+def is_over() -> bool:
+    """Whether a time limit is over: no further search is begun where there is a plan."""
+    return clock_left() <= 0
+
+
 def clock_left() -> float:
     """Seconds of the clock until the time limit is over; inf without one."""
     return _COUNTER.limit.ends - time.perf_counter()
@@ -99,9 +104,19 @@ def within(seconds: float | None) -> Iterator[Limit]:
         _COUNTER.limit = before
 
 
+@contextmanager
+def unlimited() -> Iterator[None]:
+    """Lifts the limit from what runs inside: without it there would be no plan at all."""
+    before, _COUNTER.limit = _COUNTER.limit, Limit()
+    try:
+        yield
+    finally:
+        _COUNTER.limit = before
+
+
 def counts() -> dict[str, float]:
     """Units of each kind of work so far."""
     return dict(_COUNTER.counts)
 
 
-__all__ = ["RATES", "Limit", "clock_left", "compiled_for", "counts", "did", "now", "within"]
+__all__ = ["RATES", "Limit", "clock_left", "compiled_for", "counts", "did", "is_over", "now", "unlimited", "within"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from passes.model.work import unlimited
 from passes.partition.search import Budget, Solution
 
 if TYPE_CHECKING:
@@ -19,11 +21,12 @@ B = TypeVar("B", Budget, "LatencyBudget")
 
 
 def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
-    """The solution within the budget; where its time was over before there was a plan, or a proof that there is none, that of
-    ``LEAST_SECONDS``."""
+    """The solution within the budget; where its time was over before there was any plan, of another kind included, or a proof
+    that there is none, that of ``LEAST_SECONDS``."""
     solution = search(budget)
-    if solution.status == "unknown" and budget.seconds < LEAST_SECONDS:
-        return search(replace(budget, seconds=LEAST_SECONDS))
+    if solution.status == "unknown" and math.isinf(getattr(budget, "beaten", math.inf)) and budget.seconds < LEAST_SECONDS:
+        with unlimited():
+            return search(replace(budget, seconds=LEAST_SECONDS))
     return solution
 
 

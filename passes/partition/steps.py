@@ -42,6 +42,7 @@ from passes.model.stages.bounds import least_step, prices
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
+from passes.model.work import is_over
 from passes.partition.replicas import replicated_kinds
 
 MOST_TRIED = 8
@@ -199,7 +200,7 @@ class Steps:
         bound = self.least(period, range(count, len(self.topology.devices) + 1))
         for stages in range(count - 1, 0, -1):
             least = self.least(period, devices(stages))
-            if least < min(plan.value, beaten) and count - stages <= MOST_TRIED:
+            if least < min(plan.value, beaten) and count - stages <= MOST_TRIED and not is_over():
                 try:
                     module, found, _ = plan_of(stages)
                 except Infeasible as error:

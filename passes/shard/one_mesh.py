@@ -102,6 +102,9 @@ class MeshSearch:
         """All meshes but those that an interrupt from the keyboard left, once there was a plan. Raises NoBetterPlan, and
         Infeasible or InvalidInput where no mesh has a plan. The bound counts meshes that a plan by name does not fit."""
         for number, candidate in enumerate(self.among.searched):
+            if self.best is not None and now() > self.ends:
+                self.bounded(candidate, candidate.least)
+                continue
             try:
                 self.look(number, candidate)
             except KeyboardInterrupt:

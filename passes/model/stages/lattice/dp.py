@@ -142,7 +142,7 @@ def solve_family(
         )
         tested, priced = tested + int(tests), priced + int(prices)
         did("tested", int(tests))
-        did("transition", int(prices) * len(states.used))
+        did("transition", int(prices))
         if ideal < count and not keep_on(tested, ideal / count):
             return Found(None, float("inf"), tested, priced, False)
     last = np.where(states.final, value[-1], np.inf)
