@@ -1,6 +1,6 @@
 """Minimum cuts for stages and boundaries of which some nodes are known: which nets must be paid, at the least.
 
-A stage S on kind k takes p_k(S) seconds and pays every net (``hubs.nets_of``) with pins both in S and out of it: a cut
+A stage S on kind k takes p_k(S) seconds and pays every net (``nets_of``) with pins both in S and out of it: a cut
 function, so its minimum over all S that hold the nodes ``sure`` and none of ``never`` is a minimum cut between two terminals.
 A net is the hyperedge of Lawler (1973): an arc of its cost that every pin enters and leaves. Nodes may have a price, of either
 sign. Known nodes are one with their terminal, so a network is as large as what is not known.
@@ -13,17 +13,37 @@ second sort, S is an ideal.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from passes.model.stages.arrays import csr
 from passes.model.stages.lattice.tables import Tables
-from passes.model.stages.problem import Floats, Ints
-from passes.partition.hubs import nets_of
+from passes.model.stages.problem import Floats, Ints, Problem
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Nets:
+    """Tensors as the sets of nodes that they join: who makes or reads h is ``pins[h]``, ascending; a stage that holds some of
+    them but not all pays ``transfer[T, h]`` on side ``side[h]`` of its load."""
+
+    pins: tuple[tuple[int, ...], ...]
+    transfer: Floats
+    side: Ints
+
+
+def nets_of(problem: Problem) -> Nets:
+    """The nets of a problem; received and sent are one sum."""
+    if problem.joins is not None:
+        side = problem.joins.side if len(problem.joins.seconds) > 1 else np.zeros(len(problem.joins.pins), np.int64)
+        return Nets(problem.joins.pins, problem.joins.transfer, side)
+    pins = tuple(
+        tuple(sorted({int(maker), *readers})) for maker, readers in zip(problem.producer, problem.consumers, strict=True)
+    )
+    return Nets(pins, problem.transfer, np.zeros(len(pins), np.int64))
 
 
 class Cuts:
@@ -45,7 +65,7 @@ class Cuts:
     def least(self, kind: int, price: Floats, sure: Mask, never: Mask, ends: Mask, begins: Mask) -> tuple[float, Mask | None]:
         """The least of the prices of S and of the nets that it cuts on ``kind``, and an S that reaches it; inf and None where
         nothing is both."""
-        from passes.partition import flow_kernels
+        from passes.model import flow_kernels
 
         if (sure & never).any():
             return math.inf, None
@@ -120,4 +140,4 @@ class Cuts:
         return value + flow, chosen
 
 
-__all__ = ["Cuts", "Mask"]
+__all__ = ["Cuts", "Mask", "Nets", "nets_of"]

@@ -14,11 +14,12 @@ bounds it: max(p, c) >= s p + (1 - s) c, and max(p, in, out) >= s p + (1 - s) (i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from passes.model.stages.problem import Floats, Ints, Problem
+from passes.model.stages.lattice.tables import Tables
+from passes.model.stages.problem import Floats, Problem
+from passes.partition.cell_cuts import Cuts, Nets, nets_of
 
 SLACK = 1e-11
 """Relative: what rounding in sums of capacities may add."""
@@ -28,8 +29,9 @@ MOST_NODES = 48
 """Nodes looked at, the most promising first."""
 
 
-def hub_bound(problem: Problem, bound: float) -> tuple[float, str]:
+def node_bound(tables: Tables, bound: float) -> tuple[float, str]:
     """The best of ``bound`` and of what single nodes say, and how it was reached, as text (empty where it is ``bound``)."""
+    problem = tables.problem
     nets = nets_of(problem)
     if not problem.size or not nets.pins:
         return bound, ""
@@ -37,43 +39,22 @@ def hub_bound(problem: Problem, bound: float) -> tuple[float, str]:
         [(1.0, 1.0)] if problem.comm == "sum" else [(s, (1 - s) / (2 if problem.comm == "duplex" else 1)) for s in SHARES]
     )
     best, reason = bound, ""
-    networks = [[_Network(problem.seconds[kind] * p, nets, kind, c) for p, c in averages] for kind in range(len(problem.kinds))]
+    cuts = Cuts(tables)
     alone = _alone(problem, nets)
     for v in np.argsort(-alone, kind="stable")[:MOST_NODES].tolist():
         if alone[v] <= best * (1 + SLACK):
             break  # the stage of this node alone is no dearer, nor is that of any after it
         least = math.inf
-        for kind, averaged in enumerate(networks):
+        for kind, seconds in enumerate(problem.seconds):
             if least <= best:
                 break
-            if math.isfinite(problem.seconds[kind, v]):
-                least = min(least, max(network.least(v) for network in averaged))
+            if math.isfinite(seconds[v]):
+                least = min(least, max(_least(cuts, kind, seconds, v, *average) for average in averages))
         least *= 1 - SLACK
         if math.isfinite(least) and least > best:
             best = least
-            reason = f"hub: whatever shares a stage with {problem.names[v]}, its compute and its transfers take so long"
+            reason = f"one node: whatever shares a stage with {problem.names[v]}, its compute and its transfers take so long"
     return best, reason
-
-
-@dataclass(frozen=True)
-class Nets:
-    """Tensors as the sets of nodes that they join: who makes or reads h is ``pins[h]``, ascending; a stage that holds some of
-    them but not all pays ``transfer[T, h]`` on side ``side[h]`` of its load."""
-
-    pins: tuple[tuple[int, ...], ...]
-    transfer: Floats
-    side: Ints
-
-
-def nets_of(problem: Problem) -> Nets:
-    """The nets of a problem; received and sent are one sum."""
-    if problem.joins is not None:
-        side = problem.joins.side if len(problem.joins.seconds) > 1 else np.zeros(len(problem.joins.pins), np.int64)
-        return Nets(problem.joins.pins, problem.joins.transfer, side)
-    pins = tuple(
-        tuple(sorted({int(maker), *readers})) for maker, readers in zip(problem.producer, problem.consumers, strict=True)
-    )
-    return Nets(pins, problem.transfer, np.zeros(len(pins), np.int64))
 
 
 def _alone(problem: Problem, nets: Nets) -> Floats:
@@ -86,40 +67,13 @@ def _alone(problem: Problem, nets: Nets) -> Floats:
     return np.where(np.isfinite(least), least, 0.0)
 
 
-class _Network:
-    """The flow network of one kind: nodes of the problem, then two per tensor, then the sink."""
-
-    def __init__(self, seconds: Floats, nets: Nets, kind: int, share: float) -> None:
-        n = len(seconds)
-        self.sink = n + 2 * len(nets.pins)
-        tail, head, capacity = list(range(n)), [self.sink] * n, seconds.tolist()
-        for h, pins in enumerate(nets.pins):
-            cost = float(nets.transfer[kind, h]) * share
-            if len(pins) < 2 or cost <= 0:
-                continue
-            enter, leave = n + 2 * h, n + 2 * h + 1
-            tail.append(enter)
-            head.append(leave)
-            capacity.append(cost)
-            for v in pins:
-                tail += [v, leave]
-                head += [enter, v]
-                capacity += [math.inf, math.inf]
-        self.head = np.array([x for pair in zip(head, tail, strict=True) for x in pair], np.int64)
-        finite = sum(c for c in capacity if math.isfinite(c))
-        self.most = 2 * finite + 1.0
-        both = [x for c in capacity for x in (c if math.isfinite(c) else self.most, 0.0)]
-        self.capacity = np.array(both)
-        tails = self.head[np.arange(len(self.head)) ^ 1]
-        self.arcs = np.argsort(tails, kind="stable").astype(np.int64)
-        self.first = np.zeros(self.sink + 2, np.int64)
-        self.first[1:] = np.cumsum(np.bincount(tails, minlength=self.sink + 1))
-
-    def least(self, v: int) -> float:
-        """The least load of a stage that holds ``v``."""
-        from passes.partition.flow_kernels import max_flow
-
-        return float(max_flow(self.first, self.arcs, self.head, self.capacity.copy(), v, self.sink, self.most))
+def _least(cuts: Cuts, kind: int, seconds: Floats, v: int, compute: float, transfers: float) -> float:
+    """The least average load, at these weights of ``compute`` and ``transfers``, of a stage of ``kind`` that holds ``v``."""
+    runs, none = np.isfinite(seconds), np.zeros(len(seconds), np.bool_)
+    held = none.copy()
+    held[v] = True
+    price = np.where(runs, seconds, 0.0) * (compute / transfers)
+    return transfers * cuts.least(kind, price, held, ~runs, none, none)[0]
 
 
-__all__ = ["Nets", "hub_bound", "nets_of"]
+__all__ = ["node_bound"]

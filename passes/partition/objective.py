@@ -11,7 +11,6 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Family, Tables
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
-from passes.partition.beam import Boundaries
 
 Progress = Callable[[str, float | None], None]
 
@@ -117,8 +116,9 @@ class SearchObjective(Protocol):
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""
 
-    def boundaries(self) -> Boundaries | None:
-        """What a beam needs to know; None where a boundary has no price of its own."""
+    def moved(self) -> Floats | None:
+        """Seconds to move each tensor through a boundary, where they are not the problem's own; None where they are, or depend
+        on the stages beside it."""
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""

@@ -35,7 +35,7 @@ import numpy as np
 
 from passes.model.stages.problem import Floats, Joins, Problem
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered
-from passes.partition.hubs import nets_of
+from passes.partition.cell_cuts import nets_of
 
 SLOW = 0.1
 """A kind whose share of all speed is below this part of the fastest's gives way first: it matters little."""

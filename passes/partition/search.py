@@ -11,8 +11,8 @@ device with load at most T takes at most T seconds of them (its windows of weigh
    most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
    now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
    first: narrow windows cost next to nothing, and each raises the bound.
-3. When the lattice is over budget even so: plans over many minimum cuts (``cut_plans``) and along chains of them
-   (``beam``), bounds from contractions and parts (``bounding``) and from cells of ideals (``cell_bounds``), the best plan
+3. When the lattice is over budget even so: plans over many minimum cuts (``cut_plans``), bounds from
+   contractions and parts (``bounding``) and from cells of ideals (``cell_bounds``), the best plan
    of a contraction whose lattice is small (``coarsen``), then the ideals near an order that the best plan so far follows, in
    bands as wide as the budget allows; around each better plan anew. The plan is feasible, the lower bound stands, and the gap
    between them is reported.
@@ -41,11 +41,10 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.model.stages.problem import FAR, Floats
 from passes.model.stages.reduce import quotient
-from passes.partition.beam import MOST_NODES, Beam
 from passes.partition.bounding import contraction_bounds, part_bound
 from passes.partition.cell_bounds import CellBounds, applies
 from passes.partition.cut_plans import CutPlans
-from passes.partition.hubs import hub_bound
+from passes.partition.hubs import node_bound
 from passes.partition.interrupts import interruptible
 from passes.partition.objective import Budget, Progress, SearchObjective, Solution, Statistics
 from passes.partition.thinning import CUT_WORK, SIZES, entries, intervals
@@ -73,12 +72,8 @@ PARTS = 4
 """Parts around the dearest stage that are searched alone, each after a better plan."""
 COARSE_IDEALS = 50_000
 """Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
-BEAM_SHARE = 0.4
-"""Part of the time for the first stages alone, and for plans along chains of minimum cuts."""
-CHAINS = 8
-"""Trial values at which such a chain is looked for."""
-CLOSE = 0.4
-"""Where such a trial lies between what is out of reach and the best plan: a chain that is not there is the sooner found out."""
+START_SHARE = 0.4
+"""Part of the time left for the bound of the first stages alone."""
 CUT_SHARE = 0.2
 """Part of the time left for plans over minimum cuts, before the bounds of a lattice too large to walk and after."""
 IDLE = 6
@@ -121,7 +116,7 @@ class Search:
                     ("linear", self._linear),
                     ("exact", self._exact),
                     ("cuts", self._cuts),
-                    ("beam", self._chains),
+                    ("starts", self._starts),
                     ("bound", self._raise),
                     ("cuts", self._cuts),
                     ("coarse", self._coarse),
@@ -375,39 +370,24 @@ class Search:
             if value <= self.value * (1 + TIGHT):
                 self.best, self.value = stages, value
 
-    def _chains(self) -> None:
-        """Plans along chains of minimum cuts, at trial values between the bound and the best plan."""
-        rule = self.objective.boundaries()
-        if rule is None or self.best is None or self.objective.problem.size > MOST_NODES or self._left() <= 0:
+    def _starts(self) -> None:
+        """The bound of the first stages alone, of a lattice too large to walk."""
+        if self.best is None or self._left() <= 0:
             return
-        until = time.perf_counter() - self.started + max(self._left(), 0.0) * BEAM_SHARE
-        keep_on = self._keep_on("beam", until)
-        self._starts(keep_on)
-        beam, low = Beam(self.tables, rule), self.bound
-        for _ in range(CHAINS):
-            trial = low + (self.value - low) * CLOSE
-            if self.value <= low * (1 + SMALL_GAP) or not keep_on(0, 0.0):
-                break
-            order = beam.order(trial, keep_on)
-            if order is None or not self._prefixes(order, keep_on):
-                low = trial
-        self._starts(keep_on)
-
-    def _starts(self, keep_on: KeepOn) -> None:
+        keep_on = self._keep_on("starts", time.perf_counter() - self.started + self._left() * START_SHARE)
         bound = self.objective.starts(self.tables, self.bound, self.value, self._visits(), keep_on)
         self._tell(bound, "the first stages alone: every ideal near the start was searched")
 
     def _cuts(self) -> None:
         """Plans over many minimum cuts, then over those around the best plan, until no better one is found."""
-        rule = self.objective.boundaries()
-        known = self.objective.contracts or rule is not None
+        moved = self.objective.moved()
+        known = self.objective.contracts or moved is not None
         if self.best is None or not known or not applies(self.tables) or self._near_enough() or self._left() <= 0:
             return
         self._narrow()
         until = time.perf_counter() - self.started + max(self._left(), 0.0) * CUT_SHARE
         keep_on, cuts, idle, more = self._keep_on("cuts", until), self.cuts, 0, True
         if cuts is None or cuts.tables is not self.tables:
-            moved = None if self.objective.contracts or rule is None else rule.moved
             self.cuts = cuts = CutPlans(self.tables, moved)
             more = cuts.along(keep_on)
         while idle < IDLE and not self._near_enough():
@@ -435,7 +415,7 @@ class Search:
         self._narrow()
         keep_on = self._keep_on("bound", self.budget.seconds * BOUND_SHARE, BUDGETS)
         if self.objective.contracts:
-            self._tell(*hub_bound(self.objective.problem, self.bound))
+            self._tell(*node_bound(self.tables, self.bound))
             if not keep_on(0, 0.0):
                 return
             if not self._near_enough():

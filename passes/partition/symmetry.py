@@ -1,8 +1,8 @@
 """Interchangeable branches counted once: precedence that keeps an optimum and turns 2^m ideals into m + 1.
 
-A *row* is a set of nodes of which any two may change places: same seconds, weights and neighbours, and nets (``hubs.nets_of``)
-that hold all of the row or one each, alike but for that one. So only how many of a row lie in each stage matters, and an
-optimal plan has them in stages that do not fall along the row: each may be asked to precede the next.
+A *row* is a set of nodes of which any two may change places: same seconds, weights and neighbours, and nets
+(``cell_cuts.nets_of``) that hold all of the row or one each, alike but for that one. So only how many of a row lie in each
+stage matters, and an optimal plan has them in stages that do not fall along the row: each may be asked to precede the next.
 
 Branches of several nodes are rows that are *linked*: net after net of two nodes, the next row's b-th node reading the b-th of
 this one. With links, and the precedence along them, left aside, each row is interchangeable by itself. Sorting every row keeps

@@ -20,7 +20,6 @@ from passes.model.stages.lattice.ideals import Family, Tables
 from passes.model.stages.load import load
 from passes.model.stages.problem import Floats, Problem, crowding, part_of, plan_costs, stage_cost, violations, within
 from passes.model.stages.reduce import Groups, memory_can_bind
-from passes.partition.beam import Boundaries
 from passes.partition.search import TIGHT, Budget, Progress, Search, Solution, Statistics
 from passes.partition.thinning import thinned
 
@@ -101,16 +100,8 @@ class Throughput:
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound
 
-    def boundaries(self) -> Boundaries | None:
-        """Of the kind that there is most of; a node that it cannot run counts with its least seconds."""
-        problem = self.problem
-        kind = max(range(len(problem.kinds)), key=lambda k: (problem.kinds[k].count, -k))
-        seconds = np.where(
-            np.isfinite(problem.seconds[kind]), problem.seconds[kind], problem.seconds.min(axis=0, initial=math.inf)
-        )
-        if problem.joins is not None or not np.isfinite(seconds).all():
-            return None
-        return Boundaries(seconds, problem.transfer[kind], problem.comm == "sum", problem.kinds[kind].count)
+    def moved(self) -> Floats | None:
+        return None
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         return bound

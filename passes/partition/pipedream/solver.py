@@ -13,7 +13,6 @@ from passes.model.stages.lattice.dp import SLICE, Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Family, Tables, members
 from passes.model.stages.problem import Floats, Kind, Problem, slots
 from passes.model.stages.reduce import Groups
-from passes.partition.beam import Boundaries
 from passes.partition.pipedream.problem import (
     Machines,
     Profile,
@@ -151,17 +150,16 @@ class _PipeDream:
         other.per_node = np.array([self.per_node[list(nodes)].sum(axis=0) for nodes in groups])
         return other
 
-    def boundaries(self) -> Boundaries | None:
+    def moved(self) -> Floats | None:
         if not self.machines.straight:
             return None
-        moved = np.asarray(self.problem.tensor_bytes * (2.0 / self.machines.bandwidth), np.float64)
-        return Boundaries(self.profile.seconds, moved, adds=False, stages=self.machines.count)
+        return np.asarray(self.problem.tensor_bytes * (2.0 / self.machines.bandwidth), np.float64)
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
-        rule = self.boundaries()
-        if rule is None:
+        moved = self.moved()
+        if moved is None:
             return bound
-        return start_bound(tables, rule.moved, rule.stages, bound, value, max_visits, keep_on)
+        return start_bound(tables, moved, self.machines.count, bound, value, max_visits, keep_on)
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
         return None

@@ -23,7 +23,6 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
 from passes.model.stages.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
 from passes.model.stages.reduce import Groups
-from passes.partition.beam import Boundaries
 from passes.partition.replicas import Replication, replicate_training
 from passes.partition.search import TIGHT, Budget, Progress, Search, SearchObjective, Solution
 from passes.partition.thinning import thinned
@@ -177,8 +176,8 @@ class _Training:
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound
 
-    def boundaries(self) -> Boundaries | None:
-        return None  # tensors here have no direction, and closures need one
+    def moved(self) -> Floats | None:
+        return None
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         return bound

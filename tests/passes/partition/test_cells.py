@@ -17,10 +17,9 @@ from passes.model.stages.lattice.ideals import BIG, Tables, among, lattice, pref
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, plan_costs, violations
 from passes.partition.cell_bounds import CellBounds, applies
-from passes.partition.cell_cuts import Cuts
+from passes.partition.cell_cuts import Cuts, nets_of
 from passes.partition.cells import Cell, Space
 from passes.partition.cut_plans import CutPlans
-from passes.partition.hubs import nets_of
 from passes.partition.search import Budget
 from passes.partition.throughput import Throughput, solve
 from passes.partition.training import OBJECTIVES, training_objective, units

@@ -18,7 +18,8 @@ from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, part_of, plan_costs, violations
 from passes.model.stages.reduce import ordered
 from passes.partition.bounding import contraction_bounds, part_bound
-from passes.partition.hubs import hub_bound, nets_of
+from passes.partition.cell_cuts import nets_of
+from passes.partition.hubs import node_bound
 from passes.partition.relax import Effort, Relaxer, relaxes
 from passes.partition.throughput import Throughput, solve
 from tests.passes.partition.instances import Layers, brute_force, encoder_decoder, experts, random_chains, random_problem
@@ -53,14 +54,14 @@ def test_relaxed_optimum_is_no_larger(seed: int, chains: bool, effort: Effort) -
 
 @settings(max_examples=75, deadline=None)
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from(COMM))
-def test_hub_bound_is_no_larger(seed: int, chains: bool, comm: str) -> None:
+def test_node_bound_is_no_larger(seed: int, chains: bool, comm: str) -> None:
     problem = random_chains(seed, comm=comm) if chains else random_problem(seed, nodes=6, comm=comm)
-    assert hub_bound(problem, 0.0)[0] <= brute_force(problem) * (1 + 1e-9)
+    assert node_bound(Tables(problem, prices(problem)), 0.0)[0] <= brute_force(problem) * (1 + 1e-9)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9))
-def test_hub_bound_is_the_minimum_cut(seed: int) -> None:
+def test_node_bound_is_the_minimum_cut(seed: int) -> None:
     """On one kind: the largest of the minimum cuts that networkx finds."""
     problem = random_chains(seed)
     problem = replace(problem, kinds=problem.kinds[:1], seconds=problem.seconds[:1], transfer=problem.transfer[:1])
@@ -77,7 +78,7 @@ def test_hub_bound_is_the_minimum_cut(seed: int) -> None:
                 graph.add_edge((h, "out"), u)
         least.append(nx.minimum_cut_value(graph, v, "sink"))
     if nets.pins:
-        assert hub_bound(problem, 0.0)[0] == pytest.approx(max(least), rel=1e-9)
+        assert node_bound(Tables(problem, prices(problem)), 0.0)[0] == pytest.approx(max(least), rel=1e-9)
 
 
 @settings(max_examples=50, deadline=None)

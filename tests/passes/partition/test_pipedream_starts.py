@@ -1,17 +1,14 @@
-"""Beams and starts: minimum closures against every ideal, chains as real plans, and the bound of the first stages against the
-optimum."""
+"""The bound of the first stages of a straight pipeline, against the optimum and against a slow walk over all ideals."""
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import numpy as np
 import pytest
 
-from passes.model.stages.lattice.ideals import prefixes
 from passes.model.stages.lattice.tables import Tables
-from passes.partition.beam import Beam, Boundaries
+from passes.model.stages.problem import Floats
 from passes.partition.pipedream import Machines, Profile, solve_pipedream, start_kernels
 from passes.partition.pipedream.solver import _PipeDream
 from passes.partition.pipedream.starts import start_bound
@@ -35,64 +32,17 @@ def layered(rng: random.Random, nodes: int) -> Profile:
     )
 
 
-def straight(profile: Profile, machines: int) -> tuple[_PipeDream, Tables, Boundaries]:
+def straight(profile: Profile, machines: int) -> tuple[_PipeDream, Tables, Floats]:
+    """The objective, its tables, and the seconds to move each tensor."""
     objective = _PipeDream(profile, Machines(machines, 4.0, straight=True))
-    rule = objective.boundaries()
-    assert rule is not None
-    return objective, Tables(objective.problem, objective.price), rule
+    moved = objective.moved()
+    assert moved is not None
+    return objective, Tables(objective.problem, objective.price), moved
 
 
-def cut(profile: Profile, rule: Boundaries, ideal: frozenset[int]) -> float:
-    objective = [v for v in range(profile.size) if profile.readers[v]]
-    return sum(float(rule.moved[h]) for h, v in enumerate(objective) if v in ideal and not ideal.issuperset(profile.readers[v]))
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_what_follows_is_cut_least_at_its_price(seed: int) -> None:
-    """Of every ideal with the node that was forced in, none is better at that price; all that is offered is an ideal."""
-    rng = random.Random(seed)
-    profile = layered(rng, 8)
-    _, tables, rule = straight(profile, 3)
-    beam = Beam(tables, rule)
-    ideals = downsets(profile)
-    trial = 4.0 + rng.randrange(12)
-    start = rng.choice([ideal for ideal in ideals if len(ideal) < 6])
-    inside = np.zeros(profile.size, np.bool_)
-    inside[list(start)] = True
-    found = beam.following(inside, cut(profile, rule, start), trial)
-    for row, moved in found:
-        ideal = frozenset(np.flatnonzero(row).tolist())
-        assert ideal in ideals
-        assert ideal > start
-        assert moved == pytest.approx(cut(profile, rule, ideal))
-        assert moved <= trial
-        assert float(profile.seconds[list(ideal - start)].sum()) <= trial
-    # What one node alone can end, some price finds, where no larger ideal is cut less.
-    offered = [moved for _, moved in found]
-    free = [ideal for ideal in ideals if ideal > start and 0 < float(profile.seconds[list(ideal - start)].sum()) <= trial]
-    least = min((cut(profile, rule, ideal) for ideal in free), default=None)
-    reach = {v for ideal in free for v in ideal}
-    if least is not None and least <= trial and float(profile.seconds[sorted(reach - start)].sum()) <= trial:
-        assert min(offered) == pytest.approx(least)  # no limit binds, so the minimum cut is what is found
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_a_chain_is_a_plan_within_the_trial_value(seed: int) -> None:
-    rng = random.Random(seed)
-    profile = layered(rng, 24)
-    objective, tables, rule = straight(profile, 4)
-    for trial in (8.0, 12.0, 20.0, 60.0):
-        order = Beam(tables, rule).order(trial, lambda tested, part: True)
-        if order is None:
-            assert trial < float(profile.seconds.sum())  # one stage is always a chain
-            continue
-        place = {v: i for i, v in enumerate(order)}
-        assert sorted(order) == list(range(profile.size))
-        assert all(place[v] < place[r] for v, readers in enumerate(profile.readers) for r in readers)
-        family = prefixes(tables, order, trial * (1 + 1e-9))
-        found = objective.programme(tables, family, range(profile.size), trial * (1 + 1e-9), lambda tested, part: True)
-        assert found.stages is not None
-        assert objective.value(found.stages) <= trial * (1 + 1e-9)
+def cut(profile: Profile, moved: Floats, ideal: frozenset[int]) -> float:
+    makers = [v for v in range(profile.size) if profile.readers[v]]
+    return sum(float(moved[h]) for h, v in enumerate(makers) if v in ideal and not ideal.issuperset(profile.readers[v]))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -100,12 +50,12 @@ def test_the_first_stages_never_say_too_much(seed: int) -> None:
     rng = random.Random(seed)
     profile = layered(rng, 14)
     machines = rng.randrange(2, 6)
-    objective, tables, rule = straight(profile, machines)
+    objective, tables, moved = straight(profile, machines)
     optimum = solve_pipedream(profile, Machines(machines, 4.0, straight=True))
     assert optimum.status == "optimal"
     simple, _ = objective.bound()
     for value in (optimum.value, optimum.value * 1.3, optimum.value * 3):
-        bound = start_bound(tables, rule.moved, machines, simple, value, 10**6, lambda tested, part: True)
+        bound = start_bound(tables, moved, machines, simple, value, 10**6, lambda tested, part: True)
         assert simple <= bound <= optimum.value * (1 + 1e-9)
 
 
@@ -119,9 +69,9 @@ def test_the_first_stages_can_prove_what_balance_cannot() -> None:
         weights=np.zeros(8, np.int64),
         readers=((1,), (2,), (3,), (4,), (5,), (6,), (7,), ()),
     )
-    objective, tables, rule = straight(profile, 4)
+    objective, tables, moved = straight(profile, 4)
     assert objective.bound()[0] == pytest.approx(3.0)
-    bound = start_bound(tables, rule.moved, 4, 3.0, 6.0, 10**6, lambda tested, part: True)
+    bound = start_bound(tables, moved, 4, 3.0, 6.0, 10**6, lambda tested, part: True)
     assert bound == pytest.approx(6.0, rel=1e-9)
 
 
@@ -129,15 +79,15 @@ def test_the_first_stages_can_prove_what_balance_cannot() -> None:
 def test_the_walk_meets_every_thin_ideal_once(seed: int) -> None:
     rng = random.Random(seed)
     profile = layered(rng, 9)
-    _, tables, rule = straight(profile, 3)
+    _, tables, moved = straight(profile, 3)
     cost = np.zeros(profile.size)
-    np.add.at(cost, tables.problem.producer, rule.moved)
+    np.add.at(cost, tables.problem.producer, moved)
     high, most = 4.0 + rng.randrange(10), 2.0 + rng.randrange(8)
     bits, reached, cuts = np.zeros((512, 1), np.uint64), np.empty(512), np.empty(512)
     arrays = tables.succ_ptr, tables.succ, tables.pred_ptr, tables.pred, profile.seconds, cost
     whole, visited, count = start_kernels.thin_ideals(*arrays, high, most, 10**6, bits, reached, cuts)
     near = [i for i in downsets(profile) if i and float(profile.seconds[list(i)].sum()) <= high]
-    thin = [ideal for ideal in near if cut(profile, rule, ideal) <= most]
+    thin = [ideal for ideal in near if cut(profile, moved, ideal) <= most]
     assert whole
     assert visited == len(near)
     assert sorted(int(row[0]) for row in bits[:count]) == sorted(sum(1 << v for v in ideal) for ideal in thin)
@@ -157,13 +107,6 @@ def test_the_walk_meets_every_thin_ideal_once(seed: int) -> None:
     known = {int(row[0]): int(k) for row, k in zip(bits[order], stages, strict=True) if k < 1 << 30}
     timed = {i: k for i, k in expected.items() if any(profile.seconds[v] for v in range(profile.size) if i >> v & 1)}
     assert {i: known.get(i) for i in timed} == timed
-
-
-def test_an_interrupted_beam_gives_nothing() -> None:
-    profile = layered(random.Random(1), 24)
-    _, tables, rule = straight(profile, 4)
-    calls = itertools.count()
-    assert Beam(tables, rule).order(9.0, lambda tested, part: next(calls) < 1) is None
 
 
 @pytest.mark.slow
