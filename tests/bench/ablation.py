@@ -229,10 +229,6 @@ def unmerged(problem: Any, objective: str) -> Any:
     return problem, tuple((v,) for v in range(problem.count))
 
 
-def unreduced(profile: Any, limited: bool) -> pipedream.Reduced:
-    return pipedream.Reduced(profile, alone(profile))
-
-
 def ungrouped(problem: Any) -> Any:
     return latency_reduce.grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
 
@@ -259,7 +255,6 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "coarse": (("stream", "training"), ((search.Search, "_coarse", nothing),)),
     "bands": (SHARED, ((search.Search, "_band", nothing),)),
     "training reductions": (("training",), ((training, "reduce_training", unmerged),)),
-    "profile reductions": (("pipedream",), ((pipedream, "reduce_profile", unreduced),)),
     "contiguous start": (("any",), ((any_split._Search, "_contiguous", nothing),)),
     "plain annealing": (("any",), ((any_split._Search, "_plain", nothing),)),
     "first annealing": (("any",), ((any_split._Search, "_first", nothing),)),

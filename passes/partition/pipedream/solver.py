@@ -1,4 +1,4 @@
-"""PipeDream's objective solved: exact reductions, then the shared search with the programme over replicated stages."""
+"""PipeDream's objective solved: the shared search with the programme over replicated stages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from passes.partition.pipedream.problem import (
     stage_times,
     weight_copies,
 )
-from passes.partition.pipedream.reduce import Reduced, reduce_profile
 from passes.partition.pipedream.starts import start_bound
 from passes.partition.search import Budget, Progress, Search, SearchObjective, Solution, per_ideal
 from passes.partition.thinning import thinned
@@ -48,15 +47,10 @@ def solve_pipedream(
 ) -> PipeDreamSolution:
     """The best plan that the budget finds under PipeDream's objective, with a valid lower bound, in seconds per minibatch."""
     profile.check()
-    # A stage that a reduction empties moves the others over the edges of groups, so with groups nothing is reduced.
-    kept = Reduced(profile, tuple((v,) for v in range(profile.size)))
-    reduced = kept if machines.group else reduce_profile(profile, machines.memory is not None)
-    found = Search(_PipeDream(reduced.profile, machines), budget or Budget(), progress).run()
+    found = Search(_PipeDream(profile, machines), budget or Budget(), progress).run()
     if found.stages is None:
         return PipeDreamSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
-    plan: Replicated = tuple(
-        (r, tuple(sorted(v for group in nodes for v in reduced.groups[group]))) for r, nodes in found.stages
-    )
+    plan: Replicated = found.stages
     return PipeDreamSolution(
         found.status,
         tuple((0, nodes) for _, nodes in plan),
