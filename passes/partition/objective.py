@@ -99,7 +99,7 @@ class SearchObjective(Protocol):
         """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
         itself where there are none."""
 
-    def thinned(self, groups: Groups) -> SearchObjective:
+    def segmented(self, groups: Groups) -> SearchObjective:
         """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of its
         ``problem``."""
 

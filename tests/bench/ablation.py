@@ -34,12 +34,16 @@ from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import ordered, quotient, reduce
-from passes.partition import any_split, bounding, grouped, hierarchy, search
+from passes.partition.assignment import solver as assignment
+from passes.partition.bounds import subproblems
+from passes.partition.groups import along_order
+from passes.partition.groups import solver as groups
 from passes.partition.latency import LatencyBudget, solve_latency
 from passes.partition.latency import reduce as latency_reduce
 from passes.partition.latency import solver as latency
 from passes.partition.pipedream import solver as pipedream
-from passes.partition.throughput import Budget, solve
+from passes.partition.search import search
+from passes.partition.search.throughput import Budget, solve
 from passes.partition.training import solver as training
 from tests.bench import latency as latency_bench
 from tests.bench.any_split import read_any
@@ -133,7 +137,7 @@ def one_sample(path: Path, pieces: int, machines: Machines, seconds: float) -> O
 
 
 def assigned(path: Path, seconds: float) -> Outcome:
-    found = any_split.solve_any(read_any(path), Budget(seconds=seconds))
+    found = assignment.solve_any(read_any(path), Budget(seconds=seconds))
     return Outcome(found.value, found.bound, 0.0)
 
 
@@ -249,28 +253,28 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "cut plans": (SHARED, ((search.Search, "_cuts", nothing),)),
     "single nodes": (("stream", "training"), ((search, "node_bound", same_bound),)),
     "contractions": (("stream", "training"), ((search.Search, "_contract", nothing),)),
-    "sorted branches": (("stream", "training"), ((bounding, "symmetric", nothing),)),
-    "cells": (("stream", "training"), ((search.CellBounds, "run", nothing),)),
+    "sorted branches": (("stream", "training"), ((subproblems, "symmetric", nothing),)),
+    "intervals": (("stream", "training"), ((search.IntervalBounds, "run", nothing),)),
     "parts": (SHARED, ((search.Search, "_parts", nothing),)),
     "coarse": (("stream", "training"), ((search.Search, "_coarse", nothing),)),
     "bands": (SHARED, ((search.Search, "_band", nothing),)),
     "training reductions": (("training",), ((training, "reduce_training", unmerged),)),
-    "contiguous start": (("any",), ((any_split._Search, "_contiguous", nothing),)),
-    "plain annealing": (("any",), ((any_split._Search, "_plain", nothing),)),
-    "first annealing": (("any",), ((any_split._Search, "_first", nothing),)),
-    "annealing beside": (("any",), ((any_split, "_ROUNDS", 0),)),
-    "near trials": (("any",), ((any_split, "STEPS", ()),)),
-    "exact reductions": (("any",), ((any_split, "reduce_any", alone),)),
-    "restriction": (("any",), ((any_split, "restrict", lambda problem, below: problem),)),
-    "second process": (("any",), ((any_split, "_ALONE", 1e9),)),
+    "contiguous start": (("any",), ((assignment._Search, "_contiguous", nothing),)),
+    "plain annealing": (("any",), ((assignment._Search, "_plain", nothing),)),
+    "first annealing": (("any",), ((assignment._Search, "_first", nothing),)),
+    "annealing beside": (("any",), ((assignment, "_ROUNDS", 0),)),
+    "near trials": (("any",), ((assignment, "STEPS", ()),)),
+    "exact reductions": (("any",), ((assignment, "reduce_any", alone),)),
+    "restriction": (("any",), ((assignment, "restrict", lambda problem, below: problem),)),
+    "second process": (("any",), ((assignment, "_ALONE", 1e9),)),
     "one piece first": (("latency",), ((latency._Search, "_accept_single", nothing),)),
     "latency bands": (("latency",), ((latency._Search, "_bands", nothing),)),
     "nodes left out": (("latency",), ((latency._Search, "_relaxed", nothing),)),
     "latency groups": (("latency",), ((latency, "reduced", ungrouped),)),
     "latency programme": (("latency",), ((latency._Search, "_programme", nothing),)),
-    "along the order": (("groups",), ((hierarchy, "MOST_NODES", 0),)),
-    "groups exact": (("groups",), ((grouped._Level, "exact", nothing),)),
-    "groups": (("groups",), ((grouped._Search, "run", nothing),)),
+    "along the order": (("groups",), ((along_order, "MOST_NODES", 0),)),
+    "groups exact": (("groups",), ((groups._Level, "exact", nothing),)),
+    "groups": (("groups",), ((groups._Search, "run", nothing),)),
 }
 """By name: the searches that have the phase, and the patches that switch it off."""
 

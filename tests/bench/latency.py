@@ -15,7 +15,7 @@ from ir.diagnostics import DiagnosticSink
 from ir.topology import Topology
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
-from passes.partition.from_workload import color_classes
+from passes.partition.bridge.from_workload import color_classes
 from passes.partition.latency import LatencyBudget, LatencyProblem, faults, latency_problem, solve_latency
 from passes.partition.latency.bounds import critical_path
 from tests.bench.machine import header

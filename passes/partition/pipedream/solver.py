@@ -13,6 +13,7 @@ from passes.model.stages.lattice.dp import SLICE, Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Family, Tables, members
 from passes.model.stages.problem import Floats, Kind, Problem, slots
 from passes.model.stages.reduce import Groups
+from passes.partition.heuristics.segments import segmented
 from passes.partition.pipedream.problem import (
     Machines,
     Profile,
@@ -24,8 +25,7 @@ from passes.partition.pipedream.problem import (
     weight_copies,
 )
 from passes.partition.pipedream.starts import start_bound
-from passes.partition.search import Budget, Progress, Search, SearchObjective, Solution, per_ideal
-from passes.partition.thinning import thinned
+from passes.partition.search.search import Budget, Progress, Search, SearchObjective, Solution, per_ideal
 
 BISECTIONS = 50
 """Halvings of the way between the bounds."""
@@ -138,9 +138,9 @@ class _PipeDream:
                 bound = middle
         return bound
 
-    def thinned(self, groups: Groups) -> _PipeDream:
+    def segmented(self, groups: Groups) -> _PipeDream:
         other = copy(self)
-        other.problem = thinned(self.problem, groups)
+        other.problem = segmented(self.problem, groups)
         other.per_node = np.array([self.per_node[list(nodes)].sum(axis=0) for nodes in groups])
         return other
 
@@ -181,47 +181,35 @@ class _PipeDream:
         from passes.partition.pipedream import kernels
 
         count, most = family.size, self.machines.count
-        sums = per_ideal(family, self.per_node[list(order)])
-        least_before, most_before = self._reach(tables, family, trial)
         depth = range(1, most + 1)
-        flight = np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64)
-        copies = np.array([0, *(weight_copies(self.machines, in_flight(self.machines, q, 1)) for q in depth)], np.float64)
-        value = np.full((count, most + 1), np.inf)
-        following, replicas = np.full((count, most + 1), -1, np.int32), np.zeros((count, most + 1), np.int16)
-        low, high = np.full(count, most + 1, np.int32), np.full(count, -1, np.int32)
-        active = np.zeros(count, np.int32)
+        rules = kernels.Rules(
+            machines=most,
+            most_replicas=self.machines.most_replicas,
+            sync=4.0 / self.machines.bandwidth,
+            group=self.machines.group,
+            slower=self.machines.slower,
+            memory=-1.0 if self.machines.memory is None else float(self.machines.memory),
+            copies=np.array([0, *(weight_copies(self.machines, in_flight(self.machines, q, 1)) for q in depth)], np.float64),
+            flight=np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64),
+        )
+        columns = [np.ascontiguousarray(column) for column in per_ideal(family, self.per_node[list(order)]).T]
+        ideals = kernels.Ideals(family.bits, *columns, self._moved(tables, family), *self._reach(tables, family, trial))
+        table = kernels.Table(
+            value=np.full((count, most + 1), np.inf),
+            following=np.full((count, most + 1), -1, np.int32),
+            replicas=np.zeros((count, most + 1), np.int16),
+            low=np.full(count, most + 1, np.int32),
+            high=np.full(count, -1, np.int32),
+            active=np.zeros(count, np.int32),
+        )
+        value = table.value
         value[-1, 0] = 0.0
-        low[-1] = high[-1] = 0
-        active[0] = count - 1
+        table.low[-1] = table.high[-1] = 0
+        table.active[0] = count - 1
         ideal, actives, tested, priced = count - 2, 1, 0, 0
         while ideal >= 0:
             ideal, actives, tests, prices = kernels.solve_replicated(
-                trial,
-                tables.slack,
-                most,
-                self.machines.most_replicas,
-                4.0 / self.machines.bandwidth,
-                self.machines.group,
-                self.machines.slower,
-                -1.0 if self.machines.memory is None else float(self.machines.memory),
-                copies,
-                flight,
-                family.bits,
-                np.ascontiguousarray(sums[:, 0]),
-                np.ascontiguousarray(sums[:, 1]),
-                np.ascontiguousarray(sums[:, 2]),
-                self._moved(tables, family),
-                least_before,
-                most_before,
-                ideal,
-                SLICE,
-                value,
-                following,
-                replicas,
-                low,
-                high,
-                active,
-                actives,
+                trial, tables.slack, rules, ideals, table, ideal, SLICE, actives
             )
             tested, priced = tested + int(tests), priced + int(prices)
             if ideal >= 0 and not keep_on(tested, 1 - ideal / count):
@@ -234,7 +222,7 @@ class _PipeDream:
         stages: list[tuple[int, tuple[int, ...]]] = []
         here = 0
         while here < count - 1:
-            after, r = int(following[here, left]), int(replicas[here, left])
+            after, r = int(table.following[here, left]), int(table.replicas[here, left])
             stages.append((r, members(tables, family.bits[after] & ~family.bits[here])))
             here, left = after, left - r
         return Found(tuple(stages), float(least), tested, priced)

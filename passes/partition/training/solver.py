@@ -23,9 +23,8 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
 from passes.model.stages.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
 from passes.model.stages.reduce import Groups
-from passes.partition.replicas import Replication, replicate_training
-from passes.partition.search import TIGHT, Budget, Progress, Search, SearchObjective, Solution
-from passes.partition.thinning import thinned
+from passes.partition.heuristics.segments import segmented
+from passes.partition.search.search import TIGHT, Budget, Progress, Search, SearchObjective, Solution
 from passes.partition.training.problem import (
     OBJECTIVES,
     TrainingGraph,
@@ -37,6 +36,7 @@ from passes.partition.training.problem import (
     units,
 )
 from passes.partition.training.reduce import reduce_training
+from passes.partition.training.replicas import Replication, replicate_training
 
 STEP = 1e-11
 """Relative step below a value that counts as different from it."""
@@ -162,9 +162,9 @@ class _Training:
         narrowed = within(self.problem, value)
         return self if narrowed is self.problem else self._walking(narrowed)
 
-    def thinned(self, groups: Groups) -> _Training:
+    def segmented(self, groups: Groups) -> _Training:
         other = copy(self)
-        other.problem = thinned(self.problem, groups)
+        other.problem = segmented(self.problem, groups)
         return other
 
     def _walking(self, problem: Problem) -> _Training:

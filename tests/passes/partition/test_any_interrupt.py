@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from passes.partition.interrupts import interruptible
+from passes.model.interrupts import interruptible
 
 CHILD = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from passes.partition.any_split import solve_any
+from passes.partition.assignment.solver import solve_any
 from passes.model.stages.problem import violations
-from passes.partition.throughput import Budget
+from passes.partition.search.throughput import Budget
 from tests.passes.partition.instances import series_parallel
 
 problem = series_parallel(3, nodes=int(sys.argv[2]), devices=6)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, plan_costs, violations
 from passes.model.stages.reduce import quotient
-from passes.partition import any_split
-from passes.partition.any_reduce import reduce_any, restrict
-from passes.partition.any_split import solve_any
-from passes.partition.throughput import Budget, solve
+from passes.partition.assignment import solver as any_split
+from passes.partition.assignment.reduce import reduce_any, restrict
+from passes.partition.assignment.solver import solve_any
+from passes.partition.search.throughput import Budget, solve
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.instances import random_chains, random_problem
 

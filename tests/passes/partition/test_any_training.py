@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.partition.any_training import solve_any_training
-from passes.partition.throughput import Budget
+from passes.partition.assignment.training import solve_any_training
+from passes.partition.search.throughput import Budget
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training, training_value
 from tests.passes.partition.test_training import random_graph, sides
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from passes.model.stages.lattice.ideals import permuted
 from passes.model.stages.problem import Problem
-from passes.partition.canonical import canonical_order
+from passes.partition.heuristics.canonical import canonical_order
 from tests.passes.partition.instances import encoder_decoder, experts, random_problem
 from tests.passes.partition.test_grouped import random_order
 

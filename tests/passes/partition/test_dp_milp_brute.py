@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, violations
-from passes.partition.any_split import solve_any
-from passes.partition.any_training import problem_of_units
-from passes.partition.local_search import Sides
-from passes.partition.milp import MilpResult, solve_milp
+from passes.partition.assignment.milp import MilpResult, solve_milp
+from passes.partition.assignment.solver import solve_any
+from passes.partition.assignment.training import problem_of_units
+from passes.partition.heuristics.local_search import Sides
 from passes.partition.pipedream import Machines, Profile, solve_pipedream
-from passes.partition.throughput import Budget, Solution, solve
+from passes.partition.search.throughput import Budget, Solution, solve
 from passes.partition.training import OBJECTIVES, solve_training, training_load, training_value, units
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.instances import brute_force, random_problem

@@ -22,10 +22,10 @@ from passes.model.stages.lattice.ideals import BIG, Tables, lattice, members, po
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Floats, Kind, Problem, plan_costs, stage_cost, violations
 from passes.model.stages.reduce import quotient
-from passes.partition import search as search_module
 from passes.partition.pipedream import kernels as pipedream_kernels
-from passes.partition.search import Budget, Search
-from passes.partition.throughput import Throughput, solve
+from passes.partition.search import search as search_module
+from passes.partition.search.search import Budget, Search
+from passes.partition.search.throughput import Throughput, solve
 from passes.partition.training import TrainingGraph, solve_training, training_faults, training_load, training_objective, units
 from tests.passes.partition.instances import blocks, encoder_decoder, ideals, random_chains, random_problem
 from tests.passes.partition.test_training import random_graph
@@ -232,7 +232,7 @@ def test_an_interrupt_before_there_is_a_plan_is_passed_on() -> None:
 def test_once_the_time_is_over_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a plan and a bound; what only seconds of work would better is left alone."""
     begun = []
-    for name in ("CutPlans", "Beam", "contraction_bounds", "CellBounds", "part_bound", "contracted"):
+    for name in ("CutPlans", "contraction_bounds", "IntervalBounds", "part_bound", "contracted"):
         called = getattr(search_module, name)
 
         def watched(*args: Any, name: str = name, called: Callable[..., Any] = called) -> Any:
@@ -290,7 +290,7 @@ def test_large_training_lattices_are_contracted(objective: str, monkeypatch: pyt
 
 
 def test_tensors_without_direction_follow_their_groups() -> None:
-    """The quotient of a training problem by intervals prices its plans as the problem itself does."""
+    """The quotient of a training problem by segments prices its plans as the problem itself does."""
     for seed in range(60):
         training, _ = units(random_graph(random.Random(seed), 6))
         search = training_objective(training, "sum")

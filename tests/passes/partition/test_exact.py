@@ -17,7 +17,7 @@ from passes.model.stages.lattice.ideals import BIG, Tables, lattice, permuted
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, plan_costs, violations
 from passes.model.stages.reduce import _Reducer, quotient, reduce
-from passes.partition.throughput import Budget, solve
+from passes.partition.search.throughput import Budget, solve
 from tests.passes.partition.instances import brute_force, ideals, random_chains, random_problem
 
 

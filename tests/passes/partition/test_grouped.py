@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from passes.model.stages.lattice.ideals import permuted
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, stage_cost
-from passes.partition.grouped import GroupPlan, GroupStage, group_value, solve_groups, supported
-from passes.partition.hierarchy import Hierarchy
+from passes.partition.groups.along_order import Hierarchy
+from passes.partition.groups.solver import GroupPlan, GroupStage, group_value, solve_groups, supported
 from tests.passes.partition.instances import ideals, random_problem
 
 NOTHING = GroupPlan((), math.inf, 0.0, "")

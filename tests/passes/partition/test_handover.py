@@ -14,7 +14,7 @@ from ir.module import Module, Plan
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from passes.framework.base import PassContext
-from passes.partition.partition_pass import PartitionPass
+from passes.partition.bridge.partition_pass import PartitionPass
 from passes.place import PlacePass
 
 

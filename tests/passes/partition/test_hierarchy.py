@@ -27,8 +27,8 @@ from passes.model.stages.load import COMM, load
 from passes.model.stages.placement_from_ir import placement_problem, stage_memory
 from passes.model.stages.problem import Problem, stage_cost
 from passes.partition import PartitionPass
-from passes.partition.hierarchy import Hierarchy, plan_value, plans_along
-from passes.partition.on_links import hierarchy_of
+from passes.partition.bridge.on_links import hierarchy_of
+from passes.partition.groups.along_order import Hierarchy, plan_value, plans_along
 from passes.partition.pipedream import Machines, Profile, plan_faults, solve_pipedream
 from passes.place import PlacePass, stage_ops
 from tests.passes.partition.instances import random_problem

@@ -13,7 +13,7 @@ from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify_files
 from ir.diagnostics import DiagnosticSink
 from passes.model.stages.problem import Problem, violations
-from passes.partition.throughput import Budget, Solution, solve
+from passes.partition.search.throughput import Budget, Solution, solve
 from tests.passes.partition import lattices
 from tests.passes.partition.instances import encoder_decoder, experts
 from tests.passes.partition.lattices import Machines, write

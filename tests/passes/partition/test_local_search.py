@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, plan_costs, violations
-from passes.partition.any_kernels import anneal
-from passes.partition.local_search import (
+from passes.partition.heuristics.anneal_kernels import anneal
+from passes.partition.heuristics.local_search import (
     Assignment,
     Search,
     _Runs,
@@ -43,7 +43,7 @@ def test_value_of_the_kernel_is_that_of_the_definition(seed: int, comm: str, cap
         assert np.isinf(problem.seconds).all(axis=0).any()
         return
     last = np.array([c[-1] for c in runs.choices], np.int64)
-    made, value, found = anneal(last, *runs.arrays, np.array([cap]), 7.0, 2000, 0.3, 0.1, seed)
+    made, value, found = anneal(runs.instance, last, np.array([cap]), 7.0, 2000, 0.3, 0.1, seed)
     assert made <= 2000
     assignment = tuple(int(d) for d in found)
     if violations(problem, stages_of(problem, assignment), ordered=False):
@@ -63,7 +63,7 @@ def test_a_load_of_two_sides(seed: int) -> None:
         return
     assert sided_value(problem, stages_of(problem, found), sides) >= optimum - 1e-9
     runs = _Runs(problem, sides)
-    _, value, best = anneal(np.array(found, np.int64), *runs.arrays, np.array([2.0, 1.0]), 50.0, 500, 0.1, 0.01, seed)
+    _, value, best = anneal(runs.instance, np.array(found, np.int64), np.array([2.0, 1.0]), 50.0, 500, 0.1, 0.01, seed)
     if value < 50.0:
         assert value == pytest.approx(sided_value(problem, stages_of(problem, best.tolist()), sides), abs=1e-9)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, plan_costs, violations
-from passes.partition.local_search import assignment_of, sided_value
-from passes.partition.milp import heaviest, solve_milp
-from passes.partition.milp_process import solve_apart
+from passes.partition.assignment.milp import heaviest, solve_milp
+from passes.partition.assignment.milp_process import solve_apart
+from passes.partition.heuristics.local_search import assignment_of, sided_value
 from tests.dnnc.runtime.processes import end_starter
 from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
 from tests.passes.partition.instances import brute_force, encoder_decoder, random_chains, random_problem
@@ -177,7 +177,7 @@ def test_a_process_apart_ends_at_once() -> None:
 
 APART = """
 import os, threading, time
-from passes.partition.milp_process import solve_apart
+from passes.partition.assignment.milp_process import solve_apart
 from tests.dnnc.runtime.processes import children
 from tests.passes.partition.instances import series_parallel
 problem = series_parallel(3, nodes=800, devices=6)

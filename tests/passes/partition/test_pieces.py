@@ -25,7 +25,7 @@ from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem
 from passes.model.timeline.simulate import simulate
 from passes.partition import PartitionPass
-from passes.partition.pieces import pieces
+from passes.partition.bridge.pieces import pieces
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
 from tests.passes.partition.any_brute import brute_force_any

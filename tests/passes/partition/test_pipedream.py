@@ -18,8 +18,8 @@ from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals, lattic
 from passes.partition.pipedream import SCHEDULES, Machines, Profile, kernels, plan_faults, solve_pipedream, stage_times
 from passes.partition.pipedream.problem import cut_bytes
 from passes.partition.pipedream.solver import _PipeDream
-from passes.partition.search import Search
-from passes.partition.throughput import Budget
+from passes.partition.search.search import Search
+from passes.partition.search.throughput import Budget
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "workloads" / "pipedream"
 

@@ -12,7 +12,7 @@ from passes.model.stages.problem import Floats
 from passes.partition.pipedream import Machines, Profile, solve_pipedream, start_kernels
 from passes.partition.pipedream.solver import _PipeDream
 from passes.partition.pipedream.starts import start_bound
-from passes.partition.search import Budget, Search
+from passes.partition.search.search import Budget, Search
 from tests.passes.partition.test_pipedream import FOLDER, downsets, read
 
 

@@ -17,11 +17,11 @@ from passes.model.stages.lattice.ideals import BIG, Tables, lattice
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, part_of, plan_costs, violations
 from passes.model.stages.reduce import ordered
-from passes.partition.bounding import contraction_bounds, part_bound
-from passes.partition.cell_cuts import nets_of
-from passes.partition.hubs import node_bound
-from passes.partition.relax import Effort, Relaxer, relaxes
-from passes.partition.throughput import Throughput, solve
+from passes.partition.bounds.contraction import Effort, Relaxer, relaxes
+from passes.partition.bounds.minimum_cuts import nets_of
+from passes.partition.bounds.single_nodes import node_bound
+from passes.partition.bounds.subproblems import contraction_bounds, part_bound
+from passes.partition.search.throughput import Throughput, solve
 from tests.passes.partition.instances import Layers, brute_force, encoder_decoder, experts, random_chains, random_problem
 
 EFFORTS = st.builds(

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from passes.model.stages.bounds import best_bound, prices
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, pools, violations
-from passes.partition.replicas import Replication, replicate
-from passes.partition.throughput import solve
+from passes.partition.search.replicas import replicate
+from passes.partition.search.throughput import solve
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training
+from passes.partition.training.replicas import Replication
 from tests.passes.partition.instances import brute_force, random_problem
 from tests.passes.partition.test_training import random_graph, sides
 

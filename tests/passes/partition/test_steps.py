@@ -24,7 +24,7 @@ from passes.model.learning import learning, learning_seconds, saved_values
 from passes.model.network import network
 from passes.model.op_time import op_seconds
 from passes.partition import PartitionPass
-from passes.partition.steps import Steps
+from passes.partition.bridge.steps import Steps
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
 

@@ -14,8 +14,8 @@ from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice
 from passes.model.stages.problem import Joins, Kind, Problem, plan_costs, violations
-from passes.partition.cell_cuts import nets_of
-from passes.partition.symmetry import symmetric
+from passes.partition.bounds.minimum_cuts import nets_of
+from passes.partition.bounds.symmetry import symmetric
 from tests.passes.partition.instances import Layers, brute_force, experts
 
 

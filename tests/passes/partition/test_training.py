@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from passes.model.stages.lattice import kernels, walk_kernels
 from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals
 from passes.model.stages.problem import Kind
-from passes.partition.throughput import Budget
+from passes.partition.search.throughput import Budget
 from passes.partition.training import (
     OBJECTIVES,
     TrainingGraph,

@@ -12,7 +12,7 @@ import pytest
 
 from passes.model.stages.problem import Kind, Problem, violations
 from passes.model.stages.reduce import quotient, reduce
-from passes.partition.throughput import solve
+from passes.partition.search.throughput import solve
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "workloads" / "device-placement" / "throughput"
 

@@ -1,0 +1,289 @@
+"""Least largest load as a mixed-integer programme (``highs`` solves it): any assignment, or nested ideals.
+
+Binary x[v, s] says that node v lies in slot s; each node lies in one. For *any assignment* the slots are the devices. For
+*contiguous* stages the slots are pairs of a position in the pipeline and a kind, of which q[s] says that it is taken: at most
+one kind a position, no more positions of a kind than it has devices, and the maker of a tensor at most at the position of
+its readers (sums over the positions up to each). That is the dynamic programme's set of plans, nested ideals, and not only
+convex stages, which can depend on each other in a circle.
+
+Transfers are counted per tensor and slot, not per edge: r[h, s] >= x[reader, s] - x[maker, s] for each reader, g[h, s] >=
+x[maker, s] - x[reader, s]; where x is whole the least r and g are too. A tensor with one reader needs one column for both
+where the directions are not told apart. Columns that cost nothing in a slot are left out.
+
+Identical devices are numbered by their first node in a list of the heaviest: x[v_i, d] <= sum of x[v_j, d - 1] over j < i.
+
+Numbers are scaled so that the largest load is about ``SCALE`` and memory limits are ``SCALE``, since the solver's tolerances
+are absolute. What alone is over ``below`` or over a limit on memory is ruled out by the bounds of its columns, so that no
+coefficient is large.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from passes.model.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
+from passes.model.stages.problem import Problem, slots
+from passes.partition.heuristics.local_search import Assignment, Sides, kind_of
+
+
+@dataclass(frozen=True)
+class MilpResult:
+    """``status``: ``optimal`` (``gap`` reached), ``feasible``, ``infeasible`` (no plan at or below ``below``) or ``unknown``.
+    ``slots`` lists (kind, nodes) of each slot that holds nodes, in pipeline order where contiguous."""
+
+    status: str
+    stages: tuple[tuple[int, tuple[int, ...]], ...] | None
+    bound: float
+    nodes: int
+
+
+def decided(result: MilpResult) -> bool:
+    """Whether the answer tells if there is a plan at or below the trial value."""
+    return result.status == "infeasible" or result.stages is not None
+
+
+def solve_milp(
+    problem: Problem,
+    *,
+    contiguous: bool = False,
+    start: Assignment | None = None,
+    below: float = math.inf,
+    lower: float = 0.0,
+    seconds: float = 60.0,
+    gap: float = 0.0,
+    threads: int = 1,
+    seed: int = 0,
+    watch: Watch = lambda value, bound: True,
+    options: dict[str, Any] | None = None,
+    sides: Sides | None = None,
+    precedence: Sequence[tuple[int, int]] | None = None,
+    numbered: bool = True,
+) -> MilpResult:
+    """The best plan at or below ``below``, which must be finite when a plan is known. ``start``: an assignment to begin from
+    (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop. ``sides``: where the value is the
+    largest forward load plus the largest backward load. ``precedence`` (contiguous only): pairs of nodes of which the first
+    must not lie after the second, where the tensors do not say so. ``numbered``: identical devices are told apart by rows;
+    else by the solver's own symmetry detection, which serves some problems much better and some much worse."""
+    model = _Model(problem, contiguous, below, lower, sides, precedence, numbered)
+    return model.solve(start, seconds, gap, threads, seed, watch, options or {})
+
+
+class _Model:
+    def __init__(
+        self,
+        problem: Problem,
+        contiguous: bool,
+        below: float,
+        lower: float,
+        sides: Sides | None = None,
+        precedence: Sequence[tuple[int, int]] | None = None,
+        numbered: bool = True,
+    ) -> None:
+        self.problem, self.contiguous, self.sides, self.precedence = problem, contiguous, sides, precedence
+        self.listed = heaviest(problem)
+        devices = kind_of(problem)
+        finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+        reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
+        self.factor = SCALE / reference if reference > 0 else 1.0
+        self.slots = (
+            [(k, s) for s in range(problem.devices) for k in range(len(problem.kinds))]
+            if contiguous
+            else [(k, d) for d, k in enumerate(devices)]
+        )
+        self.rows = Rows()
+        top = below * self.factor if math.isfinite(below) else math.inf
+        self.load = self.rows.column(min(lower * self.factor, top), top)
+        self.most = top * (1 + SAFETY)
+        self.loads = [self.load] if sides is None else [self.rows.column(0.0, math.inf) for _ in sides.seconds]
+        if sides is not None:
+            self.rows.row([(self.load, 1.0), *((column, -1.0) for column in self.loads)], lower=0.0)
+        self.runs = runs = np.isfinite(problem.seconds) & (problem.seconds * self.factor <= self.most)
+        self.x = [[self.rows.column(0.0, float(runs[k, v]), integer=True) for k, _ in self.slots] for v in range(problem.size)]
+        for v in range(problem.size):
+            self.rows.row([(c, 1.0) for c in self.x[v]], 1.0, 1.0)
+        for s in range(len(self.slots)):
+            self._slot(s)
+        self._demands()
+        if contiguous:
+            self._pipeline()
+        elif numbered:
+            self._symmetry()
+
+    def _slot(self, s: int) -> None:
+        """Load and memory of one slot."""
+        problem, rows = self.problem, self.rows
+        kind = self.slots[s][0]
+        limit = problem.kinds[kind].memory
+        amounts = problem.seconds[None] if self.sides is None else self.sides.seconds
+        side = [0] * len(problem.consumers) if self.sides is None else self.sides.side.tolist()
+        compute = [
+            [(self.x[v][s], seconds[kind, v] * self.factor) for v in range(problem.size) if self.runs[kind, v]]
+            for seconds in amounts
+        ]
+        received: list[list[tuple[int, float]]] = [[] for _ in amounts]
+        sent: list[list[tuple[int, float]]] = [[] for _ in amounts]
+        buffers: list[tuple[int, float]] = []
+        for h, readers in enumerate(problem.consumers):
+            cost = problem.transfer[kind, h] * self.factor
+            maker = int(problem.producer[h])
+            others = [v for v in readers if v != maker]
+            size = slots(problem.comm) * int(problem.tensor_bytes[h]) if limit is not None else 0
+            if not others or (cost == 0 and size == 0):
+                continue
+            # One column for both directions where it is the same tensor, cost and pair of nodes.
+            both = problem.comm != "duplex" and size == 0 and len(others) == 1
+            # Numbers that stand for never make no coefficients: a bound on the column says the same.
+            paid = cost <= self.most
+            r = rows.column(0.0, float(paid and (limit is None or size <= limit)))
+            g = r if both else rows.column(0.0, float(paid)) if cost else -1
+            cost = cost if paid else 0.0
+            for v in others:
+                rows.row([(r, 1.0), (self.x[v][s], -1.0), (self.x[maker][s], 1.0)], lower=0.0)
+                if g >= 0:
+                    rows.row([(g, 1.0), (self.x[maker][s], -1.0), (self.x[v][s], 1.0)], lower=0.0)
+            received[side[h]].append((r, cost))
+            if g >= 0 and not both:
+                sent[side[h]].append((g, cost))
+            buffers.append((r, float(size)))
+        for load, work, into, out in zip(self.loads, compute, received, sent, strict=True):
+            parts = {"sum": [work + into + out], "overlap": [work, into + out], "duplex": [work, into, out]}
+            for part in parts[problem.comm]:
+                rows.row([*part, (load, -1.0)], upper=0.0)
+        if limit is not None:
+            self._memory(s, limit, buffers)
+
+    def _memory(self, s: int, limit: int, buffers: list[tuple[int, float]]) -> None:
+        problem, rows = self.problem, self.rows
+        unit = SCALE / max(limit, 1)
+        used = [(c, b * unit) for c, b in buffers if b <= limit]
+        for size, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
+            if not size or not readers:
+                continue
+            if size > limit:
+                for v in readers:
+                    rows.upper[self.x[v][s]] = 0.0
+                continue
+            column = self.x[readers[0]][s]
+            if len(readers) > 1:
+                column = rows.column(0.0, 1.0)
+                for v in readers:
+                    rows.row([(column, 1.0), (self.x[v][s], -1.0)], lower=0.0)
+            used.append((column, float(size) * unit))
+        if problem.live.any():
+            most = rows.column(0.0, math.inf)
+            for u in np.flatnonzero(problem.live).tolist():
+                if problem.live[u] > limit:
+                    rows.upper[self.x[u][s]] = 0.0
+                    continue
+                rows.row([(most, 1.0), (self.x[u][s], -float(problem.live[u]) * unit)], lower=0.0)
+            used.append((most, 1.0))
+        rows.row(used, upper=limit * unit)
+
+    def _demands(self) -> None:
+        problem, rows = self.problem, self.rows
+        for h in problem.forced:
+            for v in problem.consumers[h]:
+                for s in range(len(self.slots)):
+                    rows.row([(self.x[int(problem.producer[h])][s], 1.0), (self.x[v][s], 1.0)], upper=1.0)
+        if self.contiguous or problem.stages is not None:
+            self.taken = [rows.column(0.0, 1.0, integer=True) for _ in self.slots]
+            for s, q in enumerate(self.taken):
+                for v in range(problem.size):
+                    rows.row([(q, 1.0), (self.x[v][s], -1.0)], lower=0.0)
+                rows.row([(q, -1.0), *((self.x[v][s], 1.0) for v in range(problem.size))], lower=0.0)
+            if problem.stages is not None:
+                rows.row([(q, 1.0) for q in self.taken], problem.stages, problem.stages)
+
+    def _pipeline(self) -> None:
+        """Positions, from left to right: one kind each, none left out, tensors forward."""
+        problem, rows = self.problem, self.rows
+        at: list[list[int]] = [[] for _ in range(problem.devices)]
+        for s, (_, position) in enumerate(self.slots):
+            at[position].append(s)
+        for k, kind in enumerate(problem.kinds):
+            rows.row([(self.taken[s], 1.0) for s, (other, _) in enumerate(self.slots) if other == k], upper=kind.count)
+        for position, here in enumerate(at):
+            rows.row([(self.taken[s], 1.0) for s in here], upper=1.0)
+            if position:
+                rows.row([*((self.taken[s], -1.0) for s in here), *((self.taken[s], 1.0) for s in at[position - 1])], lower=0.0)
+        edges = self.precedence
+        if edges is None:
+            edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
+        for u, v in sorted(set(edges)):
+            for position in range(problem.devices - 1):
+                upto = [s for place in at[: position + 1] for s in place]
+                rows.row([*((self.x[u][s], 1.0) for s in upto), *((self.x[v][s], -1.0) for s in upto)], lower=0.0)
+
+    def _symmetry(self) -> None:
+        for devices in _alike(self.problem):
+            for before, d in itertools.pairwise(devices):
+                for i, v in enumerate(self.listed):
+                    self.rows.row([(self.x[v][d], -1.0), *((self.x[u][before], 1.0) for u in self.listed[:i])], lower=0.0)
+
+    def solve(
+        self,
+        start: Assignment | None,
+        seconds: float,
+        gap: float,
+        threads: int,
+        seed: int,
+        watch: Watch,
+        options: dict[str, Any],
+    ) -> MilpResult:
+        answer = solve_rows(
+            self.rows,
+            self.load,
+            self.factor,
+            start=None if start is None else self._start(start),
+            seconds=seconds,
+            gap=gap,
+            threads=threads,
+            seed=seed,
+            watch=watch,
+            options=options,
+        )
+        return self._result(answer)
+
+    def _start(self, start: Assignment) -> dict[int, float]:
+        """The assignment as values of columns, its devices renumbered as the symmetry rows ask."""
+        place = {d: d for d in range(len(self.slots))}
+        for devices in _alike(self.problem):
+            first = {d: min((i for i, v in enumerate(self.listed) if start[v] == d), default=len(self.listed)) for d in devices}
+            place.update(dict(zip(sorted(devices, key=lambda d: (first[d], d)), devices, strict=True)))
+        return {c: float(place[start[v]] == s) for v, row in enumerate(self.x) for s, c in enumerate(row)}
+
+    def _result(self, answer: Answer) -> MilpResult:
+        if answer.values is None:
+            return MilpResult(answer.status, None, answer.bound, answer.nodes)
+        held: dict[int, list[int]] = {}
+        for v, row in enumerate(self.x):
+            held.setdefault(int(np.argmax([answer.values[c] for c in row])), []).append(v)
+        order = sorted(held) if self.contiguous else list(held)
+        stages = tuple((self.slots[s][0], tuple(held[s])) for s in order)
+        return MilpResult(answer.status, stages, answer.bound, answer.nodes)
+
+
+def heaviest(problem: Problem) -> list[int]:
+    """The nodes by whose places identical devices are told apart: up to four for each device, by least seconds, descending."""
+    least = problem.seconds.min(axis=0) if problem.size else np.zeros(0)
+    order = sorted(range(problem.size), key=lambda v: (-least[v], v))
+    return order[: 4 * problem.devices]
+
+
+def _alike(problem: Problem) -> list[range]:
+    """Device numbers of each kind, where there are several."""
+    first, result = 0, []
+    for kind in problem.kinds:
+        if kind.count > 1:
+            result.append(range(first, first + kind.count))
+        first += kind.count
+    return result
+
+
+__all__ = ["MilpResult", "decided", "heaviest", "solve_milp"]
