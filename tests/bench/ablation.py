@@ -44,7 +44,6 @@ from passes.partition.latency import solver as latency
 from passes.partition.pipedream import solver as pipedream
 from passes.partition.search import search
 from passes.partition.search.throughput import Budget, solve
-from passes.partition.training import solver as training
 from tests.bench import latency as latency_bench
 from tests.bench.any_split import read_any
 from tests.bench.machine import header
@@ -183,7 +182,7 @@ def instances() -> dict[str, dict[str, Instance]]:
         path = placement / "throughput" / f"{name}.json"
         found["training"][name] = partial(workload, partial(SolveOptions, str(path)))
     for name, path, machines in latency_bench.inputs():
-        if any(word in name for word in ("bert24", "bert_l-3", "gnmt", "resnet50")):
+        if any(word in name for word in ("bert24", "bert_l-3", "bert_l-6", "gnmt", "resnet50")):
             for pieces in (1, 2):
                 found["latency"][f"{name} q{pieces}"] = partial(one_sample, path, pieces, machines)
     for name in ("resnet50", "inception_v3", "nasnetamobile"):
@@ -229,10 +228,6 @@ def alone(problem: Any, *rest: Any) -> Any:
     return tuple((v,) for v in range(problem.size))
 
 
-def unmerged(problem: Any, objective: str) -> Any:
-    return problem, tuple((v,) for v in range(problem.count))
-
-
 def ungrouped(problem: Any) -> Any:
     return latency_reduce.grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
 
@@ -256,9 +251,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "sorted branches": (("stream", "training"), ((subproblems, "symmetric", nothing),)),
     "intervals": (("stream", "training"), ((search.IntervalBounds, "run", nothing),)),
     "parts": (SHARED, ((search.Search, "_parts", nothing),)),
-    "coarse": (("stream", "training"), ((search.Search, "_coarse", nothing),)),
     "bands": (SHARED, ((search.Search, "_band", nothing),)),
-    "training reductions": (("training",), ((training, "reduce_training", unmerged),)),
     "contiguous start": (("any",), ((assignment._Search, "_contiguous", nothing),)),
     "plain annealing": (("any",), ((assignment._Search, "_plain", nothing),)),
     "first annealing": (("any",), ((assignment._Search, "_first", nothing),)),

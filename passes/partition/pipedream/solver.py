@@ -192,8 +192,9 @@ class _PipeDream:
             copies=np.array([0, *(weight_copies(self.machines, in_flight(self.machines, q, 1)) for q in depth)], np.float64),
             flight=np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64),
         )
-        columns = [np.ascontiguousarray(column) for column in per_ideal(family, self.per_node[list(order)]).T]
-        ideals = kernels.Ideals(family.bits, *columns, self._moved(tables, family), *self._reach(tables, family, trial))
+        seconds, weights, stored = map(np.ascontiguousarray, per_ideal(family, self.per_node[list(order)]).T)
+        low, high = self._reach(tables, family, trial)
+        ideals = kernels.Ideals(family.bits, seconds, weights, stored, self._moved(tables, family), low, high)
         table = kernels.Table(
             value=np.full((count, most + 1), np.inf),
             following=np.full((count, most + 1), -1, np.int32),

@@ -11,11 +11,10 @@ device with load at most T takes at most T seconds of them (its windows of weigh
    most of the work falls away). Nothing found proves the upper bound; something found is a better plan, and the programme,
    now in earnest, finds the optimum below it. Where there are many ideals, trial values rising from the lower bound come
    first: narrow windows cost next to nothing, and each raises the bound.
-3. When the lattice is over budget even so: plans over many minimum cuts (``cut_plans``), bounds from
-   contractions and parts (``subproblems``) and from intervals of the lattice (``interval_bounds``), the best plan
-   of a contraction whose lattice is small (``coarsen``), then the ideals near an order that the best plan so far follows, in
-   bands as wide as the budget allows; around each better plan anew. The plan is feasible, the lower bound stands, and the gap
-   between them is reported.
+3. When the lattice is over budget even so: plans over many minimum cuts (``cut_plans``), bounds from the first stages alone,
+   single nodes, contractions, intervals of the lattice and parts (``bounds``), then the ideals near an order that the best plan
+   so far follows, in bands as wide as the budget allows; around each better plan anew. The plan is feasible, the lower bound
+   stands, and the gap between them is reported.
 
 A graph of more nodes than tables of n * n bits are made for (``segments``) has plans along two orders, over some of their
 prefixes, and the objective's own bound; nothing else is tried.
@@ -35,13 +34,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from passes.model.interrupts import interruptible
-from passes.model.stages.bounds import prices
 from passes.model.stages.lattice import orders
-from passes.model.stages.lattice.coarsen import contracted
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.model.stages.problem import FAR, Floats
-from passes.model.stages.reduce import quotient
 from passes.partition.bounds.interval_bounds import IntervalBounds, applies
 from passes.partition.bounds.single_nodes import node_bound
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
@@ -70,8 +66,6 @@ BUDGETS = 10
 """Budgets of pairs for all bounds of a lattice too large to walk: many small programmes."""
 PARTS = 4
 """Parts around the dearest stage that are searched alone, each after a better plan."""
-COARSE_IDEALS = 50_000
-"""Ideals of the contraction: a second's work at most, and wider ones hardly gave better plans."""
 START_SHARE = 0.4
 """Part of the time left for the bound of the first stages alone."""
 CUT_SHARE = 0.2
@@ -119,7 +113,6 @@ class Search:
                     ("starts", self._starts),
                     ("bound", self._raise),
                     ("cuts", self._cuts),
-                    ("coarse", self._coarse),
                     ("band", self._band),
                 ):
                     if not self.exhausted and not self.done():
@@ -463,26 +456,6 @@ class Search:
     def _tell(self, bound: float, reason: str) -> None:
         if bound > self.bound:
             self.bound, self.reason = bound, reason
-
-    def _coarse(self) -> None:
-        objective = self.objective
-        if self.best is None or not objective.contracts or self._left() <= 0:
-            return
-        groups = contracted(self.tables, self.order, self.best, self.value, min(COARSE_IDEALS, self._visits()))
-        if groups is None:
-            return
-        problem = quotient(objective.problem, groups)
-        tables = Tables(problem, prices(problem), self.tables.sequence)
-        ideals = lattice(tables, self.value, max_visits=self._visits(), max_words=self.budget.memory // 8)
-        if ideals is None:
-            return
-        keep_on = self._keep_on("coarse", self.budget.seconds)
-        found = objective.programme(tables, ideals, range(problem.size), self._better(), keep_on, self.bound)
-        self._count(ideals, found)
-        if found.stages is not None and self._accept(
-            tuple((label, tuple(sorted(v for group in nodes for v in groups[group]))) for label, nodes in found.stages)
-        ):
-            self.order = self._along([v for group in groups for v in group])
 
     def _band(self) -> None:
         band, idle = 4, 0

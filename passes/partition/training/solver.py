@@ -1,4 +1,4 @@
-"""Training solved: units, exact reductions, then the shared search with a programme that knows both sides of a load.
+"""Training solved: units, then the shared search with a programme that knows both sides of a load.
 
 *sum* is one programme over the family. *split*, the least max FW + max BW, is no programme with one number per state: which
 plan is best up to an ideal depends on what follows. Instead the front of pairs (max FW, max BW) is walked from its far end.
@@ -35,7 +35,6 @@ from passes.partition.training.problem import (
     training_value,
     units,
 )
-from passes.partition.training.reduce import reduce_training
 from passes.partition.training.replicas import Replication, replicate_training
 
 STEP = 1e-11
@@ -66,11 +65,10 @@ def solve_training(
     if replication is not None:
         weights = np.array([int(replication.weights[list(nodes)].sum()) for nodes in nodes_of], np.int64)
         problem = replicate_training(problem, replace(replication, weights=weights))
-    reduced, units_of = reduce_training(problem, objective)
-    found = Search(_Training(reduced, objective), budget or Budget(), progress).run()
+    found = Search(_Training(problem, objective), budget or Budget(), progress).run()
     if found.stages is None:
         return TrainingSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
-    plan = [(kind, sorted(v for group in inside for v in units_of[group])) for kind, inside in found.stages]
+    plan = found.stages
     return TrainingSolution(
         found.status,
         tuple((kind, tuple(sorted(node for unit in inside for node in nodes_of[unit]))) for kind, inside in plan),

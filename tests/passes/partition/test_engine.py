@@ -232,7 +232,7 @@ def test_an_interrupt_before_there_is_a_plan_is_passed_on() -> None:
 def test_once_the_time_is_over_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a plan and a bound; what only seconds of work would better is left alone."""
     begun = []
-    for name in ("CutPlans", "contraction_bounds", "IntervalBounds", "part_bound", "contracted"):
+    for name in ("CutPlans", "contraction_bounds", "IntervalBounds", "part_bound"):
         called = getattr(search_module, name)
 
         def watched(*args: Any, name: str = name, called: Callable[..., Any] = called) -> Any:
@@ -271,8 +271,8 @@ def mated_chains(seed: int, count: int, length: int) -> TrainingGraph:
 
 
 @pytest.mark.parametrize("objective", ["sum", "split"])
-def test_large_training_lattices_are_contracted(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over budget, training falls back to a contraction and bands as inference does (here with nothing that would prove the
+def test_large_training_lattices_are_searched_in_bands(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over budget, training falls back to bands as inference does (here with nothing that would prove the
     plan before): the plan is feasible and good, the bound holds."""
     phases: set[str] = set()
     for seed in range(3):
@@ -286,7 +286,7 @@ def test_large_training_lattices_are_contracted(objective: str, monkeypatch: pyt
         assert small.bound <= best.value * (1 + 1e-9) <= small.value * (1 + 2e-9)
         assert small.value <= best.value * 1.2
         phases |= small.statistics.seconds.keys()
-    assert phases >= {"coarse", "band"}
+    assert "band" in phases
 
 
 def test_tensors_without_direction_follow_their_groups() -> None:

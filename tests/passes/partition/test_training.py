@@ -21,14 +21,10 @@ from passes.partition.search.throughput import Budget
 from passes.partition.training import (
     OBJECTIVES,
     TrainingGraph,
-    TrainingProblem,
     solve_training,
-    training_faults,
-    training_load,
     training_value,
     units,
 )
-from passes.partition.training.reduce import reduce_training
 from passes.partition.training.solver import _Training
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "workloads" / "device-placement" / "throughput"
@@ -165,38 +161,6 @@ def test_numbers_that_mean_never_drown_no_others() -> None:
         best = brute_force(graph)
         for objective in OBJECTIVES:
             assert solve_training(graph, objective).value == pytest.approx(best[objective], rel=1e-9)
-
-
-@pytest.mark.parametrize("examples", [15, pytest.param(150, marks=pytest.mark.slow)])
-def test_reductions_keep_the_optimum(examples: int) -> None:
-    @settings(max_examples=examples, deadline=None)
-    @given(st.integers(0, 2**32))
-    def keep(seed: int) -> None:
-        keeps_the_optimum(seed)
-
-    keep()
-
-
-def keeps_the_optimum(seed: int) -> None:
-    """Solved without any reduction, over the whole lattice."""
-    problem, _ = units(random_graph(random.Random(seed), 5))
-    for objective in OBJECTIVES:
-        reduced, groups = reduce_training(problem, objective)
-        assert sorted(v for nodes in groups for v in nodes) == list(range(problem.count))
-        assert whole(reduced, objective) == pytest.approx(whole(problem, objective), rel=1e-9)
-
-
-def whole(problem: TrainingProblem, objective: str) -> float:
-    """The optimum by trying every assignment of units to stages."""
-    devices = [k for k, kind in enumerate(problem.kinds) for _ in range(kind.count)]
-    best = math.inf
-    for at in itertools.product(range(len(devices)), repeat=problem.count):
-        for sequence in sorted(set(itertools.permutations(devices))):
-            stages = [(kind, [v for v, s in enumerate(at) if s == i]) for i, kind in enumerate(sequence)]
-            used = [stage for stage in stages if stage[1]]
-            if not training_faults(problem, used):
-                best = min(best, training_value(objective, [training_load(problem, k, nodes) for k, nodes in used]))
-    return best
 
 
 @settings(max_examples=80, deadline=None)
