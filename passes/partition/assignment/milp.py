@@ -1,10 +1,7 @@
-"""Least largest load as a mixed-integer programme (``highs`` solves it): any assignment, or nested ideals.
+"""Least largest load of any assignment as a mixed-integer programme (``highs`` solves it).
 
-Binary x[v, s] says that node v lies in slot s; each node lies in one. For *any assignment* the slots are the devices. For
-*contiguous* stages the slots are pairs of a position in the pipeline and a kind, of which q[s] says that it is taken: at most
-one kind a position, no more positions of a kind than it has devices, and the maker of a tensor at most at the position of
-its readers (sums over the positions up to each). That is the dynamic programme's set of plans, nested ideals, and not only
-convex stages, which can depend on each other in a circle.
+Binary x[v, s] says that node v lies in slot s; each node lies in one. The slots are the devices. (Tests add rows that ask for
+contiguous stages, as an oracle of the dynamic programme: ``places`` and ``in_order`` are theirs to replace.)
 
 Transfers are counted per tensor and slot, not per edge: r[h, s] >= x[reader, s] - x[maker, s] for each reader, g[h, s] >=
 x[maker, s] - x[reader, s]; where x is whole the least r and g are too. A tensor with one reader needs one column for both
@@ -21,21 +18,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
 from passes.model.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
 from passes.model.stages.problem import Problem, slots
-from passes.partition.heuristics.local_search import Assignment, Sides, kind_of
+from passes.partition.heuristics.local_search import Sides, kind_of
 
 
 @dataclass(frozen=True)
 class MilpResult:
     """``status``: ``optimal`` (``gap`` reached), ``feasible``, ``infeasible`` (no plan at or below ``below``) or ``unknown``.
-    ``slots`` lists (kind, nodes) of each slot that holds nodes, in pipeline order where contiguous."""
+    ``stages`` lists (kind, nodes) of each slot that holds nodes."""
 
     status: str
     stages: tuple[tuple[int, tuple[int, ...]], ...] | None
@@ -51,54 +48,32 @@ def decided(result: MilpResult) -> bool:
 def solve_milp(
     problem: Problem,
     *,
-    contiguous: bool = False,
-    start: Assignment | None = None,
     below: float = math.inf,
-    lower: float = 0.0,
     seconds: float = 60.0,
     gap: float = 0.0,
-    threads: int = 1,
-    seed: int = 0,
     watch: Watch = lambda value, bound: True,
-    options: dict[str, Any] | None = None,
     sides: Sides | None = None,
-    precedence: Sequence[tuple[int, int]] | None = None,
     numbered: bool = True,
 ) -> MilpResult:
-    """The best plan at or below ``below``, which must be finite when a plan is known. ``start``: an assignment to begin from
-    (any split only); ``lower``: a valid lower bound; ``gap``: relative, at which to stop. ``sides``: where the value is the
-    largest forward load plus the largest backward load. ``precedence`` (contiguous only): pairs of nodes of which the first
-    must not lie after the second, where the tensors do not say so. ``numbered``: identical devices are told apart by rows;
-    else by the solver's own symmetry detection, which serves some problems much better and some much worse."""
-    model = _Model(problem, contiguous, below, lower, sides, precedence, numbered)
-    return model.solve(start, seconds, gap, threads, seed, watch, options or {})
+    """The best plan at or below ``below``, which must be finite when a plan is known. ``gap``: relative, at which to stop.
+    ``sides``: where the value is the largest forward load plus the largest backward load. ``numbered``: identical devices are
+    told apart by rows; else by the solver's own symmetry detection, which serves some problems much better and some much
+    worse."""
+    return Model(problem, below, sides, numbered).solve(seconds, gap, watch)
 
 
-class _Model:
-    def __init__(
-        self,
-        problem: Problem,
-        contiguous: bool,
-        below: float,
-        lower: float,
-        sides: Sides | None = None,
-        precedence: Sequence[tuple[int, int]] | None = None,
-        numbered: bool = True,
-    ) -> None:
-        self.problem, self.contiguous, self.sides, self.precedence = problem, contiguous, sides, precedence
-        self.listed = heaviest(problem)
-        devices = kind_of(problem)
+class Model:
+    """The rows of one problem."""
+
+    def __init__(self, problem: Problem, below: float = math.inf, sides: Sides | None = None, numbered: bool = True) -> None:
+        self.problem, self.sides = problem, sides
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
         self.factor = SCALE / reference if reference > 0 else 1.0
-        self.slots = (
-            [(k, s) for s in range(problem.devices) for k in range(len(problem.kinds))]
-            if contiguous
-            else [(k, d) for d, k in enumerate(devices)]
-        )
+        self.slots = self.places()
         self.rows = Rows()
         top = below * self.factor if math.isfinite(below) else math.inf
-        self.load = self.rows.column(min(lower * self.factor, top), top)
+        self.load = self.rows.column(0.0, top)
         self.most = top * (1 + SAFETY)
         self.loads = [self.load] if sides is None else [self.rows.column(0.0, math.inf) for _ in sides.seconds]
         if sides is not None:
@@ -110,10 +85,16 @@ class _Model:
         for s in range(len(self.slots)):
             self._slot(s)
         self._demands()
-        if contiguous:
-            self._pipeline()
-        elif numbered:
+        if numbered:
             self._symmetry()
+
+    def places(self) -> list[tuple[int, int]]:
+        """The slots: kind and number of each."""
+        return [(k, d) for d, k in enumerate(kind_of(self.problem))]
+
+    def in_order(self, held: Mapping[int, Sequence[int]]) -> Iterable[int]:
+        """The slots that hold nodes, in the order in which they are told."""
+        return held
 
     def _slot(self, s: int) -> None:
         """Load and memory of one slot."""
@@ -191,72 +172,30 @@ class _Model:
             for v in problem.consumers[h]:
                 for s in range(len(self.slots)):
                     rows.row([(self.x[int(problem.producer[h])][s], 1.0), (self.x[v][s], 1.0)], upper=1.0)
-        if self.contiguous or problem.stages is not None:
-            self.taken = [rows.column(0.0, 1.0, integer=True) for _ in self.slots]
-            for s, q in enumerate(self.taken):
-                for v in range(problem.size):
-                    rows.row([(q, 1.0), (self.x[v][s], -1.0)], lower=0.0)
-                rows.row([(q, -1.0), *((self.x[v][s], 1.0) for v in range(problem.size))], lower=0.0)
-            if problem.stages is not None:
-                rows.row([(q, 1.0) for q in self.taken], problem.stages, problem.stages)
+        if problem.stages is not None:
+            rows.row([(q, 1.0) for q in self.taken], problem.stages, problem.stages)
 
-    def _pipeline(self) -> None:
-        """Positions, from left to right: one kind each, none left out, tensors forward."""
-        problem, rows = self.problem, self.rows
-        at: list[list[int]] = [[] for _ in range(problem.devices)]
-        for s, (_, position) in enumerate(self.slots):
-            at[position].append(s)
-        for k, kind in enumerate(problem.kinds):
-            rows.row([(self.taken[s], 1.0) for s, (other, _) in enumerate(self.slots) if other == k], upper=kind.count)
-        for position, here in enumerate(at):
-            rows.row([(self.taken[s], 1.0) for s in here], upper=1.0)
-            if position:
-                rows.row([*((self.taken[s], -1.0) for s in here), *((self.taken[s], 1.0) for s in at[position - 1])], lower=0.0)
-        edges = self.precedence
-        if edges is None:
-            edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
-        for u, v in sorted(set(edges)):
-            for position in range(problem.devices - 1):
-                upto = [s for place in at[: position + 1] for s in place]
-                rows.row([*((self.x[u][s], 1.0) for s in upto), *((self.x[v][s], -1.0) for s in upto)], lower=0.0)
+    @cached_property
+    def taken(self) -> list[int]:
+        """Columns that say of each slot whether it holds a node."""
+        columns = [self.rows.column(0.0, 1.0, integer=True) for _ in self.slots]
+        for s, q in enumerate(columns):
+            held = [self.x[v][s] for v in range(self.problem.size)]
+            for c in held:
+                self.rows.row([(q, 1.0), (c, -1.0)], lower=0.0)
+            self.rows.row([(q, -1.0), *((c, 1.0) for c in held)], lower=0.0)
+        return columns
 
     def _symmetry(self) -> None:
+        listed = heaviest(self.problem)
         for devices in _alike(self.problem):
             for before, d in itertools.pairwise(devices):
-                for i, v in enumerate(self.listed):
-                    self.rows.row([(self.x[v][d], -1.0), *((self.x[u][before], 1.0) for u in self.listed[:i])], lower=0.0)
+                for i, v in enumerate(listed):
+                    self.rows.row([(self.x[v][d], -1.0), *((self.x[u][before], 1.0) for u in listed[:i])], lower=0.0)
 
-    def solve(
-        self,
-        start: Assignment | None,
-        seconds: float,
-        gap: float,
-        threads: int,
-        seed: int,
-        watch: Watch,
-        options: dict[str, Any],
-    ) -> MilpResult:
-        answer = solve_rows(
-            self.rows,
-            self.load,
-            self.factor,
-            start=None if start is None else self._start(start),
-            seconds=seconds,
-            gap=gap,
-            threads=threads,
-            seed=seed,
-            watch=watch,
-            options=options,
-        )
-        return self._result(answer)
-
-    def _start(self, start: Assignment) -> dict[int, float]:
-        """The assignment as values of columns, its devices renumbered as the symmetry rows ask."""
-        place = {d: d for d in range(len(self.slots))}
-        for devices in _alike(self.problem):
-            first = {d: min((i for i, v in enumerate(self.listed) if start[v] == d), default=len(self.listed)) for d in devices}
-            place.update(dict(zip(sorted(devices, key=lambda d: (first[d], d)), devices, strict=True)))
-        return {c: float(place[start[v]] == s) for v, row in enumerate(self.x) for s, c in enumerate(row)}
+    def solve(self, seconds: float = 60.0, gap: float = 0.0, watch: Watch = lambda value, bound: True) -> MilpResult:
+        """The best plan that the solver finds within ``seconds``."""
+        return self._result(solve_rows(self.rows, self.load, self.factor, seconds=seconds, gap=gap, watch=watch))
 
     def _result(self, answer: Answer) -> MilpResult:
         if answer.values is None:
@@ -264,8 +203,7 @@ class _Model:
         held: dict[int, list[int]] = {}
         for v, row in enumerate(self.x):
             held.setdefault(int(np.argmax([answer.values[c] for c in row])), []).append(v)
-        order = sorted(held) if self.contiguous else list(held)
-        stages = tuple((self.slots[s][0], tuple(held[s])) for s in order)
+        stages = tuple((self.slots[s][0], tuple(held[s])) for s in self.in_order(held))
         return MilpResult(answer.status, stages, answer.bound, answer.nodes)
 
 
@@ -286,4 +224,4 @@ def _alike(problem: Problem) -> list[range]:
     return result
 
 
-__all__ = ["MilpResult", "decided", "heaviest", "solve_milp"]
+__all__ = ["MilpResult", "Model", "decided", "heaviest", "solve_milp"]

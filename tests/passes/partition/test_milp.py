@@ -1,4 +1,4 @@
-"""The mixed-integer programme: both splits equal brute force, caps refute, starts are taken, bounds hold."""
+"""The mixed-integer programme: both splits equal brute force, caps refute, bounds hold."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, plan_costs, violations
 from passes.partition.assignment.milp import heaviest, solve_milp
 from passes.partition.assignment.milp_process import solve_apart
-from passes.partition.heuristics.local_search import assignment_of, sided_value
+from passes.partition.heuristics.local_search import sided_value
 from tests.dnnc.runtime.processes import end_starter
 from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
+from tests.passes.partition.contiguous_milp import solve_contiguous
 from tests.passes.partition.instances import brute_force, encoder_decoder, random_chains, random_problem
 
 SEEDS = st.integers(0, 10**6)
@@ -31,7 +32,7 @@ def value_of(problem: Problem, stages: tuple[tuple[int, tuple[int, ...]], ...]) 
 def test_equals_brute_force(seed: int, comm: str, contiguous: bool) -> None:
     problem = random_problem(seed, nodes=5, comm=comm)
     expected = brute_force(problem) if contiguous else brute_force_any(problem)
-    result = solve_milp(problem, contiguous=contiguous)
+    result = solve_contiguous(problem) if contiguous else solve_milp(problem)
     if math.isinf(expected):
         assert (result.status, result.stages, result.bound) == ("infeasible", None, math.inf)
         return
@@ -83,22 +84,6 @@ def test_a_cap_below_the_optimum_is_infeasible(seed: int, part: float) -> None:
     assert result.status == ("infeasible" if part < 1 else "optimal")
 
 
-@pytest.mark.slow
-@given(SEEDS)
-def test_the_start_is_renumbered_for_the_symmetry_rows(seed: int) -> None:
-    """Whatever devices a plan's stages lie on, the solver has its value before the first node."""
-    problem = random_problem(seed, nodes=6, demands=False)
-    first = solve_milp(problem)
-    if first.stages is None:
-        return
-    start = assignment_of(problem, tuple(reversed(first.stages)))
-    seen: list[float] = []
-    again = solve_milp(problem, start=start, watch=lambda value, bound: not seen.append(value))
-    assert again.stages is not None
-    assert value_of(problem, again.stages) == pytest.approx(value_of(problem, first.stages), abs=1e-9)
-    assert all(value <= value_of(problem, first.stages) * (1 + 1e-6) for value in seen if math.isfinite(value))
-
-
 def test_scales_do_not_matter() -> None:
     """Microseconds or weeks, bytes or terabytes: the solver's absolute tolerances see the same numbers."""
     for seed in range(20):
@@ -126,11 +111,6 @@ def test_what_the_watch_raises_stops_the_solver_and_arrives() -> None:
     assert asked, "this instance must last until the solver asks"
     with pytest.raises(KeyboardInterrupt):
         solve_milp(problem, watch=watch)
-
-
-def test_unknown_options_are_told() -> None:
-    with pytest.raises(ValueError, match="HiGHS takes no no_such_option"):
-        solve_milp(random_problem(1), options={"no_such_option": 1})
 
 
 def test_heaviest_first_and_ties_by_index() -> None:
