@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,8 @@ def instances() -> dict[str, dict[str, Instance]]:
             for search_, trains in (("stream", False), ("training", True)):
                 made = partial(lambda *asked: SolveOptions(document(*asked)), name, machines, trains)
                 found[search_][f"{name} {words}"] = partial(workload, made)
+        alone = partial(lambda *asked: SolveOptions(document(*asked), objective="latency"), name, two, False)
+        found["latency"][name] = partial(workload, alone)
     if files is None:
         return found
     pipe, placement = files / "pipedream", files / "device-placement"
@@ -195,6 +197,11 @@ def instances() -> dict[str, dict[str, Instance]]:
 # Phases ---------------------------------------------------------------------------------------------------------------
 
 Patch = tuple[Any, str, Any]
+
+
+def policy(**changes: Any) -> Patch:
+    """The numbers of the shared search, changed."""
+    return search, "POLICY", replace(search.POLICY, **changes)
 
 
 def nothing(*arguments: Any, **options: Any) -> None:
@@ -238,9 +245,9 @@ SHARED = ("stream", "training", "pipedream")
 PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "late order": (SHARED, ((search.orders, "late", search.orders.given),)),
     "thin order": (SHARED, ((search.orders, "thin", search.orders.given),)),
-    "first trials": (SHARED, ((search, "FIRST", ()),)),
-    "rising trials": (SHARED, ((search, "TRIALS", ()),)),
-    "small lattice first": (SHARED, ((search, "FEW", 0),)),
+    "first trials": (SHARED, (policy(first=()),)),
+    "rising trials": (SHARED, (policy(trials=()),)),
+    "small lattice first": (SHARED, (policy(few=0),)),
     "reach of ideals": (("pipedream",), ((pipedream._PipeDream, "tighten", kept_bound),)),
     "first stages": (("pipedream",), ((pipedream._PipeDream, "starts", kept_start),)),
     "cut plans before": (SHARED, (unless("_cuts", "bound", done=False),)),

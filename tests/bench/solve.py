@@ -33,7 +33,7 @@ from tests.bench.machine import header
 from tests.bench.plot import PUBLIC, Point, plots
 from tests.conftest import shared_folder
 from tests.passes.partition.instances import blocks
-from tests.passes.partition.test_workloads import read
+from tests.passes.partition.search.test_workloads import read
 
 TABLE = {
     "op-bert_l-3_inference": (27.918568, 0.47),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import Group, StageSet
-from ir.module import Func, Module, Plan, PlanStage, Schedule, Stage
+from ir.facets import Group
+from ir.module import Func, Module, Plan, Schedule, Stage
 from ir.names import unique
 from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
 from ir.topology import Topology
@@ -41,23 +41,22 @@ from passes.model.stages.fusing import streamed_problem_of, with_borders
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
 from passes.model.stages.placement_from_ir import stage_memory
-from passes.model.stages.problem import Floats, Kind, Problem, StageCost, plan_costs, pools, stage_cost
+from passes.model.stages.problem import Floats, Problem, pools, stage_cost
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.explain import explain, inseparable
 from passes.partition.bridge.handover import whole_model, with_handover
 from passes.partition.bridge.limits import at_least_a_plan
 from passes.partition.bridge.pieces import pieces
+from passes.partition.bridge.plan import Parts, boundaries_text, in_order, named, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
-from passes.partition.objective import AnySolution, PieceSolution, PlacedSolution
+from passes.partition.objective import AnySolution, PieceSolution
 from passes.partition.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.search.throughput import TIGHT, Budget, Solution, solve
 
 if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
 
-Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
-"""Stages in pipeline order: position in the solution's, nodes."""
 Solver: TypeAlias = Callable[..., Solution]
 """A function of (problem, budget, progress); that of latency takes ``pieces`` as well, that of training a graph of its own."""
 _ROUNDS = 4
@@ -90,6 +89,25 @@ MICROBATCHES = 8
 
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
 """Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What a search is asked: ``fine`` has a node per op, ``problem`` one per group of them. ``pins``: device by position of
+    the op; ``steps``: of training, None of a stream or a sample."""
+
+    module: Module
+    topology: Topology
+    net: Network
+    fine: Problem
+    groups: Groups
+    problem: Problem
+    pins: dict[int, str]
+    steps: Steps | None
+
+    def members(self, parts: Parts) -> list[tuple[int, ...]]:
+        """Positions of each stage's ops, ascending."""
+        return [tuple(sorted(op for node in nodes for op in self.groups[node])) for _, nodes in parts]
 
 
 @dataclass(frozen=True)
@@ -202,10 +220,41 @@ class PartitionPass(Pass):
         """The module with a plan; with ``steps`` that of a stream with their costs. Raises NoBetterPlan where the search ended
         without a plan, for its bound is not below ``beaten``."""
         started = time.perf_counter()
-        func = module.entry
+        asked = self._asked(module, topology, context, steps)
+        inseparable(asked.fine, asked.groups, asked.problem, asked.pins)
+        built = time.perf_counter()
+        asked, solution = self._solved(asked, context, built + self.time_limit, beaten)
+        if solution.interrupted and not self.anytime:
+            raise KeyboardInterrupt
+        if isinstance(solution, AnySolution) and steps is None:
+            solution = self._worth_its_boundaries(asked, solution)
+        searched = time.perf_counter()
+        solution = self._on_machines(asked, solution, built + self.time_limit - searched)
+        parts = self._parts(asked.problem, solution)
+        plan = self._plan(asked, solution, parts)
+        statistics = solution.statistics
+        context.count(
+            self.name,
+            nodes=asked.problem.size,
+            ideals=statistics.ideals,
+            stored=statistics.stored,
+            tested=statistics.tested,
+            transitions=statistics.transitions,
+            stages=len(plan.stages),
+            interrupted=int(solution.interrupted),
+            build=built - started,
+            search=searched - built,
+            seconds=time.perf_counter() - started,
+            **statistics.seconds,
+        )
+        placed = with_stages(module, asked.members(parts))
+        # What was made of a former plan does not describe this one.
+        return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
+
+    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> _Asked:
+        """The problem of the options."""
         net = context.analyses.get(network, topology)
-        cuts = read_cuts(func, self.cuts)
-        pins = read_pins(func, topology, self.pins)
+        cuts, pins = read_cuts(module.entry, self.cuts), read_pins(module.entry, topology, self.pins)
         fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
         stages = self.stages if self.chunks == 1 else 0
         if pins or cuts:
@@ -219,63 +268,50 @@ class PartitionPass(Pass):
         if steps is not None:
             fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
-        inseparable(fine, groups, problem, pins)
-        built = time.perf_counter()
-        overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(fine)
+        return _Asked(module, topology, net, fine, groups, problem, pins, steps)
+
+    def _solved(self, asked: _Asked, context: PassContext, ends: float, beaten: float) -> tuple[_Asked, Solution]:
+        """A solution whose stages fit their devices, with a bound of all plans; and what it is of, which is more than was asked
+        where ``contract`` left no plan. Raises Infeasible and NoBetterPlan."""
+        overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(asked.fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds, beaten)
-        search = self._solver(module, topology, net, groups)
-        solution = at_least_a_plan(lambda given: search(problem, given, context.progress), budget)
-        gave_up = steps is None and _gave_up(func)
-        if gave_up and problem.size < (whole := self._whole(fine, module, context))[1].size:
-            if solution.stages is None:  # what is asked for here may need groups apart
-                groups, problem = whole
-                left = replace(budget, seconds=max(0.5, built + self.time_limit - time.perf_counter()))
-                solution = at_least_a_plan(lambda given: search(whole[1], given, context.progress), left)
-            else:
-                solution = _against(solution, whole[1], best_bound, "the graph was contracted for a quick search")
+        search = self._solver(asked.module, asked.topology, asked.net, asked.groups)
+
+        def solve_within(problem: Problem, limits: Budget) -> Solution:
+            return at_least_a_plan(lambda given: search(problem, given, context.progress), limits)
+
+        solution = solve_within(asked.problem, budget)
+        if asked.steps is None and _gave_up(asked.module.entry):
+            groups, whole = self._whole(asked.fine, asked.module, context)
+            if asked.problem.size < whole.size and solution.stages is None:  # what is asked for here may need groups apart
+                asked = replace(asked, groups=groups, problem=whole)
+                solution = solve_within(whole, replace(budget, seconds=max(0.5, ends - time.perf_counter())))
+            elif asked.problem.size < whole.size:
+                solution = _against(solution, whole, best_bound, "the graph was contracted for a quick search")
         if solution.stages is None and solution.bound >= beaten < math.inf:
             raise NoBetterPlan(solution.bound, self.name)
         if solution.stages is None:
-            raise explain(problem, solution, topology, training=steps is not None)
+            raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
         if overcounts:
-            solution = self._bounded(solution, fine, problem, budget, built + self.time_limit, context)
-        solution = self._within_memory(
-            module, problem, groups, solution, budget, context, built + self.time_limit, search, steps
-        )
-        if solution.interrupted and not self.anytime:
-            raise KeyboardInterrupt
-        if isinstance(solution, AnySolution) and steps is None:
-            solution = self._worth_its_boundaries(module, topology, net, problem, groups, solution)
-        searched = time.perf_counter()
+            solution = self._bounded(solution, asked, budget, ends, context)
+        return asked, self._within_memory(asked, solution, budget, context, ends, search)
+
+    def _on_machines(self, asked: _Asked, solution: Solution, seconds: float) -> Solution:
+        """The solution, or a better one for links of two speeds; with the seconds of handing microbatches over."""
+        topology = asked.topology
         if self.hosts and self._pipeline and len({device.host for device in topology.devices}) > 1:
             from passes.partition.bridge.on_links import best_on_links
 
-            rest = built + self.time_limit - searched
-            solution = best_on_links(module, topology, net, problem, solution, lambda s: _ops_of(_in_order(s), groups), rest)
-        alone = not (pins or cuts) and self.stages in (0, 1)
-        several = len(self._parts(problem, solution))
-        if steps is None:
-            solution = with_handover(problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
-        plan = self._plan(module, topology, net, fine, groups, problem, solution, pins, steps)
-        statistics = solution.statistics
-        context.count(
-            self.name,
-            nodes=problem.size,
-            ideals=statistics.ideals,
-            stored=statistics.stored,
-            tested=statistics.tested,
-            transitions=statistics.transitions,
-            stages=len(plan.stages),
-            interrupted=int(solution.interrupted),
-            build=built - started,
-            search=searched - built,
-            seconds=time.perf_counter() - started,
-            **statistics.seconds,
-        )
-        placed = _with_stages(module, _ops_of(self._parts(problem, solution), groups))
-        # What was made of a former plan does not describe this one.
-        return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
+            def members(stages: Stages) -> list[tuple[int, ...]]:
+                return asked.members(in_order(stages))
+
+            solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds)
+        if asked.steps is not None:
+            return solution
+        alone = not (self.pins or self.cuts) and self.stages in (0, 1)
+        several = len(self._parts(asked.problem, solution))
+        return with_handover(asked.problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
 
     @property
     def _minimises(self) -> Objective:
@@ -407,37 +443,35 @@ class PartitionPass(Pass):
             return problem
         return replicate(problem, most) if steps is None else steps.replicated(problem, groups, most)
 
-    def _worth_its_boundaries(
-        self, module: Module, topology: Topology, net: Network, problem: Problem, groups: Groups, solution: AnySolution
-    ) -> Solution:
+    def _worth_its_boundaries(self, asked: _Asked, solution: AnySolution) -> Solution:
         """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
         receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
         device, does not see."""
         from passes.partition.bridge.on_links import link_value
 
+        problem = asked.problem
         parts = self._parts(problem, solution)
         if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
             return solution
         plain = replace(solution, stages=solution.contiguous)
         values = []
         for found in (solution, plain):
-            here, names = self._parts(problem, found), _named(problem, found)
+            here, names = self._parts(problem, found), named(problem, found)
             on = [names[owner] for owner, _ in here]
-            values.append(link_value(module, topology, net, self.comm, _ops_of(here, groups), on))
+            values.append(link_value(asked.module, asked.topology, asked.net, self.comm, asked.members(here), on))
         if values[0] < values[1] or math.isinf(values[1]):
             return solution
         return _with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
 
-    def _bounded(
-        self, solution: Solution, fine: Problem, problem: Problem, budget: Budget, deadline: float, context: PassContext
-    ) -> Solution:
+    def _bounded(self, solution: Solution, asked: _Asked, budget: Budget, ends: float, context: PassContext) -> Solution:
         """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
         weights, so what is proven where these alone count is proven of all."""
-        known = _against(solution, fine, lower_bound, OVERCOUNTED)
+        problem = asked.problem
+        known = _against(solution, asked.fine, lower_bound, OVERCOUNTED)
         if solution.interrupted or known.status == "optimal":
             return known
         weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
-        left = replace(budget, seconds=max(0.0, deadline - time.perf_counter()))
+        left = replace(budget, seconds=max(0.0, ends - time.perf_counter()))
         least = solve_any(weights, left, context.progress, starts=[solution.stages or ()])
         if least.bound <= known.bound:
             return replace(known, interrupted=least.interrupted)
@@ -445,16 +479,7 @@ class PartitionPass(Pass):
         return replace(_with_bound(solution, least.bound, reason), interrupted=least.interrupted)
 
     def _within_memory(
-        self,
-        module: Module,
-        problem: Problem,
-        groups: Groups,
-        first: Solution,
-        budget: Budget,
-        context: PassContext,
-        deadline: float,
-        search: Solver,
-        steps: Steps | None,
+        self, asked: _Asked, first: Solution, budget: Budget, context: PassContext, ends: float, search: Solver
     ) -> Solution:
         """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
 
@@ -463,14 +488,15 @@ class PartitionPass(Pass):
         is missing and to the same part of what the planner counts, and the search runs again; the bound of the first search
         stays."""
 
+        module, problem, steps = asked.module, asked.problem, asked.steps
         if states_bytes(module.entry) or self._minimises.alone:
             return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
         solution, tightened = first, problem
         for _ in range(_ROUNDS):
             assert solution.stages is not None
             parts = self._parts(problem, solution)
-            members = _ops_of(parts, groups)
-            placed = _with_stages(module, members)
+            members = asked.members(parts)
+            placed = with_stages(module, members)
             shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
             flight = steps.in_flight(shared) if steps is not None else None
             exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
@@ -488,7 +514,7 @@ class PartitionPass(Pass):
                 break
             kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
             tightened = replace(tightened, kinds=kinds)
-            left = replace(budget, seconds=max(0.5, deadline - time.perf_counter()))
+            left = replace(budget, seconds=max(0.5, ends - time.perf_counter()))
             again = search(tightened, left, context.progress)
             if again.stages is None:
                 break
@@ -503,40 +529,33 @@ class PartitionPass(Pass):
         if isinstance(solution, PieceSolution):
             return solution.parts
         apart = self.split == ANY or self._minimises.trains
-        return pieces(problem, [nodes for _, nodes in stages]) if apart else _in_order(stages)
+        return pieces(problem, [nodes for _, nodes in stages]) if apart else in_order(stages)
 
-    def _plan(
-        self,
-        module: Module,
-        topology: Topology,
-        net: Network,
-        fine: Problem,
-        groups: Groups,
-        problem: Problem,
-        solution: Solution,
-        pins: dict[int, str],
-        steps: Steps | None,
-    ) -> Plan:
-        assert solution.stages is not None
-        parts = self._parts(problem, solution)
-        members = _ops_of(parts, groups)
-        pool_of = pools(problem.kinds)
-        # What a device does for a sample of its own: the kind without replicas says that.
-        costs = plan_costs(problem, [(pool_of[solution.stages[owner][0]], nodes) for owner, nodes in parts])
-        shared = self._minimises.alone or len(parts) > len(solution.stages)
-        devices = _named(problem, solution) if shared else [()] * len(parts)
-        if isinstance(solution, PlacedSolution):
-            devices = list(solution.devices)
-        pinned_devices = set(pins.values())
-        stages = []
-        for index, (cost, (owner, _)) in enumerate(zip(costs, parts, strict=True)):
-            kind = problem.kinds[solution.stages[owner][0]]
-            holds_pin = len(kind.devices) == 1 and kind.devices[0] in pinned_devices
-            on = kind.devices if holds_pin else devices[owner]
-            stages.append(_plan_stage(index, cost, kind, on, len(members[index])))
-        if not stages:
-            stages = [PlanStage(index=0, device_type=problem.kinds[0].type)]
-        counts = solution.statistics
+    def _plan(self, asked: _Asked, solution: Solution, parts: Parts) -> Plan:
+        """The plan, its stages in pipeline order, and its certificate."""
+        pinned = set(asked.pins.values())
+        stages = plan_stages(asked.problem, solution, parts, asked.members(parts), pinned, name_all=self._minimises.alone)
+        taken = {symbol.name for symbol in asked.module.symbols if not isinstance(symbol, Plan)}
+        free = asked.fine
+        if asked.pins:
+            free = problem_of(asked.module, asked.topology, asked.net, comm=self.comm)
+        return Plan(
+            name=unique("@plan", taken),
+            objective=self.objective,
+            comm=self.comm,
+            value=solution.value,
+            port_value=solution.value,
+            bound=solution.bound,
+            status=solution.status,
+            single=whole_model(free)[0],
+            stages=stages,
+            certificate=tuple(sorted(self._certificate(asked, solution, parts).items())),
+            microbatches=0 if self._minimises.trains else 1,
+        )
+
+    def _certificate(self, asked: _Asked, solution: Solution, parts: Parts) -> dict[str, str]:
+        """How the bound was reached, what was searched, and what the user asked for."""
+        problem, counts = asked.problem, solution.statistics
         certificate = {
             "bound": solution.reason,
             "search": f"{problem.size} nodes, {counts.ideals} ideals, {counts.transitions} transitions",
@@ -549,32 +568,17 @@ class PartitionPass(Pass):
             certificate["stages"] = str(self.stages)
         if self.replicas > 1:
             certificate["replicas"] = str(self.replicas)
-        replicated = any(kind.replicas > 1 for kind in problem.kinds)
         if self.split != CONTIGUOUS:
             certificate["split"] = self.split
-            certificate["boundaries"] = _boundaries_text(problem, parts)
+            certificate["boundaries"] = boundaries_text(problem, parts)
         if self._minimises.alone:
             certificate["pieces"] = str(self.pieces)
-        asked = self.cuts or self.pins or self.stages or self.replicas > 1 or not self._pipeline
-        if not asked:  # the bound holds for every plan of this problem
-            told = self.comm + (step_text(module, steps.microbatches) if steps is not None else "")
-            certificate["problem"] = problem_digest(module, told, replicas=replicated)
-        taken = {symbol.name for symbol in module.symbols if not isinstance(symbol, Plan)}
-        free = problem_of(module, topology, net, comm=self.comm) if pins else fine
-        plan = Plan(
-            name=unique("@plan", taken),
-            objective=self.objective,
-            comm=self.comm,
-            value=solution.value,
-            port_value=solution.value,
-            bound=solution.bound,
-            status=solution.status,
-            single=single_device(free),
-            stages=tuple(stages),
-            certificate=tuple(sorted(certificate.items())),
-            microbatches=0 if self._minimises.trains else 1,
-        )
-        return plan
+        prescribed = self.cuts or self.pins or self.stages or self.replicas > 1 or not self._pipeline
+        if not prescribed:  # the bound holds for every plan of this problem
+            told = self.comm + (step_text(asked.module, asked.steps.microbatches) if asked.steps is not None else "")
+            replicated = any(kind.replicas > 1 for kind in problem.kinds)
+            certificate["problem"] = problem_digest(asked.module, told, replicas=replicated)
+        return certificate
 
 
 def _gave_up(func: Func) -> bool:
@@ -596,66 +600,9 @@ def _with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
 
 
-def _in_order(stages: Stages) -> Parts:
-    return tuple((position, nodes) for position, (_, nodes) in enumerate(stages))
-
-
-def _ops_of(parts: Parts, groups: Groups) -> list[tuple[int, ...]]:
-    """Positions of each stage's ops, ascending."""
-    return [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in parts]
-
-
-def _boundaries_text(problem: Problem, parts: Parts) -> str:
-    """What a plan costs to run: tensors that a device receives for each sample, once for each stage that reads them."""
-    home = {v: (owner, index) for index, (owner, nodes) in enumerate(parts) for v in nodes}
-    crossing = {
-        (h, home[v])
-        for h, (maker, readers) in enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True))
-        for v in readers
-        if home[v][0] != home[maker][0]
-    }
-    pairs = {(home[int(problem.producer[h])][0], owner) for h, (owner, _) in crossing}
-    return f"transfers per sample: {len(crossing)}, pairs of devices: {len(pairs)}"
-
-
-def _named(problem: Problem, solution: Solution) -> list[tuple[str, ...]]:
-    """A device for each set of nodes, the first free ones of its kind: stages that share one must name it."""
-    free = [list(kind.devices) for kind in problem.kinds]
-    return [(free[kind].pop(0),) for kind, _ in solution.stages or ()]
-
-
 def _worth(context: PassContext) -> float:
     """Seconds below which a plan is better than that of another kind; inf where there is none."""
     return context.incumbent.value if context.incumbent is not None else math.inf
 
 
-def _with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
-    """The module with each op's stage on it."""
-    func = module.entry
-    stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
-    ops = tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops))
-    return module.replace(func, replace(func, ops=ops))
-
-
-def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...], ops: int) -> PlanStage:
-    return PlanStage(
-        index=index,
-        device_type=kind.type,
-        devices=devices,
-        ops=ops,
-        compute=cost.compute,
-        receive=cost.receive,
-        send=cost.send,
-        weights=cost.weights,
-        workspace=cost.workspace,
-        buffers=cost.buffers,
-        replicas=kind.replicas,
-    )
-
-
-def single_device(problem: Problem) -> float:
-    """The load of the whole model on the best single device; inf when none holds it."""
-    return whole_model(problem)[0]
-
-
-__all__ = ["PartitionPass", "single_device"]
+__all__ = ["PartitionPass"]

@@ -45,35 +45,10 @@ from passes.partition.heuristics.cut_plans import CutPlans
 from passes.partition.heuristics.segments import CUT_WORK, SIZES, entries, segments
 from passes.partition.heuristics.segments import MOST_NODES as HUGE
 from passes.partition.objective import Budget, Progress, SearchObjective, Solution, Statistics
+from passes.partition.search.policy import POLICY
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
-IDEALS_PER_SECOND = 500_000
-"""What a slow machine walks over and stores: nothing stops a walk, so its length keeps the time limit."""
-WIDE = 4_096
-"""Nodes times devices from which on the first order is not tried without any upper bound: that of one stage comes before."""
-MANY = 4_000
-"""Ideals from which on trial values rise from the lower bound: with fewer, one run of the programme costs less than several."""
-FEW = 4_000
-"""Ideals up to which orders after the first are not tried: the whole lattice costs as little."""
-FIRST = (1.25, 2.0)
-"""Times the lower bound at which the first plan is looked for, before any will do."""
-TRIALS = (1e-4, 0.01, 0.1, 0.4)
-"""Parts of the way from the lower to the upper bound that are tried before the whole."""
-CONTRACT_SHARE, INTERVAL_SHARE, BOUND_SHARE = 0.45, 0.65, 0.75
-"""Parts of the time after which bounds of a lattice too large to walk end: contractions, intervals of the lattice, all."""
-BUDGETS = 10
-"""Budgets of pairs for all bounds of a lattice too large to walk: many small programmes."""
-PARTS = 4
-"""Parts around the dearest stage that are searched alone, each after a better plan."""
-START_SHARE = 0.4
-"""Part of the time left for the bound of the first stages alone."""
-CUT_SHARE = 0.2
-"""Part of the time left for plans over minimum cuts, before the bounds of a lattice too large to walk and after."""
-IDLE = 6
-"""Looks around the best plan without a better one after which no other is taken."""
-SMALL_GAP = 2e-4
-"""Relative gap below which a search that is not exact ends early."""
 
 
 class Search:
@@ -143,7 +118,7 @@ class Search:
 
     def _visits(self) -> int:
         """Ideals that one walk may meet: the budget's, unless the time left would not do even on a fast machine."""
-        return min(self.budget.ideals, int(max(self._left(), 0.1) * IDEALS_PER_SECOND))
+        return min(self.budget.ideals, int(max(self._left(), 0.1) * POLICY.ideals_per_second))
 
     def _keep_on(self, phase: str, until: float, budgets: int = 1) -> KeepOn:
         """For one run of the programme: stops it at so many budgets of pairs, or ``until`` seconds after the start."""
@@ -186,7 +161,7 @@ class Search:
             for sequence in self.sequences:
                 tables = self._tables(sequence)
                 order, keep_on = make(tables), self._keep_on("linear", self.budget.seconds)
-                if self.best is None and self.objective.problem.size * self.objective.problem.devices > WIDE:
+                if self.best is None and self.objective.problem.size * self.objective.problem.devices > POLICY.wide:
                     family = prefixes(tables, order, BIG)
                     ends = family.only(np.array([0, family.size - 1]))
                     self._accept(self.objective.programme(tables, ends, identity, BIG, keep_on).stages)
@@ -203,7 +178,7 @@ class Search:
                 if self.tight() or self._left() <= 0:
                     return
                 if make is orders.given and self.best is not None and self.tables.states.every:
-                    self.few = self._lattice(self._better(), FEW)
+                    self.few = self._lattice(self._better(), POLICY.few)
                     if self.few is not None:
                         return
 
@@ -243,7 +218,7 @@ class Search:
                 if size < 2 or len(groups) * tables.words_per_ideal + cut // 2 <= most:
                     break
             size //= 2
-        low = [self.bound * times for times in FIRST if self.bound > 0]
+        low = [self.bound * times for times in POLICY.first if self.bound > 0]
         for trial in [*low, BIG] if stages is None else [objective.value(stages)]:
             family = prefixes(tables, range(problem.size), trial)
             found = coarse.programme(tables, family, range(problem.size), trial, keep_on, self.bound)
@@ -258,7 +233,7 @@ class Search:
         """Values at which a plan along an order is looked for, in turn: without any plan, values near the bound cost least."""
         if self.best is not None:
             return (self._better(),)
-        return (*(self.bound * times for times in FIRST if self.bound > 0), BIG)
+        return (*(self.bound * times for times in POLICY.first if self.bound > 0), BIG)
 
     def _tables(self, sequence: Sequence[int]) -> Tables:
         if self.tables.sequence == tuple(sequence):
@@ -294,9 +269,9 @@ class Search:
             return
         if ideals is not None:
             self._tighten(ideals)
-        many = ideals is None or ideals.size >= MANY
+        many = ideals is None or ideals.size >= POLICY.many
         if many and np.isfinite(self.value):
-            for part in TRIALS:
+            for part in POLICY.trials:
                 trial = self.bound + (self.value - self.bound) * part
                 if trial * FAR < self.value:
                     continue  # sums are too coarse for it
@@ -367,7 +342,7 @@ class Search:
         """The bound of the first stages alone, of a lattice too large to walk."""
         if self.best is None or self._left() <= 0:
             return
-        keep_on = self._keep_on("starts", time.perf_counter() - self.started + self._left() * START_SHARE)
+        keep_on = self._keep_on("starts", time.perf_counter() - self.started + self._left() * POLICY.start_share)
         bound = self.objective.starts(self.tables, self.bound, self.value, self._visits(), keep_on)
         self._tell(bound, "the first stages alone: every ideal near the start was searched")
 
@@ -378,12 +353,12 @@ class Search:
         if self.best is None or not known or not applies(self.tables) or self._near_enough() or self._left() <= 0:
             return
         self._narrow()
-        until = time.perf_counter() - self.started + max(self._left(), 0.0) * CUT_SHARE
+        until = time.perf_counter() - self.started + max(self._left(), 0.0) * POLICY.cut_share
         keep_on, cuts, idle, more = self._keep_on("cuts", until), self.cuts, 0, True
         if cuts is None or cuts.tables is not self.tables:
             self.cuts = cuts = CutPlans(self.tables, moved)
             more = cuts.along(keep_on)
-        while idle < IDLE and not self._near_enough():
+        while idle < POLICY.idle and not self._near_enough():
             if self._over(cuts.family(self.best, self._better()), keep_on):
                 idle = 0
             elif more:
@@ -406,24 +381,24 @@ class Search:
         if self.best is None or not self.tables.states.every:
             return
         self._narrow()
-        keep_on = self._keep_on("bound", self.budget.seconds * BOUND_SHARE, BUDGETS)
+        keep_on = self._keep_on("bound", self.budget.seconds * POLICY.bound_share, POLICY.budgets)
         if self.objective.contracts:
             self._tell(*node_bound(self.tables, self.bound))
             if not keep_on(0, 0.0):
                 return
             if not self._near_enough():
-                self._contract(self._keep_on("bound", self.budget.seconds * CONTRACT_SHARE, BUDGETS))
+                self._contract(self._keep_on("bound", self.budget.seconds * POLICY.contract_share, POLICY.budgets))
             if not self._near_enough() and applies(self.tables):
                 intervals = IntervalBounds(self.tables, self.value)
                 try:
-                    intervals.run(self.value, self._keep_on("intervals", self.budget.seconds * INTERVAL_SHARE))
+                    intervals.run(self.value, self._keep_on("intervals", self.budget.seconds * POLICY.interval_share))
                 finally:  # an interrupt included: what is proven stays so
                     self._tell(intervals.bound, intervals.reason)
         if not self._near_enough():
             self._parts(keep_on)
 
     def _near_enough(self) -> bool:
-        return min(self.value, self.budget.beaten) <= self.bound * (1 + SMALL_GAP)
+        return min(self.value, self.budget.beaten) <= self.bound * (1 + POLICY.small_gap)
 
     def _contract(self, keep_on: KeepOn) -> None:
         max_words = self.budget.memory // 8
@@ -433,11 +408,11 @@ class Search:
             self._tell(step.bound, step.reason)
             if self._accept(step.stages):
                 self.order = self._along(self.order)
-            if self._near_enough() or self._left() < self.budget.seconds * (1 - CONTRACT_SHARE):
+            if self._near_enough() or self._left() < self.budget.seconds * (1 - POLICY.contract_share):
                 return
 
     def _parts(self, keep_on: KeepOn) -> None:
-        for _ in range(PARTS):
+        for _ in range(POLICY.parts):
             assert self.best is not None, "only a plan has a dearest stage"
             order, dearest = self._along(self.order), self.objective.dearest(self.best)
             max_words = self.budget.memory // 8
@@ -460,7 +435,7 @@ class Search:
     def _band(self) -> None:
         band, idle = 4, 0
         # Wide bands cost most and rarely help once the gap is small: stop after two that did not.
-        while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + SMALL_GAP)):
+        while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + POLICY.small_gap)):
             better = self._near(band)
             if better is None or self.tight() or band >= self.objective.problem.size:
                 return

@@ -25,8 +25,8 @@ from passes.partition.training import OBJECTIVES, solve_training, training_load,
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.contiguous_milp import solve_contiguous
 from tests.passes.partition.instances import brute_force, random_problem
-from tests.passes.partition.test_training import brute_force as brute_force_training
-from tests.passes.partition.test_training import random_graph
+from tests.passes.partition.training.test_training import brute_force as brute_force_training
+from tests.passes.partition.training.test_training import random_graph
 
 SEEDS = st.integers(0, 10**6)
 PATIENT = Budget(seconds=600.0)

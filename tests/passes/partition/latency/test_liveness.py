@@ -28,7 +28,7 @@ from passes.partition.latency.liveness import liveness
 from passes.partition.latency.problem import piece_bytes, schedule
 from passes.partition.latency.reduce import reduced
 from passes.place import PlacePass
-from tests.passes.partition.test_hierarchy import random_module
+from tests.passes.partition.groups.test_along_order import random_module
 from tests.passes.staging import devices, staged_modules
 
 

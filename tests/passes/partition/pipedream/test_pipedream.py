@@ -21,7 +21,7 @@ from passes.partition.pipedream.solver import _PipeDream
 from passes.partition.search.search import Search
 from passes.partition.search.throughput import Budget
 
-FOLDER = Path(__file__).resolve().parents[4] / "shared" / "workloads" / "pipedream"
+FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "pipedream"
 
 TARGETS = {
     ("vgg16", 4): 170.2,

@@ -32,7 +32,7 @@ from passes.partition.groups.along_order import Hierarchy, plan_value, plans_alo
 from passes.partition.pipedream import Machines, Profile, plan_faults, solve_pipedream
 from passes.place import PlacePass, stage_ops
 from tests.passes.partition.instances import random_problem
-from tests.passes.partition.test_pipedream import random_profile
+from tests.passes.partition.pipedream.test_pipedream import random_profile
 
 
 def one_kind(seed: int, comm: str) -> Problem:

@@ -13,7 +13,7 @@ from passes.partition.pipedream import Machines, Profile, solve_pipedream, start
 from passes.partition.pipedream.solver import _PipeDream
 from passes.partition.pipedream.starts import start_bound
 from passes.partition.search.search import Budget, Search
-from tests.passes.partition.test_pipedream import FOLDER, downsets, read
+from tests.passes.partition.pipedream.test_pipedream import FOLDER, downsets, read
 
 
 def layered(rng: random.Random, nodes: int) -> Profile:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from passes.partition.assignment.training import solve_any_training
 from passes.partition.search.throughput import Budget
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training, training_value
-from tests.passes.partition.test_training import random_graph, sides
+from tests.passes.partition.training.test_training import random_graph, sides
 
 PATIENT = Budget(seconds=600.0)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from passes.model.stages.lattice.ideals import permuted
 from passes.model.stages.problem import Problem
 from passes.partition.heuristics.canonical import canonical_order
+from tests.passes.partition.groups.test_groups import random_order
 from tests.passes.partition.instances import encoder_decoder, experts, random_problem
-from tests.passes.partition.test_grouped import random_order
 
 
 def numbers(problem: Problem) -> object:

@@ -24,8 +24,8 @@ from passes.partition.search.search import Budget
 from passes.partition.search.throughput import Throughput, solve
 from passes.partition.training import OBJECTIVES, training_objective, units
 from tests.passes.partition.instances import blocks, brute_force, ideals, random_chains, random_problem, series_parallel
-from tests.passes.partition.test_training import brute_force as training_brute_force
-from tests.passes.partition.test_training import random_graph
+from tests.passes.partition.training.test_training import brute_force as training_brute_force
+from tests.passes.partition.training.test_training import random_graph
 
 
 def always(tested: int, part: float) -> bool:

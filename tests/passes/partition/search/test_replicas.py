@@ -20,7 +20,7 @@ from passes.partition.search.throughput import solve
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training
 from passes.partition.training.replicas import Replication
 from tests.passes.partition.instances import brute_force, random_problem
-from tests.passes.partition.test_training import random_graph, sides
+from tests.passes.partition.training.test_training import random_graph, sides
 
 
 def check(problem: Problem, most: int) -> None:

@@ -28,7 +28,7 @@ from passes.partition.search.search import Budget, Search
 from passes.partition.search.throughput import Throughput, solve
 from passes.partition.training import TrainingGraph, solve_training, training_faults, training_load, training_objective, units
 from tests.passes.partition.instances import blocks, encoder_decoder, ideals, random_chains, random_problem
-from tests.passes.partition.test_training import random_graph
+from tests.passes.partition.training.test_training import random_graph
 
 
 def random_plan(problem: Problem, rng: random.Random) -> list[tuple[int, tuple[int, ...]]]:

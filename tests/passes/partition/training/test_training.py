@@ -27,7 +27,7 @@ from passes.partition.training import (
 )
 from passes.partition.training.solver import _Training
 
-FOLDER = Path(__file__).resolve().parents[4] / "shared" / "workloads" / "device-placement" / "throughput"
+FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "device-placement" / "throughput"
 
 OPTIMA = {
     "layer-bert24_training": (41.7458, 4),

@@ -14,7 +14,7 @@ from passes.model.stages.problem import Kind, Problem, violations
 from passes.model.stages.reduce import quotient, reduce
 from passes.partition.search.throughput import solve
 
-FOLDER = Path(__file__).resolve().parents[4] / "shared" / "workloads" / "device-placement" / "throughput"
+FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "device-placement" / "throughput"
 
 OPTIMA = {
     "op-bert_l-3_inference": 27.918568,
