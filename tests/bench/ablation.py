@@ -266,7 +266,6 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "near trials": (("any",), ((assignment, "STEPS", ()),)),
     "exact reductions": (("any",), ((assignment, "reduce_any", alone),)),
     "restriction": (("any",), ((assignment, "restrict", lambda problem, below: problem),)),
-    "second process": (("any",), ((assignment, "_ALONE", 1e9),)),
     "one piece first": (("latency",), ((latency._Search, "_accept_single", nothing),)),
     "latency bands": (("latency",), ((latency._Search, "_bands", nothing),)),
     "nodes left out": (("latency",), ((latency._Search, "_relaxed", nothing),)),

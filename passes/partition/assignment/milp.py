@@ -40,11 +40,6 @@ class MilpResult:
     nodes: int
 
 
-def decided(result: MilpResult) -> bool:
-    """Whether the answer tells if there is a plan at or below the trial value."""
-    return result.status == "infeasible" or result.stages is not None
-
-
 def solve_milp(
     problem: Problem,
     *,
@@ -53,19 +48,16 @@ def solve_milp(
     gap: float = 0.0,
     watch: Watch = lambda value, bound: True,
     sides: Sides | None = None,
-    numbered: bool = True,
 ) -> MilpResult:
     """The best plan at or below ``below``, which must be finite when a plan is known. ``gap``: relative, at which to stop.
-    ``sides``: where the value is the largest forward load plus the largest backward load. ``numbered``: identical devices are
-    told apart by rows; else by the solver's own symmetry detection, which serves some problems much better and some much
-    worse."""
-    return Model(problem, below, sides, numbered).solve(seconds, gap, watch)
+    ``sides``: where the value is the largest forward load plus the largest backward load."""
+    return Model(problem, below, sides).solve(seconds, gap, watch)
 
 
 class Model:
     """The rows of one problem."""
 
-    def __init__(self, problem: Problem, below: float = math.inf, sides: Sides | None = None, numbered: bool = True) -> None:
+    def __init__(self, problem: Problem, below: float = math.inf, sides: Sides | None = None) -> None:
         self.problem, self.sides = problem, sides
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
@@ -85,8 +77,7 @@ class Model:
         for s in range(len(self.slots)):
             self._slot(s)
         self._demands()
-        if numbered:
-            self._symmetry()
+        self._number()
 
     def places(self) -> list[tuple[int, int]]:
         """The slots: kind and number of each."""
@@ -186,7 +177,8 @@ class Model:
             self.rows.row([(q, -1.0), *((c, 1.0) for c in held)], lower=0.0)
         return columns
 
-    def _symmetry(self) -> None:
+    def _number(self) -> None:
+        """Tells identical devices apart by their first node."""
         listed = heaviest(self.problem)
         for devices in _alike(self.problem):
             for before, d in itertools.pairwise(devices):
@@ -224,4 +216,4 @@ def _alike(problem: Problem) -> list[range]:
     return result
 
 
-__all__ = ["MilpResult", "Model", "decided", "heaviest", "solve_milp"]
+__all__ = ["MilpResult", "Model", "heaviest", "solve_milp"]

@@ -40,12 +40,11 @@ def solve_watched(
     gap: float,
     watch: Watch,
     sides: Sides | None = None,
-    numbered: bool = True,
 ) -> MilpResult:
     """``solve_milp``, in place or apart by its size."""
     if sum(map(len, problem.consumers)) * problem.devices < LARGE:
-        return solve_milp(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides, numbered=numbered)
-    return solve_apart(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides, numbered=numbered)
+        return solve_milp(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
+    return solve_apart(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
 
 
 def solve_apart(
@@ -56,11 +55,10 @@ def solve_apart(
     gap: float,
     watch: Watch,
     sides: Sides | None = None,
-    numbered: bool = True,
 ) -> MilpResult:
     """``solve_milp`` in another process; ``unknown`` with the last bound when it is ended, or dies."""
     ends = time.perf_counter() + seconds
-    question = {"problem": _told(problem), "below": below, "seconds": seconds, "gap": gap, "numbered": numbered}
+    question = {"problem": _told(problem), "below": below, "seconds": seconds, "gap": gap}
     if sides is not None:
         question["sides"] = [sides.seconds.tolist(), sides.side.tolist()]
     value, bound = math.inf, 0.0
@@ -115,7 +113,6 @@ def answer() -> None:
         gap=question["gap"],
         watch=watch,
         sides=sides,
-        numbered=question["numbered"],
     )
     print(
         json.dumps({"status": result.status, "stages": result.stages, "bound": result.bound, "nodes": result.nodes}), flush=True

@@ -29,9 +29,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from passes.model.highs import PROVEN, SAFETY, Watch
+from passes.model.highs import PROVEN, SAFETY
 from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.lattice.dp import Stages
@@ -51,9 +50,6 @@ from passes.partition.heuristics.local_search import (
 from passes.partition.objective import AnySolution
 from passes.partition.search.throughput import Budget, Progress, Solution, Statistics, solve
 
-if TYPE_CHECKING:
-    from passes.partition.assignment.milp import MilpResult
-
 STEPS = (0.0095, 0.002)
 """Relative distances of the first trials below the best value."""
 DISTINCT = SAFETY
@@ -66,9 +62,6 @@ _ROUNDS = 12
 """Of annealing beside the trials, at most,"""
 _FRUITLESS = 2
 """and without a better plan."""
-_ALONE = 5.0
-"""Seconds for a trial with identical devices numbered; then, and of later trials at once, beside one without, in a process of
-its own: either is now and then far slower."""
 _ANEW = 0.002
 """A trial gives way to a lower one when annealing finds a plan better by more than this, relative."""
 
@@ -125,7 +118,6 @@ class _Search:
         self.contiguous_value = math.inf
         self.bound, self.reason = self._simple_bound()
         self.infeasible = self.interrupted = False
-        self.hard = False
         self.lock = threading.Lock()
         self.stopped = False
         self.failure: BaseException | None = None
@@ -302,7 +294,6 @@ class _Search:
 
     def _trial(self, below: float, value: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
-        from passes.partition.assignment.milp import decided
         from passes.partition.assignment.milp_process import solve_watched
 
         reduced, groups = self._reduced(below)
@@ -311,15 +302,7 @@ class _Search:
             return not self._done() and self.value > below and self.value > value * (1 - _ANEW)
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        given: dict[str, Any] = {"below": below, "gap": 1.0, "sides": self.sides}
-        if not self.hard:
-            result = solve_watched(reduced, seconds=min(_ALONE, self._left()), watch=watch, numbered=True, **given)
-            self.hard = not decided(result) and watch(math.inf, 0.0)
-            if self.hard:
-                self.statistics.tested += result.nodes
-                self.bound = max(self.bound, min(result.bound, below))
-        if self.hard:
-            result = self._raced(reduced, watch, given)
+        result = solve_watched(reduced, below=below, seconds=self._left(), gap=1.0, watch=watch, sides=self.sides)
         self.statistics.tested += result.nodes
         if result.status == "infeasible" and math.isinf(below):
             self.infeasible = True
@@ -332,32 +315,6 @@ class _Search:
             self.bound = least
         better = result.stages is not None and self._lift(result.stages, groups)
         return better or result.status == "infeasible" or self.value < value
-
-    def _raced(self, problem: Problem, watch: Watch, given: dict[str, Any]) -> MilpResult:
-        """The answer with devices numbered or without, whichever is decided first."""
-        from passes.partition.assignment.milp import decided
-        from passes.partition.assignment.milp_process import solve_apart, solve_watched
-
-        won = threading.Event()
-        answers: list[MilpResult] = []
-
-        def run(numbered: bool) -> None:
-            solve = solve_watched if numbered else solve_apart
-            answer = solve(problem, seconds=self._left(), watch=wanted, numbered=numbered, **given)
-            if decided(answer):
-                won.set()
-            answers.append(answer)
-
-        def wanted(value: float, bound: float) -> bool:
-            return not won.is_set() and watch(value, bound)
-
-        other = threading.Thread(target=self._aside, args=(lambda: run(False),), name="second trial", daemon=True)
-        other.start()
-        try:
-            run(True)
-        finally:
-            other.join()
-        return max(answers, key=lambda answer: (decided(answer), answer.bound))
 
     def _solution(self) -> Solution:
         found = self.best is not None

@@ -22,7 +22,7 @@ def solve_contiguous(
     """The best plan in contiguous stages. ``precedence``: pairs of nodes of which the first must not lie after the second,
     where the tensors do not say so."""
     edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
-    model = _Pipeline(problem, sides=sides, numbered=False)
+    model = _Pipeline(problem, sides=sides)
     model.positions(edges if precedence is None else precedence)
     return model.solve()
 
@@ -33,6 +33,9 @@ class _Pipeline(Model):
 
     def in_order(self, held: Mapping[int, Sequence[int]]) -> Iterable[int]:
         return sorted(held)
+
+    def _number(self) -> None:
+        """Positions tell devices apart."""
 
     def positions(self, precedence: Sequence[tuple[int, int]]) -> None:
         """The rows of the module."""
