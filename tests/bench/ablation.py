@@ -10,12 +10,12 @@ split, whose search has several threads.
 
 What it said (4 to 6 s a search unless told, two shared cores, gaps with the phase and without it, instances in all):
 
-    stream      beam over minimum cuts   none of 17; against: T5 8.4 % 1.7 %, NASNet 16 17.2 % 13.8 %, encoder-decoders      deleted
-    pipedream   beam over minimum cuts   none of 7, also in 30 s                                                             deleted
-    pipedream   profile reductions       none of 6                                                                           deleted
-    training    training reductions      none of 6 in 12 s (one of 6 in 4 s, where every phase changes the gap)              deleted
-    both        coarse plans             none of 16 in 12 s; against: NASNet 8, T5                                           deleted
-    any         race of two processes    none of 4 in 8 s, of 2 in 60 s                                                      deleted
+    stream      beam over minimum cuts   none of 17; against: T5 8.4 % 1.7 %, NASNet 16 17.2 % 13.8 %, encoder-decoders: deleted
+    pipedream   beam over minimum cuts   none of 7, also in 30 s  deleted
+    pipedream   profile reductions       none of 6  deleted
+    training    training reductions      none of 6 in 12 s (one of 6 in 4 s, where every phase changes the gap)  deleted
+    both        coarse plans             none of 16 in 12 s; against: NASNet 8, T5  deleted
+    any         race of two processes    none of 4 in 8 s, of 2 in 60 s  deleted
     stream      single nodes             NASNet 16 7.9 % 8.9 %; in training encoder-decoder tight 0 3.8 %
     stream      contractions             encoder-decoder tight 1.5 % 2.5 %; in training experts on two kinds 0 69 %
     stream      sorted branches          NASNet 16 7.9 % 8.9 %; in training experts on two kinds 0 69 %
