@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -47,8 +46,8 @@ from passes.partition.heuristics.local_search import (
     sided_value,
     stages_of,
 )
-from passes.partition.objective import AnySolution
-from passes.partition.search.throughput import Budget, Progress, Solution, Statistics, solve
+from passes.partition.objective import AnySolution, Anytime
+from passes.partition.search.throughput import Budget, Progress, Solution, solve
 
 STEPS = (0.0095, 0.002)
 """Relative distances of the first trials below the best value."""
@@ -107,17 +106,12 @@ def _completed(size: int, together: Sequence[Sequence[int]]) -> Groups:
     return tuple(sorted(listed))
 
 
-class _Search:
+class _Search(Anytime):
     def __init__(self, problem: Problem, budget: Budget, progress: Progress, sides: Sides | None) -> None:
-        self.problem, self.budget, self.progress, self.sides = problem, budget, progress, sides
-        self.started = time.perf_counter()
-        self.statistics = Statistics()
-        self.best: Stages | None = None
-        self.value = math.inf
+        super().__init__(budget.seconds, progress, _simple_bound(problem, sides), PROVEN)
+        self.problem, self.budget, self.sides = problem, budget, sides
         self.contiguous: Stages | None = None
         self.contiguous_value = math.inf
-        self.bound, self.reason = self._simple_bound()
-        self.infeasible = self.interrupted = False
         self.lock = threading.Lock()
         self.stopped = False
         self.failure: BaseException | None = None
@@ -129,11 +123,11 @@ class _Search:
             with interruptible():
                 plain.start()
                 if self.sides is None:
-                    self._phase("contiguous", self._contiguous)
-                self._phase("local search", self._first)
+                    self.phase("contiguous", self._contiguous)
+                self.phase("local search", self._first)
                 if not self._done():
                     prover.start()
-                    self._phase("trials", lambda: self._beside(prover, plain))
+                    self.phase("trials", lambda: self._beside(prover, plain))
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -145,7 +139,7 @@ class _Search:
                     thread.join()
         if self.failure is not None:
             raise self.failure
-        return self._solution()
+        return self.solution()
 
     def accept(self, stages: Stages) -> bool:
         """Keeps the stages when they are feasible and better, both from the definition."""
@@ -158,43 +152,22 @@ class _Search:
             self.value, self.best = value, stages
         return True
 
-    def _simple_bound(self) -> tuple[float, str]:
-        bound, reason = best_bound(self.problem, prices(self.problem))
-        if self.sides is None:
-            return bound, reason
-        # No device does more on both sides together than the value; nor on one side than its largest.
-        apart = [replace(self.problem, seconds=seconds) for seconds in self.sides.seconds]
-        least = sum(lower_bound(side, prices(side))[0] for side in apart)
-        return (least, "load balance of each side") if least > bound else (bound, reason)
-
-    def _phase(self, name: str, work: Callable[[], None]) -> None:
-        start = time.perf_counter()
-        self._tell(name)
-        try:
-            if not self._tight():
-                work()
-        finally:
-            self.statistics.seconds[name] = self.statistics.seconds.get(name, 0.0) + time.perf_counter() - start
+    def phase(self, name: str, work: Callable[[], None]) -> None:
+        super().phase(name, lambda: None if self.tight() else work())
 
     def _tell(self, name: str) -> None:
         known = self.bound / self.value if math.isfinite(self.value) and self.value > 0 else None
         self.progress(f"partition: {name}", known)
 
-    def _tight(self) -> bool:
-        return self.value <= self.bound * (1 + PROVEN) or self.value == self.bound == 0
-
-    def _left(self) -> float:
-        return self.budget.seconds - (time.perf_counter() - self.started)
-
     def _done(self) -> bool:
-        return self.stopped or self.infeasible or self._tight() or self._left() <= 0
+        return self.stopped or self.infeasible or self.tight() or self.left() <= 0
 
     def _contiguous(self) -> None:
         """The best contiguous plan that a part of the time finds."""
         classes = _acyclic(self.problem)
         joined = quotient(self.problem, classes)
         merged = reduce(joined)
-        seconds = max(0.05, _SHARE * self._left())
+        seconds = max(0.05, _SHARE * self.left())
         found = solve(quotient(joined, merged), replace(self.budget, seconds=seconds), self.progress)
         self.statistics.ideals, self.statistics.transitions = found.statistics.ideals, found.statistics.transitions
         self.interrupted = found.interrupted
@@ -209,7 +182,7 @@ class _Search:
 
     def _first(self) -> None:
         """A short annealing: what easy problems need, and a value that trials can begin at."""
-        self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=_SHARE / 4 * self._left()), "local search")
+        self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=_SHARE / 4 * self.left()), "local search")
 
     def _aside(self, work: Callable[[], None]) -> None:
         """``work`` in a thread of its own."""
@@ -228,7 +201,7 @@ class _Search:
                 self.accept(stages_of(self.problem, assignment))
             return not self._done()
 
-        local_search(self.problem, (), plain_search(self.problem, self._left()), enough=self.bound, keep_on=keep_on)
+        local_search(self.problem, (), plain_search(self.problem, self.left()), enough=self.bound, keep_on=keep_on)
 
     def _beside(self, prover: threading.Thread, plain: threading.Thread) -> None:
         """Annealing while the trials go on, then waiting for them."""
@@ -240,7 +213,7 @@ class _Search:
             if not prover.is_alive() or self._done() or fruitless == _FRUITLESS:
                 break
             before = self.value
-            search = Search(restarts=3, proposals=self._proposals(2_000_000), seconds=max(0.0, self._left()), seed=2 + number)
+            search = Search(restarts=3, proposals=self._proposals(2_000_000), seconds=max(0.0, self.left()), seed=2 + number)
             self._anneal(search, "trials", prover.is_alive)
             fruitless = 0 if self.value < before else fruitless + 1
         while prover.is_alive():
@@ -302,7 +275,7 @@ class _Search:
             return not self._done() and self.value > below and self.value > value * (1 - _ANEW)
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        result = solve_watched(reduced, below=below, seconds=self._left(), gap=1.0, watch=watch, sides=self.sides)
+        result = solve_watched(reduced, below=below, seconds=self.left(), gap=1.0, watch=watch, sides=self.sides)
         self.statistics.tested += result.nodes
         if result.status == "infeasible" and math.isinf(below):
             self.infeasible = True
@@ -316,15 +289,16 @@ class _Search:
         better = result.stages is not None and self._lift(result.stages, groups)
         return better or result.status == "infeasible" or self.value < value
 
-    def _solution(self) -> Solution:
-        found = self.best is not None
-        if not found:
-            self.bound = math.inf if self.infeasible else self.bound
-            status = "infeasible" if self.infeasible else "unknown"
-        else:
-            status = "optimal" if self._tight() else "feasible"
-        bound = self.value if status == "optimal" else min(self.bound, self.value)
-        return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
+
+def _simple_bound(problem: Problem, sides: Sides | None) -> tuple[float, str]:
+    """Load balance and largest node; with sides also the sum of what holds for either."""
+    bound, reason = best_bound(problem, prices(problem))
+    if sides is None:
+        return bound, reason
+    # No device does more on both sides together than the value; nor on one side than its largest.
+    apart = [replace(problem, seconds=seconds) for seconds in sides.seconds]
+    least = sum(lower_bound(side, prices(side))[0] for side in apart)
+    return (least, "load balance of each side") if least > bound else (bound, reason)
 
 
 def _acyclic(problem: Problem) -> Groups:

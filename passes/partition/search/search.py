@@ -29,7 +29,7 @@ bound once reached is never given up, whatever stops the search, an interrupt fr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,31 +44,26 @@ from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.heuristics.cut_plans import CutPlans
 from passes.partition.heuristics.segments import CUT_WORK, SIZES, entries, segments
 from passes.partition.heuristics.segments import MOST_NODES as HUGE
-from passes.partition.objective import Budget, Progress, SearchObjective, Solution, Statistics
+from passes.partition.objective import Anytime, Budget, Progress, SearchObjective, Solution, Statistics
 from passes.partition.search.policy import POLICY
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 
 
-class Search:
+class Search(Anytime):
     """One search; ``run`` gives the plan, its bound and what was done."""
 
     def __init__(self, objective: SearchObjective, budget: Budget, progress: Progress) -> None:
-        self.objective, self.budget, self.progress = objective, budget, progress
-        self.started = time.perf_counter()
+        super().__init__(budget.seconds, progress, objective.bound(), TIGHT)
+        self.objective, self.budget = objective, budget
         self.sequences = sequences(objective.problem)
         self.tables = Tables(objective.problem, objective.price, self.sequences[0])
-        self.statistics = Statistics()
-        self.best: Stages | None = None
-        self.value = float("inf")
-        self.bound, self.reason = objective.bound()
         self.order = orders.given(self.tables)
         self.scale = float("inf")
         self.few: Family | None = None
         self.cuts: CutPlans | None = None
         self.exhausted = False
-        self.interrupted = False
         self.spent: dict[str, int] = {}
 
     def run(self) -> Solution:
@@ -77,10 +72,10 @@ class Search:
         try:
             with interruptible():
                 if self.objective.problem.size > HUGE:
-                    self._phase("segments", self._along_segments)
-                    return self._solution()
+                    self.phase("segments", self._along_segments)
+                    return self._answer()
                 if np.isfinite(self.budget.beaten):
-                    self._phase("beaten", self._refute)
+                    self.phase("beaten", self._refute)
                 for name, work in (
                     ("linear", self._linear),
                     ("exact", self._exact),
@@ -91,34 +86,20 @@ class Search:
                     ("band", self._band),
                 ):
                     if not self.exhausted and not self.done():
-                        self._phase(name, work)
+                        self.phase(name, work)
         except KeyboardInterrupt:
             if self.best is None:
                 raise
             self.interrupted = True
-        return self._solution()
-
-    def _phase(self, name: str, work: Callable[[], None]) -> None:
-        start = time.perf_counter()
-        self.progress(f"partition: {name}", None)
-        try:
-            work()
-        finally:
-            self.statistics.seconds[name] = self.statistics.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def tight(self) -> bool:
-        return self.value <= self.bound * (1 + TIGHT) or (self.value == self.bound == 0)
+        return self._answer()
 
     def done(self) -> bool:
         """Whether nothing is left to look for: the plan is the best, or no plan is better than that of another kind."""
         return self.tight() or self.bound >= self.budget.beaten
 
-    def _left(self) -> float:
-        return self.budget.seconds - (time.perf_counter() - self.started)
-
     def _visits(self) -> int:
         """Ideals that one walk may meet: the budget's, unless the time left would not do even on a fast machine."""
-        return min(self.budget.ideals, int(max(self._left(), 0.1) * POLICY.ideals_per_second))
+        return min(self.budget.ideals, int(max(self.left(), 0.1) * POLICY.ideals_per_second))
 
     def _keep_on(self, phase: str, until: float, budgets: int = 1) -> KeepOn:
         """For one run of the programme: stops it at so many budgets of pairs, or ``until`` seconds after the start."""
@@ -175,7 +156,7 @@ class Search:
                         self.order, self.tables = self._along(order), tables
                     if self.best is not None or not found.complete:
                         break
-                if self.tight() or self._left() <= 0:
+                if self.tight() or self.left() <= 0:
                     return
                 if make is orders.given and self.best is not None and self.tables.states.every:
                     self.few = self._lattice(self._better(), POLICY.few)
@@ -191,7 +172,7 @@ class Search:
             for sequence in self.sequences:
                 stages: Stages | None = None
                 for size in (*SIZES, SIZES[-1]):
-                    if self.tight() or (self.best is not None and self._left() <= 0):
+                    if self.tight() or (self.best is not None and self.left() <= 0):
                         return
                     found = self._segmented(order, sequence, stages, size, keep_on)
                     if found is None:
@@ -280,7 +261,7 @@ class Search:
         if not self.exhausted and not self.done():
             self._trial(self._better(), ideals)
         if self.exhausted and ideals is not None and self.best is not None and self.tables is tables:
-            self._phase("polish", lambda: self._polish(ideals))
+            self.phase("polish", lambda: self._polish(ideals))
 
     def _lattice(self, trial: float, most: int | None = None) -> Family | None:
         visits = self._visits() if most is None else min(most, self._visits())
@@ -340,20 +321,20 @@ class Search:
 
     def _starts(self) -> None:
         """The bound of the first stages alone, of a lattice too large to walk."""
-        if self.best is None or self._left() <= 0:
+        if self.best is None or self.left() <= 0:
             return
-        keep_on = self._keep_on("starts", time.perf_counter() - self.started + self._left() * POLICY.start_share)
+        keep_on = self._keep_on("starts", time.perf_counter() - self.started + self.left() * POLICY.start_share)
         bound = self.objective.starts(self.tables, self.bound, self.value, self._visits(), keep_on)
-        self._tell(bound, "the first stages alone: every ideal near the start was searched")
+        self.tell(bound, "the first stages alone: every ideal near the start was searched")
 
     def _cuts(self) -> None:
         """Plans over many minimum cuts, then over those around the best plan, until no better one is found."""
         moved = self.objective.moved()
         known = self.objective.contracts or moved is not None
-        if self.best is None or not known or not applies(self.tables) or self._near_enough() or self._left() <= 0:
+        if self.best is None or not known or not applies(self.tables) or self._near_enough() or self.left() <= 0:
             return
         self._narrow()
-        until = time.perf_counter() - self.started + max(self._left(), 0.0) * POLICY.cut_share
+        until = time.perf_counter() - self.started + max(self.left(), 0.0) * POLICY.cut_share
         keep_on, cuts, idle, more = self._keep_on("cuts", until), self.cuts, 0, True
         if cuts is None or cuts.tables is not self.tables:
             self.cuts = cuts = CutPlans(self.tables, moved)
@@ -383,7 +364,7 @@ class Search:
         self._narrow()
         keep_on = self._keep_on("bound", self.budget.seconds * POLICY.bound_share, POLICY.budgets)
         if self.objective.contracts:
-            self._tell(*node_bound(self.tables, self.bound))
+            self.tell(*node_bound(self.tables, self.bound))
             if not keep_on(0, 0.0):
                 return
             if not self._near_enough():
@@ -393,7 +374,7 @@ class Search:
                 try:
                     intervals.run(self.value, self._keep_on("intervals", self.budget.seconds * POLICY.interval_share))
                 finally:  # an interrupt included: what is proven stays so
-                    self._tell(intervals.bound, intervals.reason)
+                    self.tell(intervals.bound, intervals.reason)
         if not self._near_enough():
             self._parts(keep_on)
 
@@ -405,10 +386,10 @@ class Search:
         for step in contraction_bounds(self.objective, self.bound, self.value, max_words, keep_on):
             self.statistics.tested += step.found.tested
             self.statistics.transitions += step.found.priced
-            self._tell(step.bound, step.reason)
+            self.tell(step.bound, step.reason)
             if self._accept(step.stages):
                 self.order = self._along(self.order)
-            if self._near_enough() or self._left() < self.budget.seconds * (1 - POLICY.contract_share):
+            if self._near_enough() or self.left() < self.budget.seconds * (1 - POLICY.contract_share):
                 return
 
     def _parts(self, keep_on: KeepOn) -> None:
@@ -417,7 +398,7 @@ class Search:
             order, dearest = self._along(self.order), self.objective.dearest(self.best)
             max_words = self.budget.memory // 8
             bound, reason, order = part_bound(self.objective, order, dearest, self.bound, self.value, max_words, keep_on)
-            self._tell(bound, reason)
+            self.tell(bound, reason)
             if self._near_enough() or not self._prefixes(order, keep_on):
                 return
 
@@ -428,14 +409,10 @@ class Search:
             self.order = self._along(order)
         return better
 
-    def _tell(self, bound: float, reason: str) -> None:
-        if bound > self.bound:
-            self.bound, self.reason = bound, reason
-
     def _band(self) -> None:
         band, idle = 4, 0
         # Wide bands cost most and rarely help once the gap is small: stop after two that did not.
-        while self._left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + POLICY.small_gap)):
+        while self.left() > 0 and not (idle >= 2 and self.value <= self.bound * (1 + POLICY.small_gap)):
             better = self._near(band)
             if better is None or self.tight() or band >= self.objective.problem.size:
                 return
@@ -461,14 +438,9 @@ class Search:
             return True
         return False
 
-    def _solution(self) -> Solution:
-        if self.best is None:
-            proven = self.exhausted and self.tables.states.every
-            status, bound = ("infeasible", float("inf")) if proven else ("unknown", self.bound)
-            return Solution(status, None, float("inf"), bound, self.reason, self.statistics)
-        status = "optimal" if self.tight() else "feasible"
-        bound = self.value if status == "optimal" else min(self.bound, self.value)
-        return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
+    def _answer(self) -> Solution:
+        self.infeasible = self.exhausted and self.tables.states.every
+        return self.solution()
 
 
 def per_ideal(family: Family, per_node: Floats) -> Floats:
