@@ -1,9 +1,9 @@
 """What ``dnnc simulate`` follows: the schedule of a build, of a plan alone, or of a split that ``dnnc solve`` found.
 
 A split says which nodes of a workload are on which device. Together with the workload's file, which it names, that is a plan
-like one that was edited: stages are the pieces that a device runs at one go (``passes.partition.pieces``), ``assign`` gives
-them their devices, ``place`` counts them, ``schedule`` orders them. PipeDream's objective is simulated as what it is of: the
-forward and backward pass of each stage, its transfers beside compute; its averaging of weights is left out.
+like one that was edited: stages are the pieces that a device runs at one go (``passes.partition.bridge.pieces``), ``assign``
+gives them their devices, ``place`` counts them, ``schedule`` orders them. PipeDream's objective is simulated as what it is of:
+the forward and backward pass of each stage, its transfers beside compute; its averaging of weights is left out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _of_split(path: Path, workload: str, topology_file: str, sink: DiagnosticSin
     from passes.framework.pipeline import parse_pipeline
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
-    from passes.partition.pieces import pieces
+    from passes.partition.bridge.pieces import pieces
     from passes.replay.assign import AssignPass
 
     claimed = parse_json(read_input_text(path, "a split of 'dnnc solve'", LIMITS.text_bytes), str(path))

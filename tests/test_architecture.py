@@ -59,6 +59,8 @@ WRITTEN_HERE = ("dnnc/backend/torch/run.py",)
 
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 MAX_LINES = 700
+MOST_ENTRIES = 12
+"""Files and folders of a room of ``passes.partition``."""
 
 
 def sources() -> list[Path]:
@@ -124,6 +126,26 @@ def test_no_circle_of_rooms() -> None:
     """Nor of the files and folders at the top of each package: ``dnnc.backend`` writes what ``dnnc.runtime`` reads by way of
     ``dnnc.program``."""
     rooms = {(room_of(name), room_of(target)) for name, targets in imported().items() for target in targets}
+    graph = nx.DiGraph((room, target) for room, target in rooms if room != target)
+    circles = sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)
+    assert not circles, f"each room of a circle needs all others; move what they share below them: {circles}"
+
+
+def test_rooms_of_partition_are_small_and_stacked() -> None:
+    """Its sub-packages have a dozen entries each at most, and no circle of imports joins them."""
+    folder = ROOT / "passes/partition"
+    entries = {
+        room: [path for path in room.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+        for room in (folder, *(path for path in folder.iterdir() if path.is_dir()))
+    }
+    crowded = {str(room.relative_to(ROOT)): len(found) for room, found in entries.items() if len(found) > MOST_ENTRIES}
+    assert not crowded, f"more than {MOST_ENTRIES} entries; find the natural seam: {crowded}"
+    rooms = {
+        (".".join(name.split(".")[:3]), ".".join(target.split(".")[:3]))
+        for name, targets in imported().items()
+        for target in targets
+        if name.startswith("passes.partition.") and target.startswith("passes.partition.")
+    }
     graph = nx.DiGraph((room, target) for room, target in rooms if room != target)
     circles = sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)
     assert not circles, f"each room of a circle needs all others; move what they share below them: {circles}"

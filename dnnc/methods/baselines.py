@@ -162,7 +162,7 @@ def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case
     from passes.model.stages.colocation import colocation
     from passes.model.stages.from_ir import problem_of
     from passes.partition.baselines import latency_case, pipedream_case, throughput_case, training_case
-    from passes.partition.from_workload import color_classes
+    from passes.partition.bridge.from_workload import color_classes
 
     if objective == PIPEDREAM.name:
         from dnnc.methods.pipedream import read_problem

@@ -16,8 +16,8 @@ def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
     from passes.model.network import network
     from passes.model.stages.colocation import FORWARD
     from passes.model.stages.from_ir import problem_of
-    from passes.partition.canonical import canonical_order
-    from passes.partition.from_workload import color_classes
+    from passes.partition.bridge.from_workload import color_classes
+    from passes.partition.heuristics.canonical import canonical_order
 
     topology, entry = topology_of(module), module.entry
     problem = problem_of(module, topology, network(topology))

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
     from passes.model.stages.problem import Problem
     from passes.partition import Solution
-    from passes.partition.grouped import GroupPlan, GroupStage
-    from passes.partition.hierarchy import Hierarchy
+    from passes.partition.groups.along_order import Hierarchy
+    from passes.partition.groups.solver import GroupPlan, GroupStage
 
 FLAT_SHARE = 0.4
 """Of the time: what the search with every link as fast as inside may take."""
@@ -26,8 +26,8 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     is sent at it once when a reader is in another. The links of ``module`` are those inside a group.
 
     First the search with every link as fast as inside: its value is a lower bound. Then plans along its order that know both
-    speeds (``passes/partition/hierarchy.py``), then the exact search over ideals and groups (``grouped``). Nodes are numbered
-    canonically first, so that nothing depends on the order of the file."""
+    speeds, then the exact search over ideals and groups (``passes.partition.groups``). Nodes are numbered canonically first, so
+    that nothing depends on the order of the file."""
     from passes.model.network import network
     from passes.model.stages.colocation import colocation
     from passes.model.stages.from_ir import problem_of
@@ -35,10 +35,10 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.model.stages.load import load
     from passes.model.stages.problem import stage_cost
     from passes.model.stages.reduce import ordered, quotient
-    from passes.partition.canonical import canonical_order
-    from passes.partition.explain import explain
-    from passes.partition.grouped import group_parts
-    from passes.partition.hierarchy import Hierarchy
+    from passes.partition.bridge.explain import explain
+    from passes.partition.groups.along_order import Hierarchy
+    from passes.partition.groups.solver import group_parts
+    from passes.partition.heuristics.canonical import canonical_order
 
     assert options.hierarchy is not None
     assert options.bandwidth is not None
@@ -83,11 +83,11 @@ def _plan(
     problem: Problem, hierarchy: Hierarchy, options: SolveOptions, progress: Progress
 ) -> tuple[Solution, GroupPlan | None]:
     """The search with every link as fast as inside, and the plan on both speeds; None where there is none."""
+    from passes.model.interrupts import interruptible
     from passes.model.stages.bounds import best_bound, prices
-    from passes.partition.grouped import GroupPlan, group_value, packed, solve_groups, supported
-    from passes.partition.hierarchy import best_along
-    from passes.partition.interrupts import interruptible
-    from passes.partition.replicas import replicate
+    from passes.partition.groups.along_order import best_along
+    from passes.partition.groups.solver import GroupPlan, group_value, packed, solve_groups, supported
+    from passes.partition.search.replicas import replicate
 
     assert options.hierarchy is not None
     began = now()
@@ -142,8 +142,8 @@ def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -
     """The best plan where every link is as fast as inside, on the nodes of ``problem``."""
     from passes.model.stages.reduce import quotient, reduce
     from passes.partition import Budget, solve
-    from passes.partition.limits import at_least_a_plan
-    from passes.partition.replicas import replicate
+    from passes.partition.bridge.limits import at_least_a_plan
+    from passes.partition.search.replicas import replicate
 
     merged = reduce(problem)
     small = quotient(problem, merged)

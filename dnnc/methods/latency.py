@@ -19,8 +19,8 @@ CPUS = "cpus"
 
 def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """The least time of one sample; exact search over the lattice of ideals."""
+    from passes.partition.bridge.limits import at_least_a_plan
     from passes.partition.latency import LatencyBudget, TooManyKindsError, solve_latency
-    from passes.partition.limits import at_least_a_plan
 
     topology = topology_of(module)
     start = time.perf_counter()
@@ -55,7 +55,7 @@ def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltL
     sense."""
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
-    from passes.partition.from_workload import color_classes
+    from passes.partition.bridge.from_workload import color_classes
     from passes.partition.latency import latency_problem
 
     takes(options, "--pieces")

@@ -43,7 +43,7 @@ def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solv
 
 def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machines, dict[str, Any]]:
     """The profile, its machines, and what else defines the objective. Raises UsageError for options that make no sense."""
-    from passes.partition.from_workload import profile_of
+    from passes.partition.bridge.from_workload import profile_of
     from passes.partition.pipedream import SCHEDULES, Machines
 
     takes(options, "--straight", "--schedule", "--microbatches", "--hierarchy")

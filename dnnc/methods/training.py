@@ -16,8 +16,8 @@ from ir.objectives import TRAINING
 from ir.topology import Topology
 
 if TYPE_CHECKING:
-    from passes.partition.replicas import Replication
     from passes.partition.training import TrainingGraph
+    from passes.partition.training.replicas import Replication
 
 SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
 """What training minimises, by schedule: max (FW + BW), or max FW + max BW."""
@@ -26,7 +26,7 @@ SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
 def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Forward and backward nodes of a colour on one device, or on each of its replicas; the forward part contiguous."""
     from passes.model.stages.problem import pools
-    from passes.partition.limits import at_least_a_plan
+    from passes.partition.bridge.limits import at_least_a_plan
     from passes.partition.training import solve_training
 
     takes(options, "--schedule", "--replicas", *(["--microbatches"] if options.replicas > 1 else []))
@@ -90,7 +90,7 @@ def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: T
 def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:
     """The graph and the schedule. Raises UsageError for options that make no sense, and without backward nodes."""
     from passes.model.network import network
-    from passes.partition.from_workload import training_graph_of
+    from passes.partition.bridge.from_workload import training_graph_of
 
     schedule = options.schedule or "1f1b"
     if schedule not in SCHEDULES:
@@ -108,7 +108,7 @@ def _replication(options: SolveOptions, schedule: str, topology: Topology, graph
     """What replicas cost: gradients are as many bytes as parameters. The format tells these not from activations, so it is the
     size of the forward nodes: an upper bound."""
     from passes.model.network import network
-    from passes.partition.replicas import Replication
+    from passes.partition.training.replicas import Replication
 
     if not topology.links:
         hint = "add --bandwidth, such as 10GB/s, or links to the topology"

@@ -78,13 +78,13 @@ def solve_rows(
     minimised: int,
     factor: float,
     *,
-    start: Mapping[int, float] | None,
     seconds: float,
-    gap: float,
-    threads: int,
-    seed: int,
     watch: Watch,
-    options: Mapping[str, Any],
+    gap: float = 0.0,
+    start: Mapping[int, float] | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> Answer:
     """The least of column ``minimised``. ``start``: values of some columns to begin from; ``seconds`` of counted work;
     ``gap``: relative, at which to stop; ``options`` stand over the settings made here."""
@@ -113,7 +113,7 @@ def solve_rows(
         "mip_rel_gap": gap,
         "mip_abs_gap": 0.0,
         "mip_feasibility_tolerance": 1e-10,  # of integers: at the usual 1e-6 a load of 2 passes for 1.999998
-        **options,
+        **(options or {}),
     }
     for name, value in settings.items():
         if solver.setOptionValue(name, value) == highspy.HighsStatus.kError:

@@ -1,8 +1,9 @@
-"""What an objective brings to the shared search (``search``), and what the search gives back."""
+"""What searches have in common: limits, statistics, the best plan and bound so far; and what an objective brings to one."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,7 +12,7 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Family, Tables
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
-from passes.partition.beam import Boundaries
+from passes.model.work import now
 
 Progress = Callable[[str, float | None], None]
 
@@ -78,6 +79,51 @@ class PlacedSolution(Solution):
     devices: tuple[tuple[str, ...], ...] = ()
 
 
+class Anytime:
+    """A search that has its best plan and its bound at every moment, and gives neither up."""
+
+    def __init__(self, seconds: float, progress: Progress, bound: tuple[float, str], equal: float) -> None:
+        """``equal``: relative distance at which a value counts as equal to its bound."""
+        self.seconds, self.progress, self.equal = seconds, progress, equal
+        self.started = now()
+        self.statistics = Statistics()
+        self.best: Stages | None = None
+        self.value = math.inf
+        self.bound, self.reason = bound
+        self.infeasible = self.interrupted = False
+
+    def phase(self, name: str, work: Callable[[], None]) -> None:
+        """Runs a phase; its seconds are counted, also those of one that ends by an exception."""
+        start = time.perf_counter()
+        self.progress(f"partition: {name}", None)
+        try:
+            work()
+        finally:
+            self.statistics.seconds[name] = self.statistics.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def tight(self) -> bool:
+        """Whether the plan is proven to be the best."""
+        return self.value <= self.bound * (1 + self.equal) or self.value == self.bound == 0
+
+    def left(self) -> float:
+        """Seconds until the time is over; negative behind it."""
+        return self.seconds - (now() - self.started)
+
+    def tell(self, bound: float, reason: str) -> None:
+        """Keeps a bound that is higher than the one known."""
+        if bound > self.bound:
+            self.bound, self.reason = bound, reason
+
+    def solution(self) -> Solution:
+        """What the search has reached."""
+        if self.best is None:
+            status, bound = ("infeasible", math.inf) if self.infeasible else ("unknown", self.bound)
+            return Solution(status, None, math.inf, bound, self.reason, self.statistics, self.interrupted)
+        status = "optimal" if self.tight() else "feasible"
+        bound = self.value if status == "optimal" else min(self.bound, self.value)
+        return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
+
+
 class SearchObjective(Protocol):
     """What an objective brings. ``problem`` is walked at ``price``; stages are (label, nodes), the label being its own."""
 
@@ -100,7 +146,7 @@ class SearchObjective(Protocol):
         """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
         itself where there are none."""
 
-    def thinned(self, groups: Groups) -> SearchObjective:
+    def segmented(self, groups: Groups) -> SearchObjective:
         """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of its
         ``problem``."""
 
@@ -117,8 +163,9 @@ class SearchObjective(Protocol):
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""
 
-    def boundaries(self) -> Boundaries | None:
-        """What a beam needs to know; None where a boundary has no price of its own."""
+    def moved(self) -> Floats | None:
+        """Seconds to move each tensor through a boundary, where they are not the problem's own; None where they are, or depend
+        on the stages beside it."""
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
@@ -128,4 +175,14 @@ class SearchObjective(Protocol):
         """Whether the programme takes tables of a quotient of the problem."""
 
 
-__all__ = ["AnySolution", "Budget", "PieceSolution", "PlacedSolution", "Progress", "SearchObjective", "Solution", "Statistics"]
+__all__ = [
+    "AnySolution",
+    "Anytime",
+    "Budget",
+    "PieceSolution",
+    "PlacedSolution",
+    "Progress",
+    "SearchObjective",
+    "Solution",
+    "Statistics",
+]

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 from passes.model.stages.problem import Problem, violations
-from passes.partition.any_split import solve_any
-from passes.partition.local_search import Search, local_search
-from passes.partition.throughput import Budget
+from passes.partition.assignment.solver import solve_any
+from passes.partition.heuristics.local_search import Search, local_search
+from passes.partition.search.throughput import Budget
 from tests.bench.machine import header
 from tests.passes.partition.instances import random_problem
-from tests.passes.partition.test_workloads import FOLDER, assembled
+from tests.passes.partition.search.test_workloads import FOLDER, assembled
 
 TABLE = {
     "op-bert_l-3_inference": 21.908376,

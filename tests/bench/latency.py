@@ -15,11 +15,11 @@ from ir.diagnostics import DiagnosticSink
 from ir.topology import Topology
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
-from passes.partition.from_workload import color_classes
+from passes.partition.bridge.from_workload import color_classes
 from passes.partition.latency import LatencyBudget, LatencyProblem, faults, latency_problem, solve_latency
 from passes.partition.latency.bounds import critical_path
 from tests.bench.machine import header
-from tests.passes.partition.test_workloads import FOLDER
+from tests.passes.partition.search.test_workloads import FOLDER
 
 PUBLISHED = {("layer-bert24_inference", 1): 100.2185, ("op-bert_l-3_inference", 1): 408.4773}
 """Milliseconds: greedy, proven within 1 %; a mixed-integer programme, gap 9.6 % after 300 s."""

@@ -18,9 +18,9 @@ from passes.model.stages.from_ir import problem_of
 from passes.model.stages.lattice.coarsen import coarsen
 from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import ordered, quotient, reduce
-from passes.partition.throughput import solve
+from passes.partition.search.throughput import solve
 from tests.passes.partition.instances import encoder_decoder, experts, series_parallel
-from tests.passes.partition.test_workloads import FOLDER, OPTIMA, read
+from tests.passes.partition.search.test_workloads import FOLDER, OPTIMA, read
 
 CONTRACTED = 20_000
 

@@ -11,7 +11,7 @@ import time
 
 from passes.partition.pipedream import Machines, solve_pipedream
 from tests.bench.machine import header
-from tests.passes.partition.test_pipedream import FOLDER, read
+from tests.passes.partition.pipedream.test_pipedream import FOLDER, read
 
 RUNS = 5
 

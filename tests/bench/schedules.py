@@ -20,7 +20,7 @@ from passes.partition.pipedream import Machines, Profile, solve_pipedream
 from passes.partition.pipedream.problem import cut_bytes
 from tests.bench.machine import header
 from tests.passes.model.timeline.test_families import peaks, placed, spans
-from tests.passes.partition.test_pipedream import FOLDER, read
+from tests.passes.partition.pipedream.test_pipedream import FOLDER, read
 
 BANDWIDTH = 10e9
 MICROBATCHES = 128

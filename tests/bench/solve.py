@@ -28,12 +28,12 @@ from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice
 from passes.model.stages.problem import Kind
 from passes.model.stages.reduce import quotient, reduce
-from passes.partition.throughput import Budget, solve
+from passes.partition.search.throughput import Budget, solve
 from tests.bench.machine import header
 from tests.bench.plot import PUBLIC, Point, plots
 from tests.conftest import shared_folder
 from tests.passes.partition.instances import blocks
-from tests.passes.partition.test_workloads import read
+from tests.passes.partition.search.test_workloads import read
 
 TABLE = {
     "op-bert_l-3_inference": (27.918568, 0.47),

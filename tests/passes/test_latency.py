@@ -17,7 +17,7 @@ from passes.lower import LowerPass
 from passes.partition import PartitionPass
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
-from tests.passes.partition.test_hierarchy import random_module
+from tests.passes.partition.groups.test_along_order import random_module
 from tests.passes.staging import chain, devices, op, value
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem
 from passes.model.stages.reduce import Groups
-from passes.partition.search import Progress, SearchObjective
+from passes.partition.search.search import Progress, SearchObjective
 from passes.partition.training.problem import topological
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from passes.model.stages.problem import Kind, Problem, plan_costs
 from passes.model.stages.reduce import Groups, ordered, quotient
 from passes.partition.baselines.case import Case, StageLoad, Units
 from passes.partition.pipedream import Machines, Profile, pipedream_objective, stage_times
-from passes.partition.throughput import Throughput
+from passes.partition.search.throughput import Throughput
 from passes.partition.training import TrainingGraph, training_load, training_objective, training_value, units
 from passes.partition.training.problem import colour_units
 

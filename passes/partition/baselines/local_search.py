@@ -1,4 +1,4 @@
-"""Local search over any assignment, with restarts: ``passes.partition.local_search`` alone, from random assignments.
+"""Local search over any assignment, with restarts: ``passes.partition.heuristics.local_search`` alone, from random assignments.
 
 The published baseline moves one node at a time to where the largest load falls most, ten times from random assignments to
 accelerators. Ours anneals (it may go uphill for a while), keeps to memory, and uses every kind of device. Of training it
@@ -9,8 +9,8 @@ may be better than any contiguous one, and no bound comes with it.
 from __future__ import annotations
 
 from passes.model.stages.lattice.dp import Stages
-from passes.partition import local_search as annealing
 from passes.partition.baselines.case import Case, Limits, NoPlan
+from passes.partition.heuristics import local_search as annealing
 
 
 def local_search(case: Case, limits: Limits) -> Stages:

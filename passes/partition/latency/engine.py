@@ -309,25 +309,11 @@ class Engine:
         stamp = np.full(self.ideals, -1, np.int64)
         slack = 1e-13 * most if math.isfinite(most) else 0.0
         at, dropped, steps, stopped = 0, math.inf, 0, False
+        tails = label_kernels.Tails(self.stride, self.start, self.tail, self.rate, self.priced)
+        limits = label_kernels.Limits(most, slack, self.reduced.pieces, width)
         while at < self.ideals - 1:
             at, dropped, done = label_kernels.search(
-                self.graph,
-                self.lattice,
-                pool,
-                self.stride,
-                self.start,
-                self.tail,
-                self.rate,
-                self.priced,
-                most,
-                slack,
-                self.reduced.pieces,
-                width,
-                dropped,
-                self.queue,
-                stamp,
-                at,
-                WORK,
+                self.graph, self.lattice, pool, tails, limits, dropped, self.queue, stamp, at, WORK
             )
             steps += done
             did("step", int(done))

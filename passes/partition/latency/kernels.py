@@ -459,12 +459,10 @@ def tails(
         front = lattice.front_ptr[j + 1] - lattice.front_ptr[j]
         base, step = start[j], front + 1
         if j == last:
-            for x in range(states):
-                tail[base + x] = 0.0
+            tail[base : base + states] = 0.0
             j -= 1
             continue
-        for x in range(states * step):
-            tail[base + x] = NEVER
+        tail[base : base + states * step] = NEVER
         for c in range(lattice.cover_ptr[j], lattice.cover_ptr[j + 1]):
             v = lattice.cover_node[c]
             if graph.cpu[v] == NEVER:

@@ -53,6 +53,27 @@ class Pool(NamedTuple):
     counts: Any
 
 
+class Tails(NamedTuple):
+    """What is known of the way on: ``tail`` from where ``start`` and ``stride`` say (``kernels.tails``), and ``priced``, the
+    same with tolls at ``rate[T, M]``, where there are any."""
+
+    stride: Any
+    start: Any
+    tail: Any
+    rate: Any
+    priced: Any
+
+
+class Limits(NamedTuple):
+    """Of a search: no end at ``most`` or later, at most ``width`` labels per ideal and ``pieces`` per accelerator; ``slack``
+    for rounding."""
+
+    most: float
+    slack: float
+    pieces: int
+    width: int
+
+
 @compiled
 def dominates(pool: Any, a: int, b: int, wide: int, stride: Any, slack: float) -> bool:
     """Whether label a is at least as good as label b of the same ideal."""
@@ -158,8 +179,9 @@ def collectable(graph: Any, pool: Any, x: int, rate: Any, pieces: int) -> Any:
 
 
 @compiled
-def promise_of(graph: Any, lattice: Any, pool: Any, x: int, start: Any, tail: Any, rate: Any, priced: Any, pieces: int) -> Any:
+def promise_of(graph: Any, lattice: Any, pool: Any, x: int, tails: Tails, pieces: int) -> Any:
     """No plan that goes on from label x ends before this."""
+    _, start, tail, rate, priced = tails
     i = pool.ideal[x]
     wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
     onward = start[i] + pool.k[x] * wide
@@ -275,15 +297,8 @@ def search(
     graph: Any,
     lattice: Any,
     pool: Any,
-    stride: Any,
-    start: Any,
-    tail: Any,
-    rate: Any,
-    priced: Any,
-    most: float,
-    slack: float,
-    pieces: int,
-    width: int,
+    tails: Tails,
+    limits: Limits,
     dropped: float,
     queue: Any,
     stamp: Any,
@@ -292,6 +307,7 @@ def search(
 ) -> Any:
     """Extends the labels of ideals from ``begin`` on, until about ``work`` steps are done. Labels that promise ``most`` or more
     are cut. Returns (the next ideal, the least promise dropped, steps)."""
+    stride, rate, most, pieces = tails.stride, tails.rate, limits.most, limits.pieces
     kinds = len(graph.limit)
     last = len(lattice.bits) - 1
     done = 0
@@ -365,25 +381,7 @@ def search(
                             pool.bytes[z, d] += size
                             pool.free[z, d] = end
                             pool.paid[z, d] += tolled
-                        lost = arrive(
-                            graph,
-                            lattice,
-                            pool,
-                            z,
-                            x,
-                            end,
-                            source,
-                            wide,
-                            stride,
-                            start,
-                            tail,
-                            rate,
-                            priced,
-                            most,
-                            width,
-                            slack,
-                            pieces,
-                        )
+                        lost = arrive(graph, lattice, pool, z, x, end, source, wide, tails, limits)
                         dropped = min(dropped, lost)
                     x = pool.after[x]
         j += 1
@@ -392,23 +390,7 @@ def search(
 
 @compiled
 def arrive(
-    graph: Any,
-    lattice: Any,
-    pool: Any,
-    z: int,
-    x: int,
-    end: float,
-    source: Any,
-    wide: int,
-    stride: Any,
-    start: Any,
-    tail: Any,
-    rate: Any,
-    priced: Any,
-    most: float,
-    width: int,
-    slack: float,
-    pieces: int,
+    graph: Any, lattice: Any, pool: Any, z: int, x: int, end: float, source: Any, wide: int, tails: Tails, limits: Limits
 ) -> Any:
     """Sets the times of label z, reached from x by a step that ends at ``end`` and makes what has no ``source``, and offers it.
     Returns the promise of the label given up for want of room."""
@@ -422,12 +404,12 @@ def arrive(
             pool.ready[z, y] = end
     if not fresh:
         pool.ready[z, 0] = max(pool.ready[z, 0], end)
-    alive = settle(graph, lattice, pool, z, pieces)
-    pool.promise[z] = promise_of(graph, lattice, pool, z, start, tail, rate, priced, pieces)
-    if not alive or pool.promise[z] >= most:
+    alive = settle(graph, lattice, pool, z, limits.pieces)
+    pool.promise[z] = promise_of(graph, lattice, pool, z, tails, limits.pieces)
+    if not alive or pool.promise[z] >= limits.most:
         give_back(pool, z)
         return NEVER
-    return offer(pool, z, wide, stride, width, slack)
+    return offer(pool, z, wide, tails.stride, limits.width, limits.slack)
 
 
-__all__ = ["COUNT", "CPU", "OPEN", "SPARE", "Pool", "search"]
+__all__ = ["COUNT", "CPU", "OPEN", "SPARE", "Limits", "Pool", "Tails", "search"]

@@ -68,10 +68,7 @@ def solve_latency_milp(
         start=None if start is None else model.values(start),
         seconds=seconds,
         gap=gap,
-        threads=1,
-        seed=0,
         watch=watch,
-        options={},
     )
     pieces = None if answer.values is None else model.pieces(answer.values)
     return LatencyMilp(answer.status, pieces, answer.bound, answer.nodes)

@@ -22,14 +22,14 @@ from functools import cache
 import numpy as np
 
 from passes.model.highs import PROVEN
+from passes.model.interrupts import interruptible
 from passes.model.stages.problem import Kind
 from passes.model.work import now
-from passes.partition.interrupts import interruptible
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass, TooManyKindsError
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, faults, schedule
 from passes.partition.latency.reduce import Reduced, reduced, renumbered, restricted
-from passes.partition.throughput import Statistics
+from passes.partition.search.throughput import Statistics
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""

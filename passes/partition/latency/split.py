@@ -12,7 +12,7 @@ from passes.partition.latency.build import latency_problem
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.solver import LatencyBudget, solve_latency
 from passes.partition.objective import PieceSolution
-from passes.partition.search import Budget
+from passes.partition.search.search import Budget
 
 
 def solve_pieces(

@@ -6,7 +6,7 @@ chosen, and with them how many minibatches it holds in flight, also where fewer 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,51 +47,61 @@ def reach(trial: float, slack: float, most_replicas: int, seconds: Any, moved: A
         high[m] = max(high[m + 1], seconds[i])
 
 
+class Rules(NamedTuple):
+    """Of the machines. A stage runs on up to ``most_replicas`` of ``machines``; ``sync``: seconds per byte of weights, times
+    (r-1)/r. Where ``group`` is above 0 a stage pays ``slower`` times as much for what does not stay within a group of so many
+    machines. With q = ceil(machines from the stage on / r) it holds ``copies[q]`` times its weights and ``flight[q]`` times its
+    bytes stored, at most ``memory`` bytes (negative: unlimited)."""
+
+    machines: int
+    most_replicas: int
+    sync: float
+    group: int
+    slower: float
+    memory: float
+    copies: Any
+    flight: Any
+
+
+class Ideals(NamedTuple):
+    """``bits[N, W]`` sorted so that J comes before I whenever J is inside I, the first empty, the last full; ``seconds``,
+    ``weights``, ``stored`` (bytes) of their nodes; ``transfer``: seconds to move their cuts both ways between single machines.
+    With m machines to come an ideal of fewer seconds than ``least_before[m]``, or more than ``most_before[m]``, is no
+    boundary."""
+
+    bits: Any
+    seconds: Any
+    weights: Any
+    stored: Any
+    transfer: Any
+    least_before: Any
+    most_before: Any
+
+
+class Table(NamedTuple):
+    """What is filled in: ``value[N, M+1]`` for exactly m machines from the ideal on, ``following[N, M+1]`` (the next boundary),
+    ``replicas[N, M+1]`` (of the stage up to it); ``low``, ``high``: range of m reached; ``active``: ideals reached."""
+
+    value: Any
+    following: Any
+    replicas: Any
+    low: Any
+    high: Any
+    active: Any
+
+
 @compiled
 def solve_replicated(
-    trial: float,
-    slack: float,
-    machines: int,
-    most_replicas: int,
-    sync: float,
-    group: int,
-    slower: float,
-    memory: float,
-    copies: Any,
-    flight: Any,
-    bits: Any,
-    seconds: Any,
-    weights: Any,
-    stored: Any,
-    transfer: Any,
-    least_before: Any,
-    most_before: Any,
-    start: int,
-    max_tests: int,
-    value: Any,
-    following: Any,
-    replicas: Any,
-    low_state: Any,
-    high_state: Any,
-    active: Any,
-    actives: int,
+    trial: float, slack: float, rules: Rules, ideals: Ideals, table: Table, start: int, max_tests: int, actives: int
 ) -> Any:
-    """Least possible largest stage time over chains of ideals of the family, by machines used from an ideal to the end.
+    """Least possible largest stage time over chains of ideals, by machines used from an ideal to the end. No stage may take
+    over ``trial``; an ideal is kept only if one stage can take in what it cuts (relative ``slack`` on all comparisons).
 
-    The family is sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full. Per
-    ideal: ``bits[N, W]``, ``seconds``, ``weights``, ``stored`` (bytes) of its nodes, ``transfer``: seconds to move its cut
-    both ways between single machines. A stage may run on up to ``most_replicas`` of ``machines``; ``sync``: seconds per byte
-    of weights, times (r-1)/r. Where ``group`` is above 0 a stage pays ``slower`` times as much for what does not stay within
-    a group of so many machines. With q = ceil(machines from the stage on / r) it holds ``copies[q]`` times its weights and
-    ``flight[q]`` times its bytes stored; more than ``memory`` bytes (negative: unlimited) are refused. No stage may take over
-    ``trial``: so an ideal with m machines to come is kept only if ``least_before[m]`` <= its seconds <= ``most_before[m]``
-    (relative ``slack`` on both), and one stage of at most m machines can take in what it cuts.
-
-    Filled in: ``value[N, M+1]`` for exactly m machines from the ideal on, ``following[N, M+1]`` (the next boundary),
-    ``replicas[N, M+1]`` (of the stage up to it); ``low_state``, ``high_state``: range of m reached; ``active[:actives]``:
-    ideals reached. Works down from ideal ``start`` until over ``max_tests`` pairs were tested, turns of the innermost loop
-    counted in. Returns (the ideal to go on from, actives, pairs tested, pairs priced).
-    """
+    Works down from ideal ``start``, of which ``actives`` are reached so far, until over ``max_tests`` pairs were tested, turns
+    of the innermost loop counted in. Returns (the ideal to go on from, actives, pairs tested, pairs priced)."""
+    machines, most_replicas, sync, group, slower, memory, copies, flight = rules
+    bits, seconds, weights, stored, transfer, least_before, most_before = ideals
+    value, following, replicas, low_state, high_state, active = table
     count, words = bits.shape
     most = trial * (1.0 + slack)
     total = seconds[count - 1]
@@ -171,4 +181,4 @@ def solve_replicated(
     return j, actives, tested + turns // LOOPS, priced
 
 
-__all__ = ["reach", "solve_replicated"]
+__all__ = ["Ideals", "Rules", "Table", "reach", "solve_replicated"]

@@ -1,4 +1,4 @@
-"""PipeDream's objective solved: exact reductions, then the shared search with the programme over replicated stages."""
+"""PipeDream's objective solved: the shared search with the programme over replicated stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from passes.model.stages.lattice.ideals import Family, Tables, members
 from passes.model.stages.problem import Floats, Kind, Problem, slots
 from passes.model.stages.reduce import Groups
 from passes.model.work import did
-from passes.partition.beam import Boundaries
+from passes.partition.heuristics.segments import segmented
 from passes.partition.pipedream.problem import (
     Machines,
     Profile,
@@ -25,10 +25,8 @@ from passes.partition.pipedream.problem import (
     stage_times,
     weight_copies,
 )
-from passes.partition.pipedream.reduce import Reduced, reduce_profile
 from passes.partition.pipedream.starts import start_bound
-from passes.partition.search import Budget, Progress, Search, SearchObjective, Solution, per_ideal
-from passes.partition.thinning import thinned
+from passes.partition.search.search import Budget, Progress, Search, SearchObjective, Solution, per_ideal
 
 BISECTIONS = 50
 """Halvings of the way between the bounds."""
@@ -50,15 +48,10 @@ def solve_pipedream(
 ) -> PipeDreamSolution:
     """The best plan that the budget finds under PipeDream's objective, with a valid lower bound, in seconds per minibatch."""
     profile.check()
-    # A stage that a reduction empties moves the others over the edges of groups, so with groups nothing is reduced.
-    kept = Reduced(profile, tuple((v,) for v in range(profile.size)))
-    reduced = kept if machines.group else reduce_profile(profile, machines.memory is not None)
-    found = Search(_PipeDream(reduced.profile, machines), budget or Budget(), progress).run()
+    found = Search(_PipeDream(profile, machines), budget or Budget(), progress).run()
     if found.stages is None:
         return PipeDreamSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
-    plan: Replicated = tuple(
-        (r, tuple(sorted(v for group in nodes for v in reduced.groups[group]))) for r, nodes in found.stages
-    )
+    plan: Replicated = found.stages
     return PipeDreamSolution(
         found.status,
         tuple((0, nodes) for _, nodes in plan),
@@ -146,23 +139,22 @@ class _PipeDream:
                 bound = middle
         return bound
 
-    def thinned(self, groups: Groups) -> _PipeDream:
+    def segmented(self, groups: Groups) -> _PipeDream:
         other = copy(self)
-        other.problem = thinned(self.problem, groups)
+        other.problem = segmented(self.problem, groups)
         other.per_node = np.array([self.per_node[list(nodes)].sum(axis=0) for nodes in groups])
         return other
 
-    def boundaries(self) -> Boundaries | None:
+    def moved(self) -> Floats | None:
         if not self.machines.straight:
             return None
-        moved = np.asarray(self.problem.tensor_bytes * (2.0 / self.machines.bandwidth), np.float64)
-        return Boundaries(self.profile.seconds, moved, adds=False, stages=self.machines.count)
+        return np.asarray(self.problem.tensor_bytes * (2.0 / self.machines.bandwidth), np.float64)
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
-        rule = self.boundaries()
-        if rule is None:
+        moved = self.moved()
+        if moved is None:
             return bound
-        return start_bound(tables, rule.moved, rule.stages, bound, value, max_visits, keep_on)
+        return start_bound(tables, moved, self.machines.count, bound, value, max_visits, keep_on)
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
         return None
@@ -190,47 +182,36 @@ class _PipeDream:
         from passes.partition.pipedream import kernels
 
         count, most = family.size, self.machines.count
-        sums = per_ideal(family, self.per_node[list(order)])
-        least_before, most_before = self._reach(tables, family, trial)
         depth = range(1, most + 1)
-        flight = np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64)
-        copies = np.array([0, *(weight_copies(self.machines, in_flight(self.machines, q, 1)) for q in depth)], np.float64)
-        value = np.full((count, most + 1), np.inf)
-        following, replicas = np.full((count, most + 1), -1, np.int32), np.zeros((count, most + 1), np.int16)
-        low, high = np.full(count, most + 1, np.int32), np.full(count, -1, np.int32)
-        active = np.zeros(count, np.int32)
+        rules = kernels.Rules(
+            machines=most,
+            most_replicas=self.machines.most_replicas,
+            sync=4.0 / self.machines.bandwidth,
+            group=self.machines.group,
+            slower=self.machines.slower,
+            memory=-1.0 if self.machines.memory is None else float(self.machines.memory),
+            copies=np.array([0, *(weight_copies(self.machines, in_flight(self.machines, q, 1)) for q in depth)], np.float64),
+            flight=np.array([0, *(in_flight(self.machines, q, 1) for q in depth)], np.float64),
+        )
+        seconds, weights, stored = map(np.ascontiguousarray, per_ideal(family, self.per_node[list(order)]).T)
+        low, high = self._reach(tables, family, trial)
+        ideals = kernels.Ideals(family.bits, seconds, weights, stored, self._moved(tables, family), low, high)
+        table = kernels.Table(
+            value=np.full((count, most + 1), np.inf),
+            following=np.full((count, most + 1), -1, np.int32),
+            replicas=np.zeros((count, most + 1), np.int16),
+            low=np.full(count, most + 1, np.int32),
+            high=np.full(count, -1, np.int32),
+            active=np.zeros(count, np.int32),
+        )
+        value = table.value
         value[-1, 0] = 0.0
-        low[-1] = high[-1] = 0
-        active[0] = count - 1
+        table.low[-1] = table.high[-1] = 0
+        table.active[0] = count - 1
         ideal, actives, tested, priced = count - 2, 1, 0, 0
         while ideal >= 0:
             ideal, actives, tests, prices = kernels.solve_replicated(
-                trial,
-                tables.slack,
-                most,
-                self.machines.most_replicas,
-                4.0 / self.machines.bandwidth,
-                self.machines.group,
-                self.machines.slower,
-                -1.0 if self.machines.memory is None else float(self.machines.memory),
-                copies,
-                flight,
-                family.bits,
-                np.ascontiguousarray(sums[:, 0]),
-                np.ascontiguousarray(sums[:, 1]),
-                np.ascontiguousarray(sums[:, 2]),
-                self._moved(tables, family),
-                least_before,
-                most_before,
-                ideal,
-                SLICE,
-                value,
-                following,
-                replicas,
-                low,
-                high,
-                active,
-                actives,
+                trial, tables.slack, rules, ideals, table, ideal, SLICE, actives
             )
             tested, priced = tested + int(tests), priced + int(prices)
             did("tested", int(tests))
@@ -245,7 +226,7 @@ class _PipeDream:
         stages: list[tuple[int, tuple[int, ...]]] = []
         here = 0
         while here < count - 1:
-            after, r = int(following[here, left]), int(replicas[here, left])
+            after, r = int(table.following[here, left]), int(table.replicas[here, left])
             stages.append((r, members(tables, family.bits[after] & ~family.bits[here])))
             here, left = after, left - r
         return Found(tuple(stages), float(least), tested, priced)

@@ -22,7 +22,7 @@ from passes.model.stages.lattice.dp import KeepOn
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.model.work import did
-from passes.partition.search import TIGHT
+from passes.partition.search.search import TIGHT
 
 REACHES = (1.2, 1.4, 1.6, 2.0)
 """Seconds walked over, as multiples of the largest trial value."""

@@ -1,7 +1,7 @@
 """Training objectives on graphs with explicit forward and backward nodes.
 
 ``problem`` states them as plain data, makes units of what must share a device and evaluates plans from the definition;
-``reduce`` makes problems smaller without losing an optimum; ``solver`` solves them; ``kernels`` holds the compiled loops.
+``solver`` solves them; ``replicas`` lets a stage run on several devices.
 """
 
 from passes.partition.training.problem import (

@@ -1,4 +1,4 @@
-"""Training solved: units, exact reductions, then the shared search with a programme that knows both sides of a load.
+"""Training solved: units, then the shared search with a programme that knows both sides of a load.
 
 *sum* is one programme over the family. *split*, the least max FW + max BW, is no programme with one number per state: which
 plan is best up to an ideal depends on what follows. Instead the front of pairs (max FW, max BW) is walked from its far end.
@@ -23,10 +23,8 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
 from passes.model.stages.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
 from passes.model.stages.reduce import Groups
-from passes.partition.beam import Boundaries
-from passes.partition.replicas import Replication, replicate_training
-from passes.partition.search import TIGHT, Budget, Progress, Search, SearchObjective, Solution
-from passes.partition.thinning import thinned
+from passes.partition.heuristics.segments import segmented
+from passes.partition.search.search import TIGHT, Budget, Progress, Search, SearchObjective, Solution
 from passes.partition.training.problem import (
     OBJECTIVES,
     TrainingGraph,
@@ -37,7 +35,7 @@ from passes.partition.training.problem import (
     training_value,
     units,
 )
-from passes.partition.training.reduce import reduce_training
+from passes.partition.training.replicas import Replication, replicate_training
 
 STEP = 1e-11
 """Relative step below a value that counts as different from it."""
@@ -67,11 +65,10 @@ def solve_training(
     if replication is not None:
         weights = np.array([int(replication.weights[list(nodes)].sum()) for nodes in nodes_of], np.int64)
         problem = replicate_training(problem, replace(replication, weights=weights))
-    reduced, units_of = reduce_training(problem, objective)
-    found = Search(_Training(reduced, objective), budget or Budget(), progress).run()
+    found = Search(_Training(problem, objective), budget or Budget(), progress).run()
     if found.stages is None:
         return TrainingSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
-    plan = [(kind, sorted(v for group in inside for v in units_of[group])) for kind, inside in found.stages]
+    plan = found.stages
     return TrainingSolution(
         found.status,
         tuple((kind, tuple(sorted(node for unit in inside for node in nodes_of[unit]))) for kind, inside in plan),
@@ -163,9 +160,9 @@ class _Training:
         narrowed = within(self.problem, value)
         return self if narrowed is self.problem else self._walking(narrowed)
 
-    def thinned(self, groups: Groups) -> _Training:
+    def segmented(self, groups: Groups) -> _Training:
         other = copy(self)
-        other.problem = thinned(self.problem, groups)
+        other.problem = segmented(self.problem, groups)
         return other
 
     def _walking(self, problem: Problem) -> _Training:
@@ -177,8 +174,8 @@ class _Training:
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         return bound
 
-    def boundaries(self) -> Boundaries | None:
-        return None  # tensors here have no direction, and closures need one
+    def moved(self) -> Floats | None:
+        return None
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         return bound

@@ -12,7 +12,7 @@ import numpy as np
 
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem, stage_cost, violations
-from passes.partition.local_search import Sides, kind_of, stages_of
+from passes.partition.heuristics.local_search import Sides, kind_of, stages_of
 
 
 def brute_force_any(problem: Problem, together: tuple[tuple[int, ...], ...] = ()) -> float:

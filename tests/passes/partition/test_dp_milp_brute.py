@@ -1,7 +1,6 @@
 """Three ways to one answer: dynamic programme, mixed-integer programme and brute force agree, for every objective and option.
 
-The programme for contiguous stages (``milp``: positions in a pipeline, ``z[u] >= z[v]`` on edges) shares nothing with the walk
-over ideals but the problem."""
+The programme for contiguous stages (``contiguous_milp``) shares nothing with the walk over ideals but the problem."""
 
 from __future__ import annotations
 
@@ -16,17 +15,18 @@ from hypothesis import strategies as st
 
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, violations
-from passes.partition.any_split import solve_any
-from passes.partition.any_training import problem_of_units
-from passes.partition.local_search import Sides
-from passes.partition.milp import MilpResult, solve_milp
+from passes.partition.assignment.milp import MilpResult, solve_milp
+from passes.partition.assignment.solver import solve_any
+from passes.partition.assignment.training import problem_of_units
+from passes.partition.heuristics.local_search import Sides
 from passes.partition.pipedream import Machines, Profile, solve_pipedream
-from passes.partition.throughput import Budget, Solution, solve
+from passes.partition.search.throughput import Budget, Solution, solve
 from passes.partition.training import OBJECTIVES, solve_training, training_load, training_value, units
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers
+from tests.passes.partition.contiguous_milp import solve_contiguous
 from tests.passes.partition.instances import brute_force, random_problem
-from tests.passes.partition.test_training import brute_force as brute_force_training
-from tests.passes.partition.test_training import random_graph
+from tests.passes.partition.training.test_training import brute_force as brute_force_training
+from tests.passes.partition.training.test_training import random_graph
 
 SEEDS = st.integers(0, 10**6)
 PATIENT = Budget(seconds=600.0)
@@ -48,7 +48,7 @@ def agree(optimum: float, solution: Solution, programme: MilpResult) -> None:
 @given(SEEDS, st.sampled_from(COMM), st.booleans())
 def test_throughput(seed: int, comm: str, dear: bool) -> None:
     problem = dear_transfers(seed, comm) if dear else random_problem(seed, nodes=5, comm=comm)
-    agree(brute_force(problem), solve(problem), solve_milp(problem, contiguous=True))
+    agree(brute_force(problem), solve(problem), solve_contiguous(problem))
 
 
 @settings(max_examples=30)
@@ -65,7 +65,7 @@ def test_training(seed: int, objective: str) -> None:
     problem, _ = units(graph)
     sides = Sides(problem.seconds, problem.side) if objective == "split" else None
     precedence = [(v, w) for v, after in enumerate(problem.following) for w in after]
-    programme = solve_milp(problem_of_units(problem), contiguous=True, sides=sides, precedence=precedence)
+    programme = solve_contiguous(problem_of_units(problem), sides, precedence)
     optimum = brute_force_training(graph)[objective]
     agree(optimum, solve_training(graph, objective), programme)
     if programme.stages is not None:
@@ -98,7 +98,7 @@ def test_straight_pipedream_on_a_chain(seed: int) -> None:
         weight_readers=(),
         comm="duplex",
     )
-    agree(brute_force(chain), solution, solve_milp(chain, contiguous=True))
+    agree(brute_force(chain), solution, solve_contiguous(chain))
 
 
 @settings(max_examples=40)

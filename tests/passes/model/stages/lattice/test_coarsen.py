@@ -15,7 +15,7 @@ from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import ordered, quotient
-from passes.partition.throughput import solve
+from passes.partition.search.throughput import solve
 from tests.passes.partition.instances import brute_force, encoder_decoder, experts, ideals, random_problem
 
 

@@ -1,0 +1,173 @@
+"""A mixed-integer programme in a process of its own, which can be ended at any moment.
+
+The solver asks whether to go on between linear programmes only, and one over ten thousand rows takes it seconds. Where a
+programme is that large it is solved apart: the problem goes out and the answer comes back as lines of JSON, the value and
+the bound so far among them; when the watch says so the process is killed and the last bound stands. It costs half a
+second to start one, so small programmes are solved in place (``milp.solve_milp``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from ir.child import module_command, module_environment
+from passes.model.highs import Watch
+from passes.model.stages.problem import Kind, Problem
+from passes.model.work import counts, did, is_over
+from passes.partition.assignment.milp import MilpResult, solve_milp
+from passes.partition.heuristics.local_search import Sides
+
+LARGE = 6_000
+"""Pins of tensors times devices from which a programme is solved apart: about as many rows."""
+_LOOK = 0.05
+"""Seconds between two questions to the watch."""
+
+
+def solve_watched(
+    problem: Problem,
+    *,
+    below: float,
+    seconds: float,
+    gap: float,
+    watch: Watch,
+    sides: Sides | None = None,
+) -> MilpResult:
+    """``solve_milp``, in place or apart by its size."""
+    if sum(map(len, problem.consumers)) * problem.devices < LARGE:
+        return solve_milp(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
+    return solve_apart(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
+
+
+def solve_apart(
+    problem: Problem,
+    *,
+    below: float,
+    seconds: float,
+    gap: float,
+    watch: Watch,
+    sides: Sides | None = None,
+) -> MilpResult:
+    """``solve_milp`` in another process, which counts its work and ends by it; ``unknown`` with the last bound when it is ended
+    before, or dies."""
+    question = {"problem": _told(problem), "below": below, "seconds": min(seconds, 1e9), "gap": gap}
+    if sides is not None:
+        question["sides"] = [sides.seconds.tolist(), sides.side.tolist()]
+    value, bound = math.inf, 0.0
+    with subprocess.Popen(
+        module_command(__name__),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=module_environment(),
+        start_new_session=True,  # an interrupt from the keyboard is for the search to handle
+    ) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(question).encode() + b"\n")
+            process.stdin.flush()  # and left open: when this process dies, whatever the reason, the other one sees its end
+            while watch(value, bound) and not is_over():
+                if not select.select([process.stdout], [], [], _LOOK)[0]:
+                    continue
+                line = process.stdout.readline()
+                if not line:
+                    break
+                row = json.loads(line)
+                if "status" in row:
+                    for kind, units in sorted(row["did"].items()):
+                        did(kind, units)
+                    stages = row["stages"] and tuple((kind, tuple(nodes)) for kind, nodes in row["stages"])
+                    return MilpResult(row["status"], stages, row["bound"], row["nodes"])
+                value, bound = row["value"], max(bound, row["known"])
+        except BrokenPipeError:
+            pass  # it died before it had read everything
+        finally:
+            process.kill()
+    return MilpResult("unknown", None, bound, 0)
+
+
+def answer() -> None:
+    """The other process: a question on standard input, then lines of value and bound, and the answer."""
+    question = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    told = [time.perf_counter()]
+
+    def watch(value: float, bound: float) -> bool:
+        if time.perf_counter() > told[0] + _LOOK:
+            told[0] = time.perf_counter()
+            print(json.dumps({"value": value, "known": bound if math.isfinite(bound) else 0.0}), flush=True)
+        return True
+
+    sides = question.get("sides") and Sides(np.array(question["sides"][0]), np.array(question["sides"][1], np.int64))
+    result = solve_milp(
+        _read(question["problem"]),
+        below=question["below"],
+        seconds=question["seconds"],
+        gap=question["gap"],
+        watch=watch,
+        sides=sides,
+    )
+    told_last = {"status": result.status, "stages": result.stages, "bound": result.bound, "nodes": result.nodes}
+    print(json.dumps({**told_last, "did": counts()}), flush=True)
+
+
+def _end_with_starter() -> None:
+    """Waits for the end of standard input, which comes when the starter has ended; then nobody waits for an answer."""
+    os.read(0, 1)
+    os._exit(0)
+
+
+def _told(problem: Problem) -> dict[str, Any]:
+    """What a programme needs of a problem, as JSON."""
+    return {
+        "kinds": [(kind.count, kind.memory) for kind in problem.kinds],
+        "seconds": problem.seconds.tolist(),
+        "producer": problem.producer.tolist(),
+        "consumers": problem.consumers,
+        "transfer": problem.transfer.tolist(),
+        "tensor_bytes": problem.tensor_bytes.tolist(),
+        "live": problem.live.tolist(),
+        "weight_bytes": problem.weight_bytes.tolist(),
+        "weight_readers": problem.weight_readers,
+        "comm": problem.comm,
+        "forced": problem.forced,
+        "stages": problem.stages,
+    }
+
+
+def _read(told: dict[str, Any]) -> Problem:
+    """The problem that was told, its nodes, tensors and devices named by number."""
+    kinds, tensors = told["kinds"], len(told["producer"])
+    nodes = len(told["live"])
+    return Problem(
+        names=tuple(map(str, range(nodes))),
+        kinds=tuple(Kind(str(k), tuple(f"{k}.{i}" for i in range(count)), memory) for k, (count, memory) in enumerate(kinds)),
+        seconds=np.array(told["seconds"]).reshape(len(kinds), nodes),
+        producer=np.array(told["producer"], np.int64),
+        consumers=tuple(map(tuple, told["consumers"])),
+        transfer=np.array(told["transfer"]).reshape(len(kinds), tensors),
+        tensor_bytes=np.array(told["tensor_bytes"], np.int64),
+        tensor_names=tuple(map(str, range(tensors))),
+        live=np.array(told["live"], np.int64),
+        weight_bytes=np.array(told["weight_bytes"], np.int64),
+        weight_readers=tuple(map(tuple, told["weight_readers"])),
+        comm=told["comm"],
+        forced=tuple(told["forced"]),
+        stages=told["stages"],
+    )
+
+
+__all__ = ["answer", "solve_apart", "solve_watched"]
+
+if __name__ == "__main__":
+    answer()

@@ -1,0 +1,284 @@
+"""Throughput without contiguity: any assignment of nodes to devices, by local search and by refuting trial values.
+
+A device holds one set of nodes, which need not be an interval of the graph; data may flow back and forth between two devices.
+Load, memory and demands are those of ``problem``; the order of its nodes plays no part, so a quotient by classes that lie on
+a cycle is a valid input here. Never worse than a contiguous plan, by up to a fifth on the public workloads; what it costs is
+more borders to cross, and a schedule that overlaps several samples on devices that wait for each other.
+
+1. Upper bound: the contiguous programme (cycles joined), then a short annealing with restarts (``local_search``).
+2. Lower bound: load balance and largest node (``bounds``).
+3. For a trial value t below the upper bound: exact reductions that hold for plans at or below t (``reduce``), then the
+   mixed-integer programme with the load capped at t. Told to be infeasible, t is a lower bound; a plan is a better
+   upper bound. Trials come ``STEPS`` below the upper bound, so that a small gap is proven early; the last tells whether
+   anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from above: at a 1 %
+   gap minutes become seconds.
+4. Where a short trial cannot tell: the annealing that the baseline is, so that nothing worse than its plan comes out, more of it
+   as long as it helps, then trials with all the time that is left.
+
+With ``sides`` (training) a load has a forward and a backward part and the value is the largest of the one plus the largest
+of the other; reductions that join nodes are left out then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from passes.model.highs import PROVEN, SAFETY
+from passes.model.interrupts import interruptible
+from passes.model.stages.bounds import best_bound, lower_bound, prices
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Problem, violations
+from passes.model.stages.reduce import Groups, ordered, quotient, reduce
+from passes.partition.assignment.reduce import reduce_any, restrict
+from passes.partition.heuristics.local_search import (
+    Assignment,
+    Search,
+    Sides,
+    assignment_of,
+    local_search,
+    plain_search,
+    sided_value,
+    stages_of,
+)
+from passes.partition.objective import AnySolution, Anytime
+from passes.partition.search.throughput import Budget, Progress, Solution, solve
+
+STEPS = (0.0095, 0.002)
+"""Relative distances of the first trials below the best value."""
+DISTINCT = SAFETY
+"""Relative difference of values that the mixed-integer solver can tell apart."""
+_PROPOSALS = 3_000
+"""Of the annealing, for each place of each node."""
+_SHARE = 0.1
+"""Part of the time left that the contiguous search may take; the first local search takes a quarter of it."""
+_ROUNDS = 12
+"""Of further annealing, at most,"""
+_FRUITLESS = 2
+"""and without a better plan."""
+_SHORT = 2.0
+"""Seconds of each of the first trials: easy problems are proven by them, and spared the annealing."""
+
+
+def solve_any(
+    problem: Problem,
+    budget: Budget | None = None,
+    progress: Progress = lambda label, fraction: None,
+    *,
+    together: Sequence[Sequence[int]] = (),
+    starts: Sequence[Stages] = (),
+    sides: Sides | None = None,
+) -> AnySolution:
+    """The best plan found within ``budget.seconds``, with a valid lower bound; stages ordered by first node.
+
+    ``together``: disjoint classes of nodes that share a device (others stand alone), cyclic or not; none with ``sides``.
+    ``starts``: known plans as stages of (kind, nodes). An interrupt from the keyboard returns the best plan so far, if there
+    is one."""
+    classes = _completed(problem.size, together)
+    if sides is not None and together:
+        raise ValueError("classes of nodes are joined before their load is told by side")
+    search = _Search(quotient(problem, classes) if together else problem, budget or Budget(), progress, sides)
+    label = {v: g for g, nodes in enumerate(classes) for v in nodes}
+    for known in starts:
+        search.accept(tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in known))
+    solution = search.run()
+
+    def lifted(plan: Stages | None) -> Stages | None:
+        return plan and tuple((kind, tuple(sorted(v for g in nodes for v in classes[g]))) for kind, nodes in plan)
+
+    stages, contiguous = lifted(solution.stages), lifted(search.contiguous)
+    if stages is not None:
+        stages = tuple(sorted(stages, key=lambda stage: stage[1]))
+    return AnySolution(**{**vars(solution), "stages": stages}, contiguous=contiguous, contiguous_value=search.contiguous_value)
+
+
+def _completed(size: int, together: Sequence[Sequence[int]]) -> Groups:
+    """The classes and the nodes in none, by first member."""
+    inside = {v for nodes in together for v in nodes}
+    if len(inside) != sum(len(nodes) for nodes in together):
+        raise ValueError("classes of nodes that share a device overlap")
+    listed = [tuple(sorted(nodes)) for nodes in together if len(nodes)] + [(v,) for v in range(size) if v not in inside]
+    return tuple(sorted(listed))
+
+
+class _Search(Anytime):
+    def __init__(self, problem: Problem, budget: Budget, progress: Progress, sides: Sides | None) -> None:
+        super().__init__(budget.seconds, progress, _simple_bound(problem, sides), PROVEN)
+        self.problem, self.budget, self.sides = problem, budget, sides
+        self.contiguous: Stages | None = None
+        self.contiguous_value = math.inf
+
+    def run(self) -> Solution:
+        try:
+            with interruptible():
+                if self.sides is None:
+                    self.phase("contiguous", self._contiguous)
+                self.phase("local search", self._first)
+                self.phase("trials", lambda: self._prove(_SHORT))
+                self.phase("annealing", self._longer)
+                self.phase("trials", lambda: self._prove(math.inf))
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            self.interrupted = True
+        return self.solution()
+
+    def accept(self, stages: Stages) -> bool:
+        """Keeps the stages when they are feasible and better, both from the definition."""
+        value = sided_value(self.problem, stages, self.sides)
+        if value >= self.value or violations(self.problem, stages, ordered=False):
+            return False
+        self.value, self.best = value, stages
+        return True
+
+    def phase(self, name: str, work: Callable[[], None]) -> None:
+        super().phase(name, lambda: None if self._done() else work())
+
+    def _tell(self, name: str) -> None:
+        known = self.bound / self.value if math.isfinite(self.value) and self.value > 0 else None
+        self.progress(f"partition: {name}", known)
+
+    def _done(self) -> bool:
+        return self.infeasible or self.tight() or self.left() <= 0
+
+    def _contiguous(self) -> None:
+        """The best contiguous plan that a part of the time finds."""
+        classes = _acyclic(self.problem)
+        joined = quotient(self.problem, classes)
+        merged = reduce(joined)
+        seconds = max(0.05, _SHARE * self.left())
+        found = solve(quotient(joined, merged), replace(self.budget, seconds=seconds), self.progress)
+        self.statistics.ideals, self.statistics.transitions = found.statistics.ideals, found.statistics.transitions
+        self.interrupted = found.interrupted
+        if found.stages is not None:
+            self.contiguous_value = found.value
+            self.contiguous = tuple(
+                (kind, tuple(sorted(v for m in nodes for c in merged[m] for v in classes[c]))) for kind, nodes in found.stages
+            )
+            self.accept(self.contiguous)
+        if found.interrupted:
+            raise KeyboardInterrupt
+
+    def _first(self) -> None:
+        """A short annealing: what easy problems need, and a value that trials can begin at."""
+        self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=_SHARE / 4 * self.left()), "local search")
+
+    def _plain(self) -> None:
+        """The baseline's search, on the problem as it stands; its plans count as soon as they are found."""
+        told: list[Assignment] = []
+
+        def keep_on(assignment: Assignment | None) -> bool:
+            if assignment is not None and told[-1:] != [assignment]:
+                told.append(assignment)
+                self.accept(stages_of(self.problem, assignment))
+            return not self._done()
+
+        local_search(self.problem, (), plain_search(self.problem, self.left()), enough=self.bound, keep_on=keep_on)
+
+    def _longer(self) -> None:
+        """The baseline's annealing, then more from the best plan until that does not help."""
+        self._plain()
+        fruitless = 0
+        for number in range(_ROUNDS):
+            if self._done() or fruitless == _FRUITLESS:
+                break
+            before = self.value
+            search = Search(restarts=3, proposals=self._proposals(2_000_000), seconds=max(0.0, self.left()), seed=2 + number)
+            self._anneal(search, "annealing")
+            fruitless = 0 if self.value < before else fruitless + 1
+
+    def _proposals(self, most: int) -> int:
+        """In proportion to the places of all nodes, at most ``most``."""
+        return min(most, _PROPOSALS * self.problem.size * self.problem.devices)
+
+    def _anneal(self, search: Search, phase: str) -> None:
+        """Annealing of what the reductions for plans at or below the value leave, from the best plan and from chance."""
+        reduced, groups = self._reduced(self.value)
+        starts: list[Assignment] = []
+        best = self.best
+        if best is not None:
+            label = {v: g for g, nodes in enumerate(groups) for v in nodes}
+            starts.append(
+                assignment_of(reduced, tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in best))
+            )
+
+        def keep_on(assignment: Assignment | None) -> bool:
+            self._tell(phase)
+            if assignment is not None:
+                self._lift(stages_of(reduced, assignment), groups)
+            return not self._done()
+
+        local_search(reduced, starts, search, enough=self.bound, sides=self.sides, keep_on=keep_on)
+
+    def _reduced(self, below: float) -> tuple[Problem, Groups]:
+        """The problem of plans at or below a value, and the nodes of each of its nodes."""
+        allowed = restrict(self.problem, below)
+        if self.sides is not None:
+            return allowed, tuple((v,) for v in range(allowed.size))
+        groups = reduce_any(allowed, below)
+        return quotient(allowed, groups), groups
+
+    def _lift(self, stages: Stages, groups: Groups) -> bool:
+        return self.accept(tuple((kind, tuple(sorted(v for g in nodes for v in groups[g]))) for kind, nodes in stages))
+
+    def _prove(self, seconds: float) -> None:
+        """Trials one after another until one cannot tell in so many seconds."""
+        steps = list(STEPS)
+        while not self._done():
+            value = self.value
+            step = steps[0] if steps else DISTINCT
+            if steps and self.bound >= value * (1 - step) * (1 - DISTINCT):
+                steps.pop(0)
+            elif not self._trial(value * (1 - step) if math.isfinite(value) else math.inf, value, seconds):
+                return
+
+    def _trial(self, below: float, value: float, seconds: float) -> bool:
+        """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
+        from passes.partition.assignment.milp_process import solve_watched
+
+        reduced, groups = self._reduced(below)
+
+        def watch(found: float, bound: float) -> bool:
+            self._tell("trials")
+            return not self._done()
+
+        # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
+        result = solve_watched(reduced, below=below, seconds=min(seconds, self.left()), gap=1.0, watch=watch, sides=self.sides)
+        self.statistics.tested += result.nodes
+        if result.status == "infeasible" and math.isinf(below):
+            self.infeasible = True
+            self.reason = "mixed-integer programme: no assignment satisfies every constraint"
+            return False
+        least = below * (1 - SAFETY) if result.status == "infeasible" else min(result.bound, below)
+        if least > self.bound:
+            refuted = result.status == "infeasible"
+            self.reason = f"mixed-integer programme: {'no plan is better by more than the gap' if refuted else 'dual bound'}"
+            self.bound = least
+        better = result.stages is not None and self._lift(result.stages, groups)
+        return better or result.status == "infeasible"
+
+
+def _simple_bound(problem: Problem, sides: Sides | None) -> tuple[float, str]:
+    """Load balance and largest node; with sides also the sum of what holds for either."""
+    bound, reason = best_bound(problem, prices(problem))
+    if sides is None:
+        return bound, reason
+    # No device does more on both sides together than the value; nor on one side than its largest.
+    apart = [replace(problem, seconds=seconds) for seconds in sides.seconds]
+    least = sum(lower_bound(side, prices(side))[0] for side in apart)
+    return (least, "load balance of each side") if least > bound else (bound, reason)
+
+
+def _acyclic(problem: Problem) -> Groups:
+    """Nodes on a common cycle as one, in topological order."""
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(problem.size))
+    for u, readers in zip(problem.producer, problem.consumers, strict=True):
+        graph.add_edges_from((int(u), v) for v in readers)
+    return ordered(problem, [sorted(nodes) for nodes in nx.strongly_connected_components(graph)])
+
+
+__all__ = ["DISTINCT", "solve_any"]

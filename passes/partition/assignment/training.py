@@ -1,0 +1,99 @@
+"""Training without contiguity: any assignment of colours to devices, by the search of ``solver``.
+
+Nodes of one colour, forward and backward, share a device; nothing else is asked of the split, so a backward node without a
+forward mate goes where it likes and cycles between colours may be cut. *sum* adds both sides of a load up: the problem is
+that of throughput. *split* counts them apart (``Sides``). A contiguous plan is a start of either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Problem
+from passes.model.work import now
+from passes.partition.assignment.solver import solve_any
+from passes.partition.heuristics.local_search import Sides
+from passes.partition.search.throughput import Budget, Progress
+from passes.partition.training import OBJECTIVES, TrainingGraph, TrainingSolution, solve_training, training_load
+from passes.partition.training.problem import TrainingProblem, colour_units
+
+_SHARE = 0.1
+"""Part of the time that the contiguous search may take."""
+
+
+@dataclass(frozen=True)
+class AnyTrainingSolution(TrainingSolution):
+    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
+
+    contiguous: Stages | None = None
+    contiguous_value: float = math.inf
+
+
+def solve_any_training(
+    graph: TrainingGraph,
+    objective: str = "sum",
+    budget: Budget | None = None,
+    progress: Progress = lambda label, fraction: None,
+) -> AnyTrainingSolution:
+    """The best plan found within ``budget.seconds``, with a valid lower bound; stages ordered by first node. ``objective``: as
+    for ``solve_training``. An interrupt from the keyboard returns the best plan so far, if there is one."""
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective is {objective!r}, expected one of {', '.join(OBJECTIVES)}")
+    budget = budget or Budget()
+    started = now()
+    training, members = colour_units(graph)
+    starts: list[Stages] = []
+    contiguous = solve_training(graph, objective, replace(budget, seconds=max(0.05, _SHARE * budget.seconds)), progress)
+    if contiguous.stages is not None:
+        starts.append(_over(contiguous.stages, members))
+    left = 0.0 if contiguous.interrupted else budget.seconds - (now() - started)
+    sides = Sides(training.seconds, training.side) if objective == "split" else None
+    found = solve_any(problem_of_units(training), replace(budget, seconds=max(0.0, left)), progress, starts=starts, sides=sides)
+    stages = None
+    if found.stages is not None:
+        stages = tuple((kind, tuple(sorted(v for unit in nodes for v in members[unit]))) for kind, nodes in found.stages)
+    return AnyTrainingSolution(
+        found.status,
+        stages,
+        found.value,
+        found.bound,
+        found.reason,
+        found.statistics,
+        found.interrupted or contiguous.interrupted,
+        tuple(training_load(training, kind, nodes) for kind, nodes in found.stages or ()),
+        graph.kinds,
+        contiguous.stages,
+        contiguous.value,
+    )
+
+
+def _over(stages: Stages, members: Sequence[Sequence[int]]) -> Stages:
+    """Stages of nodes as stages of units."""
+    label = {v: unit for unit, nodes in enumerate(members) for v in nodes}
+    return tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in stages)
+
+
+def problem_of_units(training: TrainingProblem) -> Problem:
+    """Both sides added up. Directions play no part in the loads: the first pin of a tensor stands for its maker."""
+    tensors = len(training.pins)
+    return Problem(
+        names=training.names,
+        kinds=training.kinds,
+        seconds=training.seconds.sum(axis=0),
+        producer=np.array([pins[0] for pins in training.pins], np.int64),
+        consumers=tuple(pins[1:] for pins in training.pins),
+        transfer=training.transfer,
+        tensor_bytes=np.zeros(tensors, np.int64),
+        tensor_names=tuple(training.names[pins[0]] for pins in training.pins),
+        live=np.zeros(training.count, np.int64),
+        weight_bytes=training.size,
+        weight_readers=tuple((v,) for v in range(training.count)),
+    )
+
+
+__all__ = ["problem_of_units", "solve_any_training"]

@@ -1,0 +1,296 @@
+"""Relaxed contraction: a small problem whose optimum is a lower bound on that of a problem too large to walk.
+
+Nodes are merged until few ideals are left, and whatever a merge could make dearer is made cheaper, so every plan of the problem
+becomes a plan of the relaxed one whose loads are no larger. A tensor is seen as a *net*: the nodes that make or read it; a
+stage that holds some of them but not all pays for it (received or sent: loads add both up).
+
+*Move* v, all of whose successors are the one node w (or all of whose predecessors are), into w's stage. That stage gains p(v)
+and at worst pays the nets that v has without w; it no longer pays those of v and w alone. The stage that v left at worst pays
+the same nets and no longer those of v and w alone. No other stage changes. So with
+
+    need = p(v) + sum c(nets of v without w) - sum c(nets of v and w alone),
+
+by kind of device and side of a load, loads do not grow where need <= 0; where need > 0, that much is taken off the nets that v
+has without w, and off p(v) when they cost too little. Weights of v are dropped where memory can bind. A tensor read by many
+side chains (an encoding by the keys of every decoder layer) gives way once, not once for each.
+
+*Round* pieces of a path. The inner nets of a path cost no less than the nets at its ends, so the whole piece can go to any
+stage that holds a part of it and no stage pays more. Which one: by the rounding of Lenstra, Shmoys and Tardos (1990; Shmoys and
+Tardos 1993, theorem 2.1) every stage ends with at most its load and the largest piece. That needs shares of a piece that are
+the same on every kind (checked), and ignores memory. With D_k the largest piece on kind k and B any lower bound on the value T,
+T + D_k <= T (1 + D_k / B): so all costs of kind k are divided by 1 + D_k / B.
+
+Both keep precedence: a stage takes a node only between its neighbours. Merges are applied one after the other, each to the
+problem that those before left.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from passes.model.stages.problem import Floats, Joins, Problem
+from passes.model.stages.reduce import Groups, memory_can_bind, ordered
+from passes.partition.bounds.minimum_cuts import nets_of
+
+SLOW = 0.1
+"""A kind whose share of all speed is below this part of the fastest's gives way first: it matters little."""
+ALIKE = 1e-9
+"""Relative: shares of a piece that count as the same."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far to go, in parts of a load. ``give``: the most that one move may need; only of nodes ``apart`` from (neither
+    before nor behind) at least so large a part of all nodes, which multiply the lattice most. ``piece``: the largest piece that
+    is rounded."""
+
+    give: float
+    apart: float
+    piece: float
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """``problem`` has ``joins``; its optimum is a lower bound. ``groups``: members of each of its nodes; ``rounded``: some are
+    pieces of paths."""
+
+    problem: Problem
+    groups: Groups
+    rounded: bool
+
+    def members(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        """What the relaxed problem's ``nodes`` stand for, ascending."""
+        return tuple(sorted(v for g in nodes for v in self.groups[g]))
+
+
+class Relaxer:
+    """Relaxations of one problem, all at the scale of the loads ``value`` >= optimum >= ``bound`` > 0."""
+
+    def __init__(self, problem: Problem, bound: float, value: float) -> None:
+        self.problem, self.bound, self.value = problem, bound, value
+        self.apart = _apart(problem)
+
+    def relax(self, effort: Effort) -> Relaxed:
+        merging = _Merging(self.problem)
+        largest = np.zeros(len(self.problem.kinds))
+        if effort.piece:
+            largest = merging.round(effort.piece * self.value)
+        rounded = len(merging.roots()) < self.problem.size  # pieces that cost nothing go against limits of memory too
+        merging.move(effort.give * self.value, self.apart >= effort.apart)
+        return merging.relaxed(1 + largest / self.bound, rounded)
+
+
+def relaxes(problem: Problem) -> bool:
+    """Whether anything here applies: compute and transfers of a load add up."""
+    return problem.joins is not None or problem.comm == "sum"
+
+
+def _apart(problem: Problem) -> Floats:
+    """Of each node the part of all nodes that it is neither before nor behind."""
+    n = problem.size
+    after = [0] * n
+    before = [0] * n
+    following: list[set[int]] = [set() for _ in range(n)]
+    for h, readers in enumerate(problem.consumers):
+        following[int(problem.producer[h])].update(readers)
+    for v in range(n - 1, -1, -1):
+        for u in following[v]:
+            after[v] |= after[u] | 1 << u
+    for v in range(n):
+        for u in following[v]:
+            before[u] |= before[v] | 1 << v
+    related = np.array([after[v].bit_count() + before[v].bit_count() + 1 for v in range(n)], np.float64)
+    return 1 - related / max(n, 1)
+
+
+class _Merging:
+    """The problem while nodes merge. A group goes by its root; ``nets[h]``: roots joined, ``cost[h][G, T]``, ``seconds[v][G,
+    T]``."""
+
+    def __init__(self, problem: Problem) -> None:
+        n, kinds = problem.size, len(problem.kinds)
+        self.problem = problem
+        seconds = problem.seconds[None] if problem.joins is None else problem.joins.seconds
+        self.sides = len(seconds)
+        self.seconds = [seconds[:, :, v].copy() for v in range(n)]
+        self.after: list[set[int]] = [set() for _ in range(n)]
+        self.before: list[set[int]] = [set() for _ in range(n)]
+        for h, readers in enumerate(problem.consumers):
+            for v in readers:
+                self.after[int(problem.producer[h])].add(v)
+                self.before[v].add(int(problem.producer[h]))
+        nets = nets_of(problem)
+        self.nets = [set(pins) for pins in nets.pins]
+        self.cost = [np.zeros((self.sides, kinds)) for _ in self.nets]
+        self.on: list[set[int]] = [set() for _ in range(n)]
+        for h, pins in enumerate(self.nets):
+            self.cost[h][int(nets.side[h])] = nets.transfer[:, h]
+            if len(pins) > 1 and nets.transfer[:, h].any():
+                for v in pins:
+                    self.on[v].add(h)
+        self.weighted = memory_can_bind(problem)
+        self.weights = np.ones(n, np.bool_)
+        self.parent = list(range(n))
+        total = np.array([math.fsum(row[np.isfinite(row)]) for row in problem.seconds])
+        rate = np.array([kind.count * kind.replicas for kind in problem.kinds]) / np.maximum(total, 1e-300)
+        self.slow = rate < SLOW * rate.max(initial=0.0)
+
+    def root(self, v: int) -> int:
+        while self.parent[v] != v:
+            v = self.parent[v]
+        return v
+
+    def roots(self) -> set[int]:
+        """The groups that there are now."""
+        return {self.root(v) for v in range(self.problem.size)}
+
+    def _sum(self, nets: set[int]) -> Floats:
+        return sum((self.cost[h] for h in sorted(nets)), np.zeros((self.sides, len(self.problem.kinds))))
+
+    def move(self, most: float, eligible: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+        """Moves nodes one at a time until none is left that needs at most ``most``; what is not ``eligible`` only where it
+        needs nothing."""
+        queue = list(range(self.problem.size))
+        while queue:
+            v = heapq.heappop(queue)
+            if self.parent[v] != v:
+                continue
+            for beside in (self.after[v], self.before[v]):
+                if len(beside) == 1 and self._gives_way(v, next(iter(beside)), most if eligible[v] else 0.0):
+                    for changed in sorted(self._join(v, next(iter(beside)))):
+                        heapq.heappush(queue, changed)
+                    break
+
+    def _gives_way(self, v: int, w: int, most: float) -> bool:
+        """Whether v may move to w; if so, what that needs is taken off."""
+        alone = {h for h in self.on[v] if self.nets[h] == {v, w}}
+        others = {h for h in self.on[v] if w not in self.nets[h]}
+        finite = np.isfinite(self.seconds[v])
+        need = np.where(finite, self.seconds[v], 0.0) + self._sum(others) - self._sum(alone)
+        if (need[:, ~self.slow] > most).any() or (most == 0 and (need > 0).any()):
+            return False
+        lacks = ~finite & np.isfinite(self.seconds[w])
+        if lacks.any() and (most == 0 or lacks[:, ~self.slow].any()):
+            return False
+        self.seconds[v] = np.where(lacks, 0.0, self.seconds[v])
+        need = np.maximum(need, 0.0)
+        for h in sorted(others, key=lambda h: (-float(self.cost[h].max()), h)):
+            taken = np.minimum(need, self.cost[h])
+            self.cost[h] = self.cost[h] - taken
+            need = need - taken
+        self.seconds[v] = np.maximum(self.seconds[v] - need, 0.0)
+        self.weights[v] = False
+        return True
+
+    def round(self, most: float) -> Floats:
+        """Joins pieces of paths of at most ``most`` seconds on every kind that is not slow; the largest piece by kind."""
+        inner: dict[int, Floats] = {}
+        largest = np.zeros(len(self.problem.kinds))
+        if self.sides > 1:
+            return largest
+        for v in range(self.problem.size):
+            if len(self.before[v]) != 1:
+                continue
+            u = next(iter(self.before[v]))
+            if len(self.after[u]) != 1 or not self._alike(u, v):
+                continue
+            links = {h for h in self.on[u] & self.on[v] if self.nets[h] == {u, v}}
+            if links != self.on[u] & self.on[v]:
+                continue
+            within = np.minimum(self._sum(links), inner.get(u, math.inf))
+            ends = np.maximum(self._sum(self.on[u] - links), self._sum(self.on[v] - links))
+            together = self.seconds[u] + self.seconds[v]
+            if (ends > within).any() or (together[:, ~self.slow] > most).any():
+                continue
+            self._join(v, u)
+            inner[u] = within
+            largest = np.maximum(largest, np.where(np.isfinite(together), together, 0.0).max(axis=0))
+        return largest
+
+    def _alike(self, u: int, v: int) -> bool:
+        """Whether u and v take the same shares of any time on all kinds."""
+        a, b = self.seconds[u].ravel(), self.seconds[v].ravel()
+        if (np.isfinite(a) != np.isfinite(b)).any():
+            return False
+        a, b = a[np.isfinite(a)], b[np.isfinite(b)]
+        return bool((np.abs(a * b.sum() - b * a.sum()) <= ALIKE * a.sum() * b.sum()).all())
+
+    def _join(self, v: int, w: int) -> set[int]:
+        """Makes v part of w; returns the nodes whose neighbourhood changed."""
+        self.parent[v] = w
+        self.seconds[w] = self.seconds[w] + self.seconds[v]
+        for h in self.on[v]:
+            self.nets[h] = (self.nets[h] - {v}) | {w}
+            self.on[w].add(h)
+        for h in [h for h in self.on[w] if len(self.nets[h]) == 1]:
+            self.on[w].discard(h)
+        for u in self.before[v]:
+            self.after[u] = (self.after[u] - {v}) | {w}
+        for u in self.after[v]:
+            self.before[u] = (self.before[u] - {v}) | {w}
+        self.before[w] = (self.before[w] | self.before[v]) - {v, w}
+        self.after[w] = (self.after[w] | self.after[v]) - {v, w}
+        return {w, *self.before[w], *self.after[w], *(u for h in self.on[w] for u in self.nets[h])}
+
+    def relaxed(self, divisor: Floats, rounded: bool) -> Relaxed:
+        """The problem as it is now, all costs of kind k divided by ``divisor[k]``, without memory limits when ``rounded``."""
+        problem = self.problem
+        members: dict[int, list[int]] = {}
+        for v in range(problem.size):
+            members.setdefault(self.root(v), []).append(v)
+        root_of = {min(nodes): root for root, nodes in members.items()}
+        groups = ordered(problem, list(members.values()))
+        roots = [root_of[nodes[0]] for nodes in groups]
+        place = {root: i for i, root in enumerate(roots)}
+        label = [place[self.root(v)] for v in range(problem.size)]
+        seconds = np.array([self.seconds[root] for root in roots]).reshape(len(roots), self.sides, len(divisor))
+        seconds = np.ascontiguousarray((seconds / divisor).transpose(1, 2, 0))
+        merged: dict[tuple[tuple[int, ...], int], Floats] = {}
+        for pins, side, cost in self._live_nets(place):
+            merged[pins, side] = merged.get((pins, side), 0.0) + cost
+        nets = sorted(merged)
+        transfer = np.array([merged[net] for net in nets]).reshape(len(nets), len(divisor)) / divisor
+        makers = [i for i, root in enumerate(roots) if self.after[root]]
+        weights = [w for w, readers in enumerate(problem.weight_readers) if any(self.weights[v] for v in readers)]
+        small = replace(
+            problem,
+            names=tuple(problem.names[nodes[0]] for nodes in groups),
+            kinds=tuple(replace(kind, memory=None) for kind in problem.kinds) if rounded else problem.kinds,
+            seconds=np.ascontiguousarray(seconds.sum(axis=0)),
+            producer=np.array(makers, np.int64),
+            consumers=tuple(tuple(sorted(place[u] for u in self.after[roots[i]])) for i in makers),
+            transfer=np.zeros((len(divisor), len(makers))),
+            tensor_bytes=np.zeros(len(makers), np.int64),
+            tensor_names=tuple(problem.names[roots[i]] for i in makers),
+            live=np.zeros(len(roots), np.int64),
+            weight_bytes=problem.weight_bytes[weights],
+            weight_readers=tuple(
+                tuple(sorted({label[v] for v in problem.weight_readers[w] if self.weights[v]})) for w in weights
+            ),
+            comm="sum",
+            forced=(),
+            stages=None,
+            joins=Joins(
+                tuple(pins for pins, _ in nets),
+                np.ascontiguousarray(transfer.T),
+                np.array([side for _, side in nets], np.int64),
+                seconds,
+            ),
+        )
+        return Relaxed(small, groups, rounded)
+
+    def _live_nets(self, place: dict[int, int]) -> Iterator[tuple[tuple[int, ...], int, Floats]]:
+        """Nets of two nodes and more that cost something: places of their nodes, side, cost by kind."""
+        for pins, cost in zip(self.nets, self.cost, strict=True):
+            if len(pins) > 1:
+                for side in range(self.sides):
+                    if cost[side].any():
+                        yield tuple(sorted(place[v] for v in pins)), side, cost[side]
+
+
+__all__ = ["Effort", "Relaxed", "Relaxer", "relaxes"]

@@ -1,0 +1,202 @@
+"""Plans for the links that there are, where the port model cannot tell a near device from a far one.
+
+The port model prices every transfer at the best that a device can do. On hosts of several devices each, joined by slower links,
+its best plan may put a large tensor on a border between hosts. So along the order of the best plan on ports, plans of every
+number of stages are made for both speeds (``groups.along_order``) and evaluated with them; how many stages the best one sends
+each tensor to serves the next round. The best of all rounds and the plan on ports are then evaluated as ``place`` does, stages
+in the order of the devices, and the better is kept. The bound stays as it is: no link is faster than a port.
+
+With replicas a stage's devices stay on one host: two more candidates are the best plan along the order with one device for each
+stage, and the plan for groups of devices (``groups.solver``), which names its devices.
+
+Only for devices of one kind in hosts of equal size; elsewhere the plan on ports stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ir.diagnostics import Infeasible
+from ir.facets import StageSet
+from ir.module import Module, Plan, PlanStage
+from ir.objectives import THROUGHPUT
+from ir.topology import Topology
+from passes.model.graph import cuts_of
+from passes.model.network import Network
+from passes.model.stages.fusing import without_borders
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.placement_from_ir import placement_problem, stage_memory
+from passes.model.stages.placement_search import search
+from passes.model.stages.problem import Problem, plan_costs, pools
+from passes.model.stages.reduce import memory_can_bind
+from passes.model.work import now
+from passes.partition.groups.along_order import Hierarchy, best_along
+from passes.partition.groups.solver import GroupPlan, group_value, packed, solve_groups
+from passes.partition.objective import PlacedSolution
+from passes.partition.search.throughput import TIGHT, Solution
+
+GROUP_SECONDS = 3.0
+"""Longest search for groups of devices with replicas."""
+
+
+def hierarchy_of(problem: Problem, topology: Topology, net: Network) -> Hierarchy | None:
+    """Hosts as groups; None where devices differ, hosts are unlike in size, or one speed fits all."""
+    if len(problem.kinds) != 1 or not len(problem.consumers):
+        return None
+    hosts: dict[str, list[str]] = {}
+    for device in topology.devices:
+        hosts.setdefault(device.host, []).append(device.name)
+    first, *others = hosts.values()
+    # Stages take devices in the topology's order, so a host's must stand together there.
+    in_order = [name for names in hosts.values() for name in names] == [device.name for device in topology.devices]
+    if not others or len(first) < 2 or not in_order or any(len(names) != len(first) for names in others):
+        return None
+    if topology.type(topology.devices[0].type).free_transfers:
+        return None
+    near, far = net.path(first[0], first[1]), net.path(first[0], others[0][0])
+    if far.latency <= near.latency * (1 + TIGHT) and far.bandwidth >= near.bandwidth * (1 - TIGHT):
+        return None
+    sizes = problem.tensor_bytes.astype(np.float64)
+    return Hierarchy(len(first), (near.latency, far.latency), (sizes / near.bandwidth, sizes / far.bandwidth))
+
+
+def best_on_links(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    problem: Problem,
+    solution: Solution,
+    members: Callable[[Stages], Sequence[Sequence[int]]],
+    seconds: float,
+) -> Solution:
+    """``solution``, or the plan made for two levels of links that is better on the real ones; ``members``: positions of the ops
+    of each stage. No round of the search begins after ``seconds``."""
+    single = _unreplicated(problem)
+    hierarchy = None if single is None else hierarchy_of(single, topology, net)
+    if single is None or hierarchy is None or solution.stages is None:
+        return solution
+    started = now()
+    alone = tuple((0, nodes) for _, nodes in solution.stages)
+    best, _ = best_along(single, hierarchy, alone, solution.bound * (1 + TIGHT), seconds)
+    candidates: list[Solution] = []
+    if best is not alone:
+        candidates.append(replace(solution, stages=best))
+    most = max(kind.replicas for kind in problem.kinds)
+    left = min(seconds - (now() - started), GROUP_SECONDS)
+    if most > 1 and left > 0:
+        grouped = _in_groups(single, hierarchy, best, most, solution, topology, left)
+        candidates += [grouped] if grouped is not None else []
+    if not candidates:
+        return solution
+
+    def value(found: Solution) -> float:
+        assert found.stages is not None
+        shared = [problem.kinds[kind].replicas for kind, _ in found.stages]
+        named = found.devices if isinstance(found, PlacedSolution) else ()
+        # What place would still improve is not beaten by a plan that names its devices, so it is let improve first.
+        nodes = 20_000 * 8 // max(8, len(shared)) if most > 1 else 0
+        return link_value(module, topology, net, problem.comm, members(found.stages), named, shared, nodes)
+
+    kept, least = solution, value(solution)
+    for found in candidates:
+        here = value(found)
+        if here < least:
+            kept, least = found, here
+    if kept is solution:
+        return solution
+    on_ports = max(cost.load for cost in plan_costs(problem, kept.stages or ()))
+    status = "optimal" if on_ports <= solution.bound * (1 + TIGHT) else "feasible"
+    return replace(kept, value=on_ports, status=status)
+
+
+def _unreplicated(problem: Problem) -> Problem | None:
+    """The problem with one device for each stage; None where devices differ."""
+    if len(set(pools(problem.kinds))) != 1:
+        return None
+    problem = without_borders(problem)  # what is no data takes no link
+    if len(problem.kinds) == 1:
+        return problem
+    return replace(problem, kinds=problem.kinds[:1], seconds=problem.seconds[:1], transfer=problem.transfer[:1])
+
+
+def _in_groups(
+    problem: Problem,
+    hierarchy: Hierarchy,
+    stages: Stages,
+    most: int,
+    solution: Solution,
+    topology: Topology,
+    seconds: float,
+) -> PlacedSolution | None:
+    """The plan for hosts as groups, stages on up to ``most`` devices of one; None where memory may bind, which the programme
+    over groups counts for workloads only, or something is demanded."""
+    if memory_can_bind(problem) or problem.forced or problem.stages is not None:
+        return None
+    nothing = np.zeros(0, np.int64)
+    free = replace(
+        problem,
+        kinds=(replace(problem.kinds[0], memory=None),),
+        live=np.zeros_like(problem.live),
+        weight_bytes=nothing,
+        weight_readers=(),
+    )
+    once = replace(hierarchy, once=True)
+    groups = len(topology.devices) // hierarchy.size
+    start = packed([(1, nodes) for _, nodes in stages], hierarchy.size, groups)
+    if start is None:
+        return None
+    value = group_value(free, once, start)
+    known = GroupPlan(start, value, min(solution.bound, value), solution.reason)
+    found = solve_groups(free, once, groups, known, replicas=most, seconds=seconds)
+    if found.interrupted:
+        raise KeyboardInterrupt
+    names = [device.name for device in topology.devices]
+    return PlacedSolution(
+        **{
+            **vars(solution),
+            "stages": tuple((stage.replicas - 1, stage.nodes) for stage in found.stages),
+            "devices": tuple(tuple(names[stage.first : stage.first + stage.replicas]) for stage in found.stages),
+        }
+    )
+
+
+def link_value(
+    module: Module,
+    topology: Topology,
+    net: Network,
+    comm: str,
+    members: Sequence[Sequence[int]],
+    devices: Sequence[Sequence[str]] = (),
+    replicas: Sequence[int] = (),
+    nodes: int = 0,
+) -> float:
+    """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them
+    with a look at ``nodes`` placements, each on as many as ``replicas`` says (one)."""
+
+    func = module.entry
+    stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
+    staged = replace(func, ops=tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops)))
+    module = module.replace(func, staged)
+    if devices:
+        types = {device.name: device.type for device in topology.devices}
+        stages = tuple(PlanStage(i, types[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
+    else:
+        type_ = topology.devices[0].type
+        shared = replicas or [1] * len(members)
+        stages = tuple(PlanStage(index, type_, replicas=count) for index, count in enumerate(shared))
+    plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "feasible", math.inf, stages)
+    try:
+        memory = stage_memory(module, members, cuts_of(staged), comm)
+        problem = placement_problem(module, plan, topology, net, members, memory)
+    except Infeasible:
+        return math.inf
+    ends = now() + GROUP_SECONDS
+    chosen, _ = search(problem, nodes, lambda: now() < ends)
+    return math.inf if chosen is None else problem.value(chosen)
+
+
+__all__ = ["best_on_links", "hierarchy_of", "link_value"]

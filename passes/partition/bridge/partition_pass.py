@@ -1,0 +1,609 @@
+"""The pass: from groups and a topology to stages, a plan and its proof.
+
+Reads the ``Group`` facets of ``contract`` (without them, or where a cut, a pin or a number of stages splits them, it goes back
+to the classes of ``colocation``), and the topology. When ``contract`` gave something up, the bound is that of the graph before
+it did. Writes a ``StageSet`` facet on every op of the entry function (stages numbered in pipeline order) and a ``Plan``. A
+stage that holds pinned ops has its device filled in, the others are for ``place``. With ``split=any`` data may flow back and
+forth between devices: each device has the stages that ``pieces`` makes of its set, and is filled in too. The plan's certificate
+says how the bound was reached, what was searched, and what the user asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from ir.diagnostics import InvalidInput, UsageError
+from ir.facets import Group
+from ir.module import Func, Module, Plan, Schedule, Stage
+from ir.names import unique
+from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
+from ir.topology import Topology
+from passes.framework.base import NoBetterPlan, Pass, PassContext
+from passes.framework.expanded import on_expanded
+from passes.framework.symbols import insert_symbols
+from passes.model.digest import problem_digest
+from passes.model.graph import cuts_of
+from passes.model.learning import step_text
+from passes.model.liveness import states_bytes
+from passes.model.network import Network, network
+from passes.model.spmd.undecided import undecided
+from passes.model.stages.bounds import best_bound, lower_bound, prices
+from passes.model.stages.colocation import colocation
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.fusing import streamed_problem_of, with_borders
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.load import COMM
+from passes.model.stages.placement_from_ir import stage_memory
+from passes.model.stages.problem import Floats, Problem, pools, stage_cost
+from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
+from passes.model.work import now
+from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
+from passes.partition.bridge.explain import explain, inseparable
+from passes.partition.bridge.handover import whole_model, with_handover
+from passes.partition.bridge.limits import at_least_a_plan
+from passes.partition.bridge.pieces import pieces
+from passes.partition.bridge.plan import Parts, boundaries_text, in_order, named, plan_stages, with_stages
+from passes.partition.bridge.requests import read_cuts, read_pins
+from passes.partition.objective import AnySolution, PieceSolution
+from passes.partition.search.replicas import MOST_REPLICAS, replicate
+from passes.partition.search.throughput import TIGHT, Budget, Solution, solve
+
+if TYPE_CHECKING:
+    from passes.partition.bridge.steps import Steps
+
+Solver: TypeAlias = Callable[..., Solution]
+"""A function of (problem, budget, progress); that of latency takes ``pieces`` as well, that of training a graph of its own."""
+_ROUNDS = 4
+FIRST_SHARE = 0.6
+"""Of the time of any split where memory may bind: the rest is for a bound of all plans."""
+
+
+def solve_any(*arguments: Any, **options: Any) -> AnySolution:
+    """``any_split.solve_any``, imported where it is asked for, as all that most plans do not need."""
+    from passes.partition.assignment import solver
+
+    return solver.solve_any(*arguments, **options)
+
+
+def _solve_pieces(*arguments: Any, **options: Any) -> Solution:
+    from passes.partition.latency.split import solve_pieces
+
+    return solve_pieces(*arguments, **options)
+
+
+SOLVERS: dict[tuple[str, str], Solver] = {
+    (THROUGHPUT.name, CONTIGUOUS): solve,
+    (THROUGHPUT.name, ANY): solve_any,
+    (LATENCY.name, CONTIGUOUS): _solve_pieces,
+}
+"""How to solve for a stream or a sample, by objective and split; ``_training`` solves the rest."""
+SPLITS = (CONTIGUOUS, ANY)
+MICROBATCHES = 8
+"""Of a training step unless it is told."""
+
+OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
+"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What a search is asked: ``fine`` has a node per op, ``problem`` one per group of them. ``pins``: device by position of
+    the op; ``steps``: of training, None of a stream or a sample."""
+
+    module: Module
+    topology: Topology
+    net: Network
+    fine: Problem
+    groups: Groups
+    problem: Problem
+    pins: dict[int, str]
+    steps: Steps | None
+
+    def members(self, parts: Parts) -> list[tuple[int, ...]]:
+        """Positions of each stage's ops, ascending."""
+        return [tuple(sorted(op for node in nodes for op in self.groups[node])) for _, nodes in parts]
+
+
+@dataclass(frozen=True)
+class PartitionPass(Pass):
+    """Split the model into stages, one per device, by dynamic programming over the lattice of ideals.
+
+    ``objective``: ``throughput`` (least largest load per sample), ``latency`` (least time of one sample alone; a device runs up
+    to ``pieces`` stages, one after another) or ``training`` (least time of a step; of a profile: least largest load of forward
+    and backward nodes, a colour on one device, which runs a stage forward and one backward). ``split``: ``contiguous`` (data
+    flows forward only between devices) or ``any`` (back and forth; several stages on a device). ``comm``: how compute and
+    transfers of a device add up (``sum``, ``overlap``, ``duplex``). ``cuts``: tensors whose maker and readers must lie in
+    different stages. ``pins``: ``NODE=DEVICE``. ``stages``: exactly so many (0: at most one per device). ``replicas``: most
+    devices that a stage may run on, each handling every so-many-th sample (0: as many as there are, where the objective has a
+    use for them). ``microbatches``: of a training step (0: 8; those of a profile are a stream), ordered as ``family`` does
+    (empty: as 1F1B; ``passes.model.timeline.families``). ``chunks``: stages on each device of a training step, put there in
+    ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them
+    tested before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``:
+    seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run. ``hosts``: look
+    for plans that are better where links between hosts are slower than inside.
+    """
+
+    name: ClassVar[str] = "partition"
+    objective: str = THROUGHPUT.name
+    split: str = CONTIGUOUS
+    pieces: int = 1
+    comm: str = "sum"
+    cuts: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    stages: int = 0
+    replicas: int = 1
+    microbatches: int = 0
+    family: str = ""
+    chunks: int = 1
+    chunk_order: str = "loop"
+    max_ideals: int = 5_000_000
+    max_pairs: int = 60_000_000
+    memory: int = 512
+    time_limit: float = 10.0
+    anytime: bool = False
+    hosts: bool = True
+
+    @on_expanded
+    def run(self, module: Module, context: PassContext) -> Module:
+        """Raises InvalidInput for a missing topology or an option that names nothing, Infeasible when no plan fits."""
+        topology = module.first(Topology)
+        if topology is None:
+            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+        module = undecided(module)
+        planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
+        if self.objective != TRAINING.name or planned is Planned.PROFILE:
+            self._check(topology, planned)
+            return self._planned(module, topology, context, beaten=_worth(context) if self._pipeline else math.inf)
+        return self._steps(module, topology, context)
+
+    def _steps(self, module: Module, topology: Topology, context: PassContext) -> Module:
+        """The module with a plan for training steps."""
+        from passes.partition.bridge.steps import Steps
+
+        if self.split not in self._minimises.splits_of(Planned.OPS):
+            raise UsageError(f"there is no split={self.split} of objective=training for a model", where=self.name)
+        stream = replace(self, objective=THROUGHPUT.name, hosts=False)
+        stream._check(topology, Planned.OPS)
+        if self.comm != "sum":
+            raise UsageError(f"--comm {self.comm}: not an option of objective=training", where=self.name, hint="leave it out")
+        if self.microbatches < 0:
+            raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
+        steps = Steps(module, topology, context.analyses.get(network, topology), self.microbatches or MICROBATCHES, self.family)
+        if not steps.flush and (self.replicas != 1 or self.chunks > 1 or self.split == ANY):
+            message = "without a flush behind each step, every stage has one device, and every device one stage"
+            raise UsageError(message, where=self.name, hint="leave --replicas, --chunks and --split out")
+
+        every, most = len(topology.devices), self.replicas or MOST_REPLICAS
+        beaten = _worth(context)
+        worth = steps.longest(beaten, range(1, every + 1))
+        if worth <= 0.0:
+            raise NoBetterPlan(steps.least(0.0, range(1, every + 1)), self.name)
+
+        def devices(stages: int) -> range:
+            return range(stages, min(every, stages * most) + 1)
+
+        def plan_of(stages: int) -> tuple[Module, Plan, float]:
+            found = replace(stream, stages=stages)._planned(module, topology, context, steps, beaten=worth)
+            plan = found.first(Plan)
+            assert plan is not None
+            shared = self.chunks > 1 or self.split == ANY
+            told = steps.told(plan, None if shared else devices(stages) if stages else range(1, every + 1))
+            return found.replace(plan, told), told, plan.bound
+
+        if self.chunks > 1:
+            return self._in_chunks(topology, plan_of)
+        try:
+            if self.stages or self.split == ANY or not steps.flush:
+                return plan_of(self.stages)[0]
+            return steps.quickest(plan_of, devices, beaten)
+        except NoBetterPlan as error:  # a bound on periods
+            raise NoBetterPlan(steps.least(error.bound, range(1, every + 1)), self.name) from None
+
+    def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
+        """The module with a plan of ``chunks`` stages on each device."""
+        check_chunks(topology, self.chunks, self.chunk_order)
+        if self.stages or self.replicas > 1 or self.split == ANY:
+            message = f"--chunks {self.chunks} says how many stages there are, of one device each"
+            raise UsageError(message, where=self.name, hint="leave --stages, --replicas and --split out")
+        module, plan, _ = plan_of(self.chunks * len(topology.devices))
+        return module.replace(plan, on_devices(plan, topology, self.chunk_order))
+
+    def _planned(
+        self, module: Module, topology: Topology, context: PassContext, steps: Steps | None = None, beaten: float = math.inf
+    ) -> Module:
+        """The module with a plan; with ``steps`` that of a stream with their costs. Raises NoBetterPlan where the search ended
+        without a plan, for its bound is not below ``beaten``."""
+        started = time.perf_counter()
+        asked = self._asked(module, topology, context, steps)
+        inseparable(asked.fine, asked.groups, asked.problem, asked.pins)
+        built, ends = time.perf_counter(), now() + self.time_limit
+        asked, solution = self._solved(asked, context, ends, beaten)
+        if solution.interrupted and not self.anytime:
+            raise KeyboardInterrupt
+        if isinstance(solution, AnySolution) and steps is None:
+            solution = self._worth_its_boundaries(asked, solution)
+        searched = time.perf_counter()
+        solution = self._on_machines(asked, solution, ends - now())
+        parts = self._parts(asked.problem, solution)
+        plan = self._plan(asked, solution, parts)
+        statistics = solution.statistics
+        context.count(
+            self.name,
+            nodes=asked.problem.size,
+            ideals=statistics.ideals,
+            stored=statistics.stored,
+            tested=statistics.tested,
+            transitions=statistics.transitions,
+            stages=len(plan.stages),
+            interrupted=int(solution.interrupted),
+            build=built - started,
+            search=searched - built,
+            seconds=time.perf_counter() - started,
+            **statistics.seconds,
+        )
+        placed = with_stages(module, asked.members(parts))
+        # What was made of a former plan does not describe this one.
+        return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
+
+    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> _Asked:
+        """The problem of the options."""
+        net = context.analyses.get(network, topology)
+        cuts, pins = read_cuts(module.entry, self.cuts), read_pins(module.entry, topology, self.pins)
+        fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
+        stages = self.stages if self.chunks == 1 else 0
+        if pins or cuts:
+            fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
+            fine = with_borders(fine, module, topology) if fused else fine
+        else:
+            stated = streamed_problem_of if fused else problem_of
+            fine = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
+        if self.chunks > 1:
+            fine = chunked(fine, self.chunks, self.stages)
+        if steps is not None:
+            fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+        groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
+        return _Asked(module, topology, net, fine, groups, problem, pins, steps)
+
+    def _solved(self, asked: _Asked, context: PassContext, ends: float, beaten: float) -> tuple[_Asked, Solution]:
+        """A solution whose stages fit their devices, with a bound of all plans; and what it is of, which is more than was asked
+        where ``contract`` left no plan. Raises Infeasible and NoBetterPlan."""
+        overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(asked.fine)
+        seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
+        budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds, beaten)
+        search = self._solver(asked.module, asked.topology, asked.net, asked.groups)
+
+        def solve_within(problem: Problem, limits: Budget) -> Solution:
+            return at_least_a_plan(lambda given: search(problem, given, context.progress), limits)
+
+        solution = solve_within(asked.problem, budget)
+        if asked.steps is None and _gave_up(asked.module.entry):
+            groups, whole = self._whole(asked.fine, asked.module, context)
+            if asked.problem.size < whole.size and solution.stages is None:  # what is asked for here may need groups apart
+                asked = replace(asked, groups=groups, problem=whole)
+                solution = solve_within(whole, replace(budget, seconds=max(0.5, ends - now())))
+            elif asked.problem.size < whole.size:
+                solution = _against(solution, whole, best_bound, "the graph was contracted for a quick search")
+        if solution.stages is None and solution.bound >= beaten < math.inf:
+            raise NoBetterPlan(solution.bound, self.name)
+        if solution.stages is None:
+            raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
+        if overcounts:
+            solution = self._bounded(solution, asked, budget, ends, context)
+        return asked, self._within_memory(asked, solution, budget, context, ends, search)
+
+    def _on_machines(self, asked: _Asked, solution: Solution, seconds: float) -> Solution:
+        """The solution, or a better one for links of two speeds; with the seconds of handing microbatches over."""
+        topology = asked.topology
+        if self.hosts and self._pipeline and len({device.host for device in topology.devices}) > 1:
+            from passes.partition.bridge.on_links import best_on_links
+
+            def members(stages: Stages) -> list[tuple[int, ...]]:
+                return asked.members(in_order(stages))
+
+            solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds)
+        if asked.steps is not None:
+            return solution
+        alone = not (self.pins or self.cuts) and self.stages in (0, 1)
+        several = len(self._parts(asked.problem, solution))
+        return with_handover(asked.problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
+
+    @property
+    def _minimises(self) -> Objective:
+        return objective_of(self.objective)
+
+    @property
+    def _pipeline(self) -> bool:
+        """Whether samples stream through stages that data leaves forward only: what most options are of."""
+        return self._minimises.streams and self.split == CONTIGUOUS
+
+    def _check(self, topology: Topology, planned: Planned) -> None:
+        known = offered(planned)
+        if self.objective not in (objective.name for objective in known):
+            raise InvalidInput(f"objective is '{self.objective}', expected {names(known)}", where=self.name)
+        if self.split not in SPLITS:
+            raise InvalidInput(f"split is '{self.split}', expected {', '.join(SPLITS)}", where=self.name)
+        if self.split not in self._minimises.splits_of(planned):
+            raise UsageError(f"there is no split={self.split} of objective={self.objective}", where=self.name)
+        self._check_together()
+        if self.comm not in COMM:
+            raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
+        if self.stages < 0:
+            raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
+        if not 0 <= self.replicas <= MOST_REPLICAS:
+            raise InvalidInput(f"replicas is {self.replicas}, expected at most {MOST_REPLICAS}, 0 for any", where="--replicas")
+        if not (0 <= self.time_limit < math.inf):
+            raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds, at least 0", where=self.name)
+        if not topology.devices:
+            raise InvalidInput("the topology has no device", where=topology.name, hint="list at least one device")
+
+    def _check_together(self) -> None:
+        """Raises UsageError for options that the objective or the split has no use for."""
+        latency, training, pipeline = self._minimises.alone, self._minimises.trains, self._pipeline
+        refused = {
+            "--stages": self.stages > 0 and not pipeline,
+            "--replicas": self.replicas > 1 and not pipeline,
+            "--cut": bool(self.cuts) and (latency or training),
+            "--pin": bool(self.pins) and training,
+            "--comm": self.comm != "sum" and (latency or training),
+            "--pieces": self.pieces != 1 and not latency,
+        }
+        if any(refused.values()):
+            flags = ", ".join(flag for flag, wrong in refused.items() if wrong)
+            chosen = f"objective={self.objective}" if latency or training or refused["--pieces"] else f"split={self.split}"
+            raise UsageError(f"{flags}: not an option of {chosen}", where=self.name, hint="leave it out")
+        if self.pieces < 1:
+            raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
+
+    def _solver(self, module: Module, topology: Topology, net: Network, groups: Groups) -> Solver:
+        if self._minimises.trains:
+            return self._training(module, topology, net)
+        func, solver = module.entry, SOLVERS[self.objective, self.split]
+        if not self._minimises.alone:
+            return solver
+        free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
+        if free:
+            raise UsageError(
+                f"{', '.join(free)}: latency of a model is of devices that pay for transfers",
+                where=self.name,
+                hint="give the type no free transfers; 'dnnc solve' takes the CPUs of profiles",
+            )
+        from passes.partition.latency.liveness import liveness
+
+        alive = None if states_bytes(func) else liveness(func, groups)
+        return partial(solver, pieces=self.pieces, liveness=alive)
+
+    def _training(self, module: Module, topology: Topology, net: Network) -> Solver:
+        """For training; imported here, since most plans are for inference."""
+        from passes.partition.assignment.training import solve_any_training
+        from passes.partition.bridge.from_workload import training_graph_of
+        from passes.partition.training import solve_training
+
+        graph = training_graph_of(module, topology, net)
+        solver: Solver = solve_training if self.split == CONTIGUOUS else solve_any_training
+        return lambda problem, budget, progress: solver(graph, "sum", budget, progress)
+
+    def _groups(
+        self, module: Module, fine: Problem, pinned: frozenset[int], context: PassContext, steps: Steps | None
+    ) -> tuple[Groups, Problem]:
+        """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
+        when nothing else is asked; where more is asked inside it, its classes stand instead."""
+        classes = context.analyses.get(colocation, module)
+        func = module.entry
+        labels = [op.facet(Group) for op in func.ops]
+        usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
+        if self._minimises.trains:  # its reductions are of the training graph
+            return self._over(fine, tuple((op,) for op in range(fine.size)))
+        # What contract joins is for throughput and contiguous splits; others have reductions of their own.
+        if self.stages or not self._pipeline:
+            return self._over(fine, ordered(fine, classes), steps)
+        if steps is not None:
+            return self._whole(fine, module, context, steps)
+        if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
+            return self._whole(fine, module, context)
+        by_label: dict[int, list[int]] = {}
+        for i, label in enumerate(labels):
+            assert label is not None
+            by_label.setdefault(label.group, []).append(i)
+        forced = [{int(fine.producer[h]), *fine.consumers[h]} for h in fine.forced]
+        result: list[tuple[int, ...]] = []
+        for members in by_label.values():
+            inside = set(members)
+            if inside & pinned or any(len(inside & ends) > 1 for ends in forced):
+                result += [c for c in classes if c[0] in inside]
+            else:
+                result.append(tuple(members))
+        return self._over(fine, ordered(fine, result))
+
+    def _over(self, fine: Problem, groups: Groups, steps: Steps | None = None) -> tuple[Groups, Problem]:
+        return groups, self._wide(quotient(fine, groups), groups, steps)
+
+    def _whole(self, fine: Problem, module: Module, context: PassContext, steps: Steps | None = None) -> tuple[Groups, Problem]:
+        """The problem with nothing given up, and its groups."""
+        base = ordered(fine, context.analyses.get(colocation, module))
+        joined = quotient(fine, base)
+        merged = reduce(joined)
+        if len(merged) == len(base):
+            return base, self._wide(joined, base, steps)
+        groups = ordered(fine, [[op for node in nodes for op in base[node]] for nodes in merged])
+        return self._over(fine, groups, steps)
+
+    def _wide(self, problem: Problem, groups: Groups, steps: Steps | None) -> Problem:
+        """The problem with the replicas that its stages may have."""
+        if self.replicas == 1 or not self._pipeline:
+            return problem
+        left = sum(problem.kinds[k].count for k in set(pools(problem.kinds))) - max(self.stages - 1, 0)  # one for each other
+        most = min(self.replicas or MOST_REPLICAS, left)
+        if most < 2:
+            return problem
+        return replicate(problem, most) if steps is None else steps.replicated(problem, groups, most)
+
+    def _worth_its_boundaries(self, asked: _Asked, solution: AnySolution) -> Solution:
+        """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
+        receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
+        device, does not see."""
+        from passes.partition.bridge.on_links import link_value
+
+        problem = asked.problem
+        parts = self._parts(problem, solution)
+        if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
+            return solution
+        plain = replace(solution, stages=solution.contiguous)
+        values = []
+        for found in (solution, plain):
+            here, names = self._parts(problem, found), named(problem, found)
+            on = [names[owner] for owner, _ in here]
+            values.append(link_value(asked.module, asked.topology, asked.net, self.comm, asked.members(here), on))
+        if values[0] < values[1] or math.isinf(values[1]):
+            return solution
+        return _with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
+
+    def _bounded(self, solution: Solution, asked: _Asked, budget: Budget, ends: float, context: PassContext) -> Solution:
+        """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
+        weights, so what is proven where these alone count is proven of all."""
+        problem = asked.problem
+        known = _against(solution, asked.fine, lower_bound, OVERCOUNTED)
+        if solution.interrupted or known.status == "optimal":
+            return known
+        weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
+        left = replace(budget, seconds=max(0.0, ends - now()))
+        least = solve_any(weights, left, context.progress, starts=[solution.stages or ()])
+        if least.bound <= known.bound:
+            return replace(known, interrupted=least.interrupted)
+        reason = f"{least.reason}; of memory the weights alone counted"
+        return replace(_with_bound(solution, least.bound, reason), interrupted=least.interrupted)
+
+    def _within_memory(
+        self, asked: _Asked, first: Solution, budget: Budget, context: PassContext, ends: float, search: Solver
+    ) -> Solution:
+        """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
+
+        Planner and exact count differ in what no function of a stage alone can say: buffers of an edge over several stages, and
+        in training how many microbatches are in flight, which depends on the stages behind. So the limits are lowered, by what
+        is missing and to the same part of what the planner counts, and the search runs again; the bound of the first search
+        stays."""
+
+        module, problem, steps = asked.module, asked.problem, asked.steps
+        if states_bytes(module.entry) or self._minimises.alone:
+            return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
+        solution, tightened = first, problem
+        for _ in range(_ROUNDS):
+            assert solution.stages is not None
+            parts = self._parts(problem, solution)
+            members = asked.members(parts)
+            placed = with_stages(module, members)
+            shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
+            flight = steps.in_flight(shared) if steps is not None else None
+            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
+            held = [0] * len(solution.stages)
+            for (owner, _), needed in zip(parts, exact, strict=True):
+                held[owner] += needed.total
+            lower: dict[int, int] = {}
+            for (kind, nodes), total in zip(solution.stages, held, strict=True):
+                limit = problem.kinds[kind].memory
+                if limit is not None and total > limit:
+                    counted = stage_cost(problem, nodes, kind).memory if steps is not None else total
+                    wanted = min((tightened.kinds[kind].memory or 0) - (total - limit), counted * limit // total)
+                    lower[kind] = max(0, min(wanted, lower.get(kind, wanted)))
+            if not lower:
+                break
+            kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
+            tightened = replace(tightened, kinds=kinds)
+            left = replace(budget, seconds=max(0.5, ends - now()))
+            again = search(tightened, left, context.progress)
+            if again.stages is None:
+                break
+            solution = again
+        if solution is first:
+            return first
+        return _with_bound(solution, first.bound, first.reason)
+
+    def _parts(self, problem: Problem, solution: Solution) -> Parts:
+        """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
+        stages = solution.stages or ()
+        if isinstance(solution, PieceSolution):
+            return solution.parts
+        apart = self.split == ANY or self._minimises.trains
+        return pieces(problem, [nodes for _, nodes in stages]) if apart else in_order(stages)
+
+    def _plan(self, asked: _Asked, solution: Solution, parts: Parts) -> Plan:
+        """The plan, its stages in pipeline order, and its certificate."""
+        pinned = set(asked.pins.values())
+        stages = plan_stages(asked.problem, solution, parts, asked.members(parts), pinned, name_all=self._minimises.alone)
+        taken = {symbol.name for symbol in asked.module.symbols if not isinstance(symbol, Plan)}
+        free = asked.fine
+        if asked.pins:
+            free = problem_of(asked.module, asked.topology, asked.net, comm=self.comm)
+        return Plan(
+            name=unique("@plan", taken),
+            objective=self.objective,
+            comm=self.comm,
+            value=solution.value,
+            port_value=solution.value,
+            bound=solution.bound,
+            status=solution.status,
+            single=whole_model(free)[0],
+            stages=stages,
+            certificate=tuple(sorted(self._certificate(asked, solution, parts).items())),
+            microbatches=0 if self._minimises.trains else 1,
+        )
+
+    def _certificate(self, asked: _Asked, solution: Solution, parts: Parts) -> dict[str, str]:
+        """How the bound was reached, what was searched, and what the user asked for."""
+        problem, counts = asked.problem, solution.statistics
+        certificate = {
+            "bound": solution.reason,
+            "search": f"{problem.size} nodes, {counts.ideals} ideals, {counts.transitions} transitions",
+        }
+        if self.cuts:
+            certificate["cuts"] = ", ".join(self.cuts)
+        if self.pins:
+            certificate["pins"] = ", ".join(self.pins)
+        if self.stages:
+            certificate["stages"] = str(self.stages)
+        if self.replicas > 1:
+            certificate["replicas"] = str(self.replicas)
+        if self.split != CONTIGUOUS:
+            certificate["split"] = self.split
+            certificate["boundaries"] = boundaries_text(problem, parts)
+        if self._minimises.alone:
+            certificate["pieces"] = str(self.pieces)
+        prescribed = self.cuts or self.pins or self.stages or self.replicas > 1 or not self._pipeline
+        if not prescribed:  # the bound holds for every plan of this problem
+            told = self.comm + (step_text(asked.module, asked.steps.microbatches) if asked.steps is not None else "")
+            replicated = any(kind.replicas > 1 for kind in problem.kinds)
+            certificate["problem"] = problem_digest(asked.module, told, replicas=replicated)
+        return certificate
+
+
+def _gave_up(func: Func) -> bool:
+    """Whether the groups of ``contract`` may keep together what every best plan parts."""
+    guarantee = next((a.value for key, a in func.attributes if key == "contract.guarantee"), "exact")
+    return guarantee != "exact"
+
+
+def _against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Floats], tuple[float, str]], why: str) -> Solution:
+    """The solution of a narrower problem with a bound that holds for the whole one."""
+    bound, reason = bounded(whole, prices(whole))
+    return _with_bound(solution, bound, f"{reason}; {why}")
+
+
+def _with_bound(solution: Solution, bound: float, reason: str) -> Solution:
+    """The solution, ``bound`` proven of it."""
+    optimal = solution.value <= bound * (1 + TIGHT)
+    status = "optimal" if optimal else "feasible"
+    return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
+
+
+def _worth(context: PassContext) -> float:
+    """Seconds below which a plan is better than that of another kind; inf where there is none."""
+    return context.incumbent.value if context.incumbent is not None else math.inf
+
+
+__all__ = ["PartitionPass"]

@@ -1,0 +1,94 @@
+"""A solution as stages of a plan: which ops each has, on which devices, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from typing import TypeAlias
+
+from ir.facets import StageSet
+from ir.module import Module, PlanStage
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
+from passes.partition.objective import PlacedSolution, Solution
+
+Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Stages in pipeline order: position in the solution's, nodes."""
+
+
+def plan_stages(
+    problem: Problem,
+    solution: Solution,
+    parts: Parts,
+    members: Sequence[Sequence[int]],
+    pinned: Set[str],
+    *,
+    name_all: bool,
+) -> tuple[PlanStage, ...]:
+    """The stages of a plan, ``members`` the ops of each. A stage names its devices where several share one, where the solution
+    does, where its device is ``pinned``, and where it shall (``name_all``)."""
+    assert solution.stages is not None
+    pool_of = pools(problem.kinds)
+    # What a device does for a sample of its own: the kind without replicas says that.
+    costs = plan_costs(problem, [(pool_of[solution.stages[owner][0]], nodes) for owner, nodes in parts])
+    shared = name_all or len(parts) > len(solution.stages)
+    devices = named(problem, solution) if shared else [()] * len(parts)
+    if isinstance(solution, PlacedSolution):
+        devices = list(solution.devices)
+    stages = []
+    for index, (cost, (owner, _)) in enumerate(zip(costs, parts, strict=True)):
+        kind = problem.kinds[solution.stages[owner][0]]
+        holds_pin = len(kind.devices) == 1 and kind.devices[0] in pinned
+        stages.append(_plan_stage(index, cost, kind, kind.devices if holds_pin else devices[owner], len(members[index])))
+    return tuple(stages) or (PlanStage(index=0, device_type=problem.kinds[0].type),)
+
+
+def in_order(stages: Stages) -> Parts:
+    """Each stage as it stands in the solution."""
+    return tuple((position, nodes) for position, (_, nodes) in enumerate(stages))
+
+
+def boundaries_text(problem: Problem, parts: Parts) -> str:
+    """What a plan costs to run: tensors that a device receives for each sample, once for each stage that reads them."""
+    home = {v: (owner, index) for index, (owner, nodes) in enumerate(parts) for v in nodes}
+    crossing = {
+        (h, home[v])
+        for h, (maker, readers) in enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True))
+        for v in readers
+        if home[v][0] != home[maker][0]
+    }
+    pairs = {(home[int(problem.producer[h])][0], owner) for h, (owner, _) in crossing}
+    return f"transfers per sample: {len(crossing)}, pairs of devices: {len(pairs)}"
+
+
+def named(problem: Problem, solution: Solution) -> list[tuple[str, ...]]:
+    """A device for each set of nodes, the first free ones of its kind: stages that share one must name it."""
+    free = [list(kind.devices) for kind in problem.kinds]
+    return [(free[kind].pop(0),) for kind, _ in solution.stages or ()]
+
+
+def with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
+    """The module with each op's stage on it."""
+    func = module.entry
+    stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
+    ops = tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops))
+    return module.replace(func, replace(func, ops=ops))
+
+
+def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...], ops: int) -> PlanStage:
+    return PlanStage(
+        index=index,
+        device_type=kind.type,
+        devices=devices,
+        ops=ops,
+        compute=cost.compute,
+        receive=cost.receive,
+        send=cost.send,
+        weights=cost.weights,
+        workspace=cost.workspace,
+        buffers=cost.buffers,
+        replicas=kind.replicas,
+    )
+
+
+__all__ = ["Parts", "boundaries_text", "in_order", "named", "plan_stages", "with_stages"]

@@ -1,0 +1,218 @@
+"""Training steps of a model in stages: the problem of a stream with the costs of both passes, and how many stages fill
+quickest.
+
+A stage is busy with a microbatch forward and backward, with its part of the update, and with tensors and the gradients that
+come back. So the least largest load is that of throughput with these numbers. A step of M microbatches takes M - 1 and as many
+periods as there are devices to fill (``step_seconds``), so fewer stages may be better although each is slower: every number of
+stages below that of the least load is tried that may be. Without a flush behind each step the pipeline stays full, and the
+least load is the best.
+
+What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts as many as
+every stage holds (``InFlight``); the exact memory of its plan is looked at afterwards, as for buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ir.diagnostics import Infeasible
+from ir.module import Module, Plan
+from ir.objectives import TRAINING
+from ir.topology import Topology
+from passes.model.exchange import BUCKET
+from passes.model.graph import reads
+from passes.model.learning import (
+    ASYNCHRONOUS,
+    InFlight,
+    Learning,
+    learning,
+    learning_seconds,
+    recomputes,
+    saved_values,
+    step_seconds,
+)
+from passes.model.liveness import resource_bytes
+from passes.model.network import Network
+from passes.model.stages.bounds import least_step, prices
+from passes.model.stages.from_ir import problem_of
+from passes.model.stages.problem import Floats, Problem
+from passes.model.stages.reduce import Groups
+from passes.model.work import is_over
+from passes.partition.search.replicas import replicated_kinds
+
+MOST_TRIED = 8
+"""Numbers of stages that are tried, beside that of the least load."""
+
+_HALVINGS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does."""
+
+    module: Module
+    topology: Topology
+    network: Network
+    microbatches: int
+    family: str = ""
+
+    @property
+    def flush(self) -> bool:
+        """Whether the pipeline is empty behind each step."""
+        return self.family not in ASYNCHRONOUS
+
+    @cached_property
+    def learned(self) -> Learning:
+        return learning(self.module)
+
+    @cached_property
+    def updated(self) -> Floats:
+        """``[0, op]``: bytes that updates move, ``[1, op]``: bytes of gradients, ``[2, op]``: the buckets in which they
+        are added up (``Speed.reduce_seconds``), or parts of one; of each weight at the first op that reads it."""
+        sizes, done = resource_bytes(self.module), set[str]()
+        found = np.zeros((3, len(self.module.entry.ops)))
+        for i, op in enumerate(self.module.entry.ops):
+            for name in reads(op):
+                if name in self.learned.state and name not in done:
+                    done.add(name)
+                    found[:, i] += (self.learned.update[name], sizes[name], sizes[name] / max(sizes[name], BUCKET))
+        return found
+
+    def problem(self, stream: Problem, replicas: int = 1) -> Problem:
+        """The problem of a stream, one node per op, with the costs of a step in stages of up to so many ``replicas``."""
+        func, kinds = self.module.entry, stream.kinds
+        rows = {type_.name: [one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types}
+        both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
+        seconds = np.where(np.isfinite(stream.seconds), both, np.inf)
+        seconds = seconds + self.once([1] * len(kinds), stream, self.updated) / self.microbatches
+        twice = np.array([2.0 if name in self.learned.values else 1.0 for name in stream.tensor_names])
+        sizes = resource_bytes(self.module)
+        state = self.learned.state
+        readers: dict[str, list[int]] = {}
+        for i, op in enumerate(func.ops):
+            for name in reads(op):
+                readers.setdefault(name, []).append(i)
+        held = [
+            (size + (size + state[name] if name in state else 0), tuple(readers[name]))
+            for name, size in sizes.items()
+            if name in readers and size
+        ]
+        kept: dict[str, tuple[int, list[int]]] = {}
+        for i, op in enumerate(func.ops):
+            for name, size in saved_values(op, self.learned).items():
+                kept.setdefault(name, (size, []))[1].append(i)
+        flight = min(InFlight.of(self.microbatches, [1] * (stream.stages or 1), self.family).microbatches)
+        flight = 1 if recomputes(self.module) else -(-flight // replicas)
+        held += [(flight * size, tuple(who)) for size, who in kept.values() if size]
+        return replace(
+            stream,
+            seconds=np.ascontiguousarray(seconds),
+            transfer=np.ascontiguousarray(stream.transfer * twice),
+            weight_bytes=np.array([size for size, _ in held], np.int64),
+            weight_readers=tuple(who for _, who in held),
+        )
+
+    def once(self, replicas: Sequence[int], problem: Problem, updated: Floats) -> Floats:
+        """Seconds of the update of each node on each kind of device, of stages of so many ``replicas``."""
+        moved, summed, buckets = updated
+        found = np.zeros((len(replicas), problem.size))
+        for row, kind, r in zip(found, problem.kinds, replicas, strict=True):
+            type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
+            if type_.memory_bandwidth:
+                row += moved / type_.memory_bandwidth
+            if r > 1 and not type_.free_transfers:
+                row += 2 * (r - 1) * (summed / r / port.bandwidth + buckets * port.latency)
+        return found
+
+    def in_flight(self, replicas: Sequence[int]) -> InFlight:
+        """What stages of so many ``replicas`` hold at most."""
+        return InFlight.of(self.microbatches, replicas, self.family)
+
+    def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
+        """The problem whose stages may run on up to ``most`` devices of a kind: these share the microbatches, but each updates
+        all weights, and they add up their gradients."""
+        kinds, origin = replicated_kinds(problem.kinds, min(most, self.microbatches))
+        rows, share = list(origin), np.array([kind.replicas for kind in kinds], np.float64)[:, None]
+        updated = np.array([[row[list(members)].sum() for members in groups] for row in self.updated])
+        alone = self.once([1] * len(problem.kinds), problem, updated) / self.microbatches
+        wide = replace(problem, kinds=kinds)
+        every = self.once([kind.replicas for kind in kinds], wide, updated) / self.microbatches
+        seconds = (problem.seconds - alone)[rows] / share + every
+        return replace(
+            wide, seconds=np.ascontiguousarray(seconds), transfer=np.ascontiguousarray(problem.transfer[rows] / share)
+        )
+
+    @cached_property
+    def _alone(self) -> tuple[Problem, Floats]:
+        """The problem of all ops, a stage on one device each, and the prices of its devices."""
+        problem = self.problem(problem_of(self.module, self.topology, self.network))
+        return problem, prices(problem)
+
+    def least(self, period: float, devices: range) -> float:
+        """A lower bound on the step of all plans in contiguous stages on so many ``devices``; ``period``: one on their
+        periods."""
+        if not self.flush:
+            return self.microbatches * period
+        return least_step(*self._alone, self.microbatches, period, devices)
+
+    def longest(self, step: float, devices: range) -> float:
+        """The longest period of plans below ``step`` seconds: with any longer one ``least`` is not below. inf for an infinite
+        step."""
+        low, high = 0.0, step / self.microbatches
+        for _ in range(_HALVINGS if step < math.inf else 0):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.least(middle, devices) < step else (low, middle)
+        return high if self.least(0.0, devices) < step else 0.0
+
+    def told(self, plan: Plan, devices: range | None) -> Plan:
+        """The plan of a stream with these costs as that of a step; ``devices``: how many those plans have that it is compared
+        with, None where stages share devices."""
+        replicas = [stage.replicas for stage in plan.stages]
+        value = step_seconds(plan.value, self.microbatches, replicas, flush=self.flush)
+        return replace(
+            plan,
+            objective=TRAINING.name,
+            microbatches=self.microbatches,
+            flush=self.flush,
+            value=value,
+            port_value=value,
+            bound=min(value, self.microbatches * plan.bound if devices is None else self.least(plan.bound, devices)),
+            single=self.microbatches * plan.single,
+        )
+
+    def quickest(
+        self,
+        plan_of: Callable[[int], tuple[Module, Plan, float]],
+        devices: Callable[[int], range],
+        beaten: float = math.inf,
+    ) -> Module:
+        """The module of the best plan of any number of stages. ``plan_of``: the best of so many and a bound on their periods, 0
+        for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have;
+        ``beaten``: seconds of a step of another kind: only better ones are looked for. Raises Infeasible where no number has a
+        plan."""
+        best, plan, period = plan_of(0)
+        count = len(plan.stages)
+        bound = self.least(period, range(count, len(self.topology.devices) + 1))
+        for stages in range(count - 1, 0, -1):
+            least = self.least(period, devices(stages))
+            if least < min(plan.value, beaten) and count - stages <= MOST_TRIED and not is_over():
+                try:
+                    module, found, _ = plan_of(stages)
+                except Infeasible as error:
+                    least = plan.value if error.proven else least
+                else:
+                    least = max(least, found.bound)
+                    if found.value < plan.value:
+                        best, plan = module, found
+            bound = min(bound, least)
+        bound = min(bound, plan.value)
+        status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"
+        return best.replace(plan, replace(plan, bound=bound, status=status))
+
+
+__all__ = ["Steps"]

@@ -1,0 +1,69 @@
+"""Training without contiguity: both objectives equal brute force over assignments of colours."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passes.partition.assignment.training import solve_any_training
+from passes.partition.search.throughput import Budget
+from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training, training_value
+from tests.passes.partition.training.test_training import random_graph, sides
+
+PATIENT = Budget(seconds=600.0)
+
+
+def brute_force(graph: TrainingGraph, objective: str) -> float:
+    """The optimum over every assignment of colours (and of nodes without one) to devices."""
+    devices = [k for k, kind in enumerate(graph.kinds) for _ in range(kind.count)]
+    unit = [("node", v) if colour is None else ("colour", colour) for v, colour in enumerate(graph.colour)]
+    units = sorted(set(unit))
+    best = math.inf
+    for at in product(range(len(devices)), repeat=len(units)):
+        place = dict(zip(units, at, strict=True))
+        held: dict[int, set[int]] = {}
+        for v, name in enumerate(unit):
+            held.setdefault(place[name], set()).add(v)
+        loads = [sides(graph, devices[d], nodes) for d, nodes in held.items()]
+        known = [load for load in loads if load is not None]
+        if len(known) < len(loads):
+            continue
+        total = max((f + b for f, b in known), default=0.0)
+        apart = max((f for f, _ in known), default=0.0) + max((b for _, b in known), default=0.0)
+        best = min(best, total if objective == "sum" else apart)
+    return best
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
+def test_equals_brute_force(seed: int, objective: str) -> None:
+    graph = random_graph(random.Random(seed), 3)
+    optimum = brute_force(graph, objective)
+    solution = solve_any_training(graph, objective, PATIENT)
+    if math.isinf(optimum):
+        assert (solution.status, solution.stages) == ("infeasible", None)
+        return
+    assert solution.status == "optimal"
+    assert solution.value == pytest.approx(optimum, rel=1e-7, abs=1e-12)
+    assert solution.bound <= optimum * (1 + 1e-7)
+    assert solution.stages is not None
+    loads = [sides(graph, kind, set(nodes)) for kind, nodes in solution.stages]
+    assert [(load.forward, load.backward) for load in solution.loads] == [pytest.approx(load) for load in loads]
+    assert training_value(objective, solution.loads) == pytest.approx(solution.value, rel=1e-9)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
+def test_never_worse_than_contiguous(seed: int, objective: str) -> None:
+    graph = random_graph(random.Random(seed))
+    assert solve_any_training(graph, objective, PATIENT).value <= solve_training(graph, objective).value * (1 + 1e-9)
+
+
+def test_unknown_objectives_are_refused() -> None:
+    with pytest.raises(ValueError, match="latency"):
+        solve_any_training(random_graph(random.Random(1)), "latency")

@@ -1,0 +1,91 @@
+"""Hand-over between stages is paid by every stage of several, and by none that is alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ir import Builder
+from ir.facets import Cost, StageSet
+from ir.module import Module, Plan
+from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.types import DType, TensorType
+from passes.framework.base import PassContext
+from passes.partition.bridge.partition_pass import PartitionPass
+from passes.place import PlacePass
+
+
+def _chain(flops: tuple[int, ...], handover: tuple[float, ...]) -> Module:
+    """A chain of ops, and a device for each hand-over, all at 1 Gflop/s and a microsecond from each other."""
+    builder = Builder("@m")
+    with builder.func("main") as func:
+        x = func.arg("x", TensorType(DType.F32, (8,)))
+        for _ in flops:
+            x = func.op("onnx.Relu", (x,), TensorType(DType.F32, (8,)))
+        func.result(x)
+    module = builder.build()
+    entry = module.entry
+    ops = tuple(op.with_facets(Cost(flops=count, kind="k")) for op, count in zip(entry.ops, flops, strict=True))
+    types = tuple(DeviceType(f"t{i}", rates=(("f32", 1e9),), handover=seconds) for i, seconds in enumerate(handover))
+    devices = tuple(Device(f"d{i}", f"t{i}", "host") for i in range(len(handover)))
+    link = Link("bus", ("host", *(device.name for device in devices)), 1e9, 1e-6)
+    topology = Topology("@topology", types, (Host("host"),), devices, links=(link,))
+    return replace(module.replace(entry, replace(entry, ops=ops)), symbols=()).extend([replace(entry, ops=ops), topology])
+
+
+def _plan(module: Module, **options: object) -> Plan:
+    context = PassContext()
+    placed = PlacePass().run(PartitionPass(**options).run(module, context), context)  # type: ignore[arg-type]
+    plan = placed.first(Plan)
+    assert plan is not None
+    assert {s for op in placed.entry.ops for s in op.facet(StageSet, StageSet(())).stages} == set(range(len(plan.stages)))
+    return plan
+
+
+def test_a_small_model_stays_on_one_device() -> None:
+    flops = (100_000, 100_000)
+    free = _plan(_chain(flops, (0.0, 0.0)))
+    assert len(free.stages) == 2
+    paid = _plan(_chain(flops, (150e-6, 150e-6)))
+    assert (len(paid.stages), paid.value, paid.status) == (1, pytest.approx(200e-6), "optimal")
+
+
+def test_a_large_model_is_split_and_pays() -> None:
+    flops = (10_000_000, 10_000_000)
+    free, paid = (_plan(_chain(flops, (seconds, seconds))) for seconds in (0.0, 150e-6))
+    assert len(paid.stages) == 2
+    assert paid.value == pytest.approx(free.value + 150e-6)
+    assert (paid.status, paid.single) == ("optimal", free.single)
+
+
+def test_stages_that_were_asked_for_are_kept() -> None:
+    plan = _plan(_chain((100_000, 100_000), (150e-6, 150e-6)), stages=2)
+    assert len(plan.stages) == 2
+    assert plan.value > plan.single
+
+
+@given(
+    st.lists(st.integers(1, 1000), min_size=2, max_size=5),
+    st.lists(st.integers(0, 300), min_size=2, max_size=2),
+    st.sampled_from(["sum", "overlap", "duplex"]),
+)
+def test_no_split_beats_the_bound(flops: list[int], handover: list[int], comm: str) -> None:
+    """Against every way to cut the chain in two, on either order of the devices."""
+    module = _chain(tuple(1000 * count for count in flops), tuple(seconds * 1e-6 for seconds in handover))
+    plan = _plan(module, comm=comm)
+    tensor = 1e-6 + 32 / 1e9
+    best = plan.single
+    for cut in range(1, len(flops)):
+        for first, second in (handover, handover[::-1]):
+            loads = []
+            for own, paid in ((flops[:cut], first), (flops[cut:], second)):
+                compute = sum(own) * 1e-6 + paid * 1e-6
+                loads.append(compute + tensor if comm == "sum" else max(compute, tensor))
+            best = min(best, max(loads))
+    assert plan.bound <= best * (1 + 1e-9)
+    assert plan.value >= best * (1 - 1e-9)
+    if handover[0] == handover[1] and comm == "sum":
+        assert plan.value == pytest.approx(best)

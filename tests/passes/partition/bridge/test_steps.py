@@ -1,0 +1,302 @@
+"""Training steps in stages: plans equal the best of all splits by hand, and memory counts what a step keeps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ir
+from dnnc.frontends import DIALECTS
+from ir.diagnostics import Infeasible, UsageError
+from ir.facets import Cost, OptimizerState
+from ir.module import Module, Plan, Resource
+from ir.topology import DeviceType, Topology
+from passes.cost import CostPass
+from passes.framework.base import NoBetterPlan, PassContext
+from passes.model.exchange import BUCKET
+from passes.model.learning import learning, learning_seconds, saved_values
+from passes.model.network import network
+from passes.model.op_time import op_seconds
+from passes.partition import PartitionPass
+from passes.partition.bridge.steps import Steps
+from passes.place import PlacePass
+from passes.schedule import SchedulePass
+
+BATCH = 16
+BANDWIDTH, LATENCY = 1e9, 1e-6
+MACHINES = """
+  topology @top {{
+    type core {{rates = {{f32 = 1e10}}, memory_bandwidth = 1e10, overhead = 1e-06{memory}}}
+    host h
+{devices}
+    link bus {{ends = [h, {names}], bandwidth = 1e9, latency = 1e-06}}
+  }}
+"""
+
+
+def chain(widths: list[int], devices: int, memory: int | None = None, optimizer: str = "adam") -> Module:
+    """A product with a weight of its own, and a Relu behind it, for each pair of widths."""
+    size = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
+    lines, value = [], f"%x : tensor<{BATCH}x{widths[0]}xf32>"
+    weights = [
+        f"  resource @w{i} : tensor<{a}x{b}xf32> = declared optimizer<name = {optimizer}, size = {4 * a * b * size}>"
+        for i, (a, b) in enumerate(itertools.pairwise(widths))
+    ]
+    name = "%x"
+    for i, b in enumerate(widths[1:]):
+        lines.append(f"    %h{i} = onnx.MatMul({name}, @w{i}) : tensor<{BATCH}x{b}xf32>")
+        lines.append(f"    %a{i} = onnx.Relu(%h{i}) : tensor<{BATCH}x{b}xf32>")
+        name = f"%a{i}"
+    lines.append(f"    %loss = onnx.ReduceSum({name}) {{keepdims = 0}} : tensor<f32>")
+    names = [f"d{i}" for i in range(devices)]
+    top = MACHINES.format(
+        memory=f", memory = {memory}" if memory is not None else "",
+        devices="\n".join(f"    device {d} {{type = core, host = h}}" for d in names),
+        names=", ".join(names),
+    )
+    func = [f"  func @main({value}) -> (%loss : tensor<f32>) {{", *lines, "  }"]
+    text = "\n".join(["module @m {opset.onnx = 20} {", *weights, *func, top, "}"])
+    return CostPass().run(ir.load_module(text, dialects=DIALECTS), PassContext(dialects=DIALECTS))
+
+
+def planned(module: Module, **options: Any) -> Plan:
+    context = PassContext(dialects=DIALECTS)
+    found = PartitionPass(objective="training", **options).run(module, context)
+    assert ir.verify(found, dialects=DIALECTS) == []
+    placed = PlacePass().run(found, context)
+    assert ir.verify(placed, dialects=DIALECTS) == []
+    plan = placed.first(Plan)
+    assert plan is not None
+    return plan
+
+
+def by_hand(module: Module, microbatches: int, most: int) -> float:
+    """The least step of all ways to cut the chain into up to ``most`` stages of one device."""
+    ops = module.entry.ops
+    topology = module.first(Topology)
+    assert topology is not None
+    type_: DeviceType = topology.types[0]
+    seconds, sizes = [], []
+    for op in ops:
+        cost = op.facet(Cost)
+        assert cost is not None
+        back = replace(cost, flops=cost.input_grad + cost.weight_grad, read=2 * cost.read, write=2 * cost.write)
+        spent = op_seconds(op, type_) + op_seconds(op.with_facets(back), type_)
+        for name in op.operands:
+            weight = module.symbol(name)
+            if isinstance(weight, Resource):
+                (state,) = (facet.size for facet in weight.facets if isinstance(facet, OptimizerState))
+                moved = 3 * (weight.type.nbytes or 0) + 2 * state  # type: ignore[union-attr]
+                spent += moved / type_.memory_bandwidth / microbatches
+        seconds.append(spent)
+        sizes.append(op.results[0].type.nbytes)  # type: ignore[union-attr]
+    best = math.inf
+    for count in range(1, most + 1):
+        for cut in itertools.combinations(range(1, len(ops)), count - 1):
+            bounds = [0, *cut, len(ops)]
+            crossing = {at: 2 * (LATENCY + sizes[at - 1] / BANDWIDTH) for at in cut}  # there and back
+            loads = (
+                math.fsum(seconds[a:b]) + crossing.get(a, 0.0) + crossing.get(b, 0.0) for a, b in itertools.pairwise(bounds)
+            )
+            best = min(best, (microbatches - 1 + count) * max(loads))
+    return best
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.sampled_from([8, 64, 256, 512]), min_size=3, max_size=6), st.integers(1, 3), st.integers(1, 12))
+def test_a_step_is_the_best_of_all_splits(widths: list[int], devices: int, microbatches: int) -> None:
+    module = chain(widths, devices)
+    plan = planned(module, microbatches=microbatches)
+    assert plan.value == pytest.approx(by_hand(module, microbatches, devices))
+    assert plan.single == pytest.approx(by_hand(module, microbatches, 1))
+    assert plan.bound <= plan.value * (1 + 1e-9)
+    assert plan.microbatches == microbatches
+
+
+def by_hand_with_replicas(module: Module, microbatches: int, stages: int, devices: int) -> tuple[float, float]:
+    """The least step and the least period of all ways to cut the chain into so many stages, each on some of the devices."""
+    topology = module.first(Topology)
+    assert topology is not None
+    ops, type_, sizes = module.entry.ops, topology.types[0], []
+    seconds = [one.both for one in learning_seconds(module, type_)]
+    learned = learning(module)
+    for op in ops:
+        sizes.append(op.results[0].type.nbytes or 0)  # type: ignore[union-attr]
+    weights = [[name for name in op.operands if name in learned.state] for op in ops]
+    best = period = math.inf
+    for cut in itertools.combinations(range(1, len(ops)), stages - 1):
+        crossing = {at: 2 * (LATENCY + sizes[at - 1] / BANDWIDTH) for at in cut}
+        bounds = list(itertools.pairwise([0, *cut, len(ops)]))
+        for replicas in itertools.product(range(1, devices + 1), repeat=stages):
+            if sum(replicas) > devices or max(replicas) > microbatches:
+                continue
+            loads = []
+            for (a, b), r in zip(bounds, replicas, strict=True):
+                names = [name for row in weights[a:b] for name in row]
+                once = sum(learned.update[name] for name in names) / type_.memory_bandwidth
+                for name in names:
+                    size: int = module.symbol(name).type.nbytes  # type: ignore[union-attr]
+                    once += 2 * (r - 1) * (size / r / BANDWIDTH + LATENCY * size / BUCKET)
+                moved = crossing.get(a, 0.0) + crossing.get(b, 0.0)
+                loads.append((math.fsum(seconds[a:b]) + moved) / r + once / microbatches)
+            best = min(best, (microbatches - 1 + sum(replicas)) * max(loads))
+            period = min(period, max(loads))
+    return best, period
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.lists(st.sampled_from([8, 64, 256, 512]), min_size=3, max_size=5),
+    st.integers(1, 4),
+    st.integers(1, 12),
+    st.integers(0, 2),
+)
+def test_no_step_with_replicas_is_below_the_bound(widths: list[int], devices: int, microbatches: int, stages: int) -> None:
+    stages = min(stages, devices)
+    module = chain(widths, devices)
+    plan = planned(module, microbatches=microbatches, replicas=0, stages=stages)
+    counts = [stages] if stages else range(1, devices + 1)
+    found = [by_hand_with_replicas(module, microbatches, count, devices) for count in counts]
+    best, period = min(step for step, _ in found), min(period for _, period in found)
+    assert plan.bound <= best * (1 + 1e-9)
+    assert best <= plan.value * (1 + 1e-9)
+    topology = module.first(Topology)
+    assert topology is not None
+    steps = Steps(module, topology, network(topology), microbatches)
+    filling = range(stages or 1, devices + 1)
+    assert steps.least(0.0, filling) <= steps.least(period, filling) <= best * (1 + 1e-9), "no value of a plan limits these"
+
+
+def test_the_bound_of_replicas_counts_the_devices_that_fill() -> None:
+    """Two stages on two devices each: of fewer devices each has more to do, so the bound is of all four."""
+    plan = planned(chain([256] * 5, 4), microbatches=8, stages=2, replicas=2)
+    assert [stage.replicas for stage in plan.stages] == [2, 2]
+    assert plan.value <= plan.bound * 1.05
+
+
+def test_a_bound_is_proven_of_fewer_stages_too() -> None:
+    """One microbatch gains nothing from stages, and that is optimal."""
+    plan = planned(chain([256, 256, 256, 256], 3), microbatches=1)
+    assert (len(plan.stages), plan.status) == (1, "optimal")
+
+
+def test_replicas_share_microbatches_but_not_the_update() -> None:
+    module = chain([512, 512], 2)
+    alone, both = planned(module, microbatches=8, stages=1), planned(module, microbatches=8, replicas=2, stages=1)
+    (one,), (two,) = alone.stages, both.stages
+    assert two.replicas == 2
+    summed = 2 * (512 * 512 * 4 / 2 / BANDWIDTH + LATENCY * 512 * 512 * 4 / BUCKET)
+    assert two.sync == pytest.approx(one.sync + summed)
+    assert two.compute == pytest.approx(one.compute - one.sync / 8 + 2 * two.sync / 8)
+
+
+def test_an_optimizer_with_state_costs_its_bytes() -> None:
+    adam, sgd = (planned(chain([64, 64], 1, optimizer=name)) for name in ("adam", "sgd"))
+    weight = 64 * 64 * 4
+    assert (adam.stages[0].weights, sgd.stages[0].weights) == (4 * weight, 2 * weight)
+    assert adam.stages[0].sync == pytest.approx(7 * weight / 1e10)
+    assert sgd.stages[0].sync == pytest.approx(3 * weight / 1e10)
+
+
+def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
+    """The first of three stages holds three microbatches, of one microbatch one."""
+    module = chain([64, 64, 64, 64], 3)
+    many = planned(module, microbatches=8, stages=3)
+    one = planned(module, microbatches=1, stages=3)
+    assert [stage.ops for stage in many.stages] == [stage.ops for stage in one.stages]
+    bounds = itertools.pairwise([0, *itertools.accumulate(stage.ops for stage in many.stages)])
+    learned = learning(module)
+    kept = [dict(pair for op in module.entry.ops[a:b] for pair in saved_values(op, learned).items()) for a, b in bounds]
+    saved = [sum(sizes.values()) for sizes in kept]
+    grown = [a.workspace - b.workspace for a, b in zip(many.stages, one.stages, strict=True)]
+    assert grown == [2 * saved[0], saved[1], 0]
+
+
+def test_a_split_is_found_that_the_order_of_work_has_memory_for() -> None:
+    """GPipe holds all microbatches on every stage: where that does not fit, a split that 1F1B would not choose does."""
+    widths, context = [16, 16, 256, 256, 16, 16, 512, 16], PassContext(dialects=DIALECTS)
+
+    def ordered(limit: int | None, family: str) -> Plan:
+        found = PartitionPass(objective="training", microbatches=64, stages=2, family=family).run(
+            chain(widths, 2, limit), context
+        )
+        plan = SchedulePass(family="gpipe").run(PlacePass().run(found, context), context).first(Plan)
+        assert plan is not None
+        return plan
+
+    free = ordered(None, "")
+    limit = int(0.96 * max(stage.memory for stage in free.stages))
+    with pytest.raises(Infeasible, match="in the order gpipe it holds"):
+        ordered(limit, "")
+    fits = ordered(limit, "gpipe")
+    assert max(stage.memory for stage in fits.stages) <= limit
+    assert fits.value > free.value
+
+
+def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() -> None:
+    module = chain([64, 64, 64, 64], 3)
+    one = planned(module, microbatches=1, stages=3)
+    endless = planned(module, microbatches=1, stages=3, family="pipedream")
+    assert (one.flush, endless.flush) == (True, False)
+    assert one.value == pytest.approx(3 * endless.value)
+    weights = [stage.weights // 4 for stage in one.stages]  # with gradients and two moments
+    flushed = planned(module, microbatches=3, stages=3)  # as many microbatches in flight
+    assert [stage.weights for stage in endless.stages] == [stage.weights for stage in flushed.stages]
+    more = [a.workspace - b.workspace for a, b in zip(endless.stages, flushed.stages, strict=True)]
+    assert more == [2 * weights[0], weights[1], 0]
+    free = planned(module, microbatches=1, family="pipedream")
+    assert len(free.stages) == 3  # nothing has to fill
+    assert free.value == pytest.approx(endless.value)
+    assert free.status == "optimal"
+
+
+def test_a_limit_that_cannot_be_met_names_device_and_bytes() -> None:
+    with pytest.raises(Infeasible, match=r"each core \(d0, d1\).*bytes"):
+        planned(chain([512, 512], 2, memory=1 << 20))
+
+
+def test_what_does_not_go_with_training_is_refused() -> None:
+    with pytest.raises(UsageError, match="--comm"):
+        PartitionPass(objective="training", comm="overlap").run(chain([8, 8], 1), PassContext(dialects=DIALECTS))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.sampled_from([16, 48, 128, 256]), min_size=3, max_size=6), st.integers(1, 3), st.integers(1, 5))
+def test_a_search_ends_where_no_plan_is_better_than_one_of_another_kind(
+    widths: list[int], devices: int, microbatches: int
+) -> None:
+    """Just below the best plan there is none, by a bound that holds; above it the best plan is found."""
+    module = chain(widths, devices)
+    search = PartitionPass(objective="training", microbatches=microbatches, replicas=0)
+    best = search.run(module, PassContext(dialects=DIALECTS)).first(Plan)
+    assert best is not None
+
+    def incumbent(value: float) -> PassContext:
+        return PassContext(dialects=DIALECTS, incumbent=replace(best, value=value))
+
+    with pytest.raises(NoBetterPlan) as told:
+        search.run(module, incumbent(best.value * 0.5))
+    assert told.value.bound <= best.value * (1 + 1e-9)
+    assert told.value.bound >= best.value * 0.5 * (1 - 1e-9)
+    found = search.run(module, incumbent(best.value * 1.5)).first(Plan)
+    assert found is not None
+    assert found.value == pytest.approx(best.value)
+    assert found.bound <= best.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("stages", [0, 1, 2])
+def test_what_no_better_plan_is_below_is_a_step(stages: int) -> None:
+    """It had been a microbatch's period where a number of stages was asked for."""
+    module = chain([64, 64, 64, 64], 3)
+    search = PartitionPass(objective="training", microbatches=8, replicas=0, stages=stages)
+    best = search.run(module, PassContext(dialects=DIALECTS)).first(Plan)
+    assert best is not None
+    with pytest.raises(NoBetterPlan) as told:
+        search.run(module, PassContext(dialects=DIALECTS, incumbent=replace(best, value=best.value * 0.95)))
+    assert best.value * 0.9 < told.value.bound <= best.value * (1 + 1e-9)
