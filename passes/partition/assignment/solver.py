@@ -12,8 +12,8 @@ more borders to cross, and a schedule that overlaps several samples on devices t
    upper bound. Trials come ``STEPS`` below the upper bound, so that a small gap is proven early; the last tells whether
    anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from above: at a 1 %
    gap minutes become seconds.
-4. Where a short trial cannot tell: the annealing that the baseline is, so that nothing worse than its plan comes out, more of it
-   as long as it helps, then trials with all the time that is left.
+4. Where a short trial cannot tell: the annealing that the baseline is, so that nothing worse than its plan comes out, more of
+   it as long as it helps, then trials with all the time that is left.
 
 With ``sides`` (training) a load has a forward and a backward part and the value is the largest of the one plus the largest
 of the other; reductions that join nodes are left out then.
